@@ -53,6 +53,17 @@ constexpr double kTooLarge = 9223372036854775808.0;  // 2^63
 
 }  // namespace
 
+std::optional<bool> parse_bool(std::string_view text) {
+  const std::string word = absl::AsciiStrToLower(std::string(text));
+  for (const char* yes : {"y", "yes", "t", "true", "on", "1"}) {
+    if (word == yes) return true;
+  }
+  for (const char* no : {"n", "no", "f", "false", "off", "0"}) {
+    if (word == no) return false;
+  }
+  return std::nullopt;
+}
+
 std::optional<int64_t> parse_int(std::string_view text) {
   const std::optional<std::string> number = without_underscores(text);
   int64_t value = 0;

@@ -1,5 +1,5 @@
-/// Numbers in the spelling of HF Accelerate's configuration files and environment variables, and
-/// amounts of memory.
+/// Numbers and truth values in the spelling of HF Accelerate's configuration files and environment
+/// variables, and amounts of memory.
 ///
 /// In what is parsed, white space around a number, a leading plus and single underscores between
 /// digits are allowed.
@@ -13,6 +13,9 @@
 #include <string_view>
 
 namespace accelerate {
+
+/// y yes t true on 1 / n no f false off 0, in any case. Absent for anything else.
+std::optional<bool> parse_bool(std::string_view text);
 
 /// Absent unless the text is a whole decimal number of 64 bits.
 std::optional<int64_t> parse_int(std::string_view text);

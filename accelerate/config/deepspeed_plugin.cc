@@ -15,8 +15,9 @@
 #include "accelerate/base/enums.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/config/option_fields.h"
 #include "accelerate/config/zero_config.h"
-#include "accelerate/runtime/env_parsing.h"
+#include "accelerate/config/zero_key_rows.h"
 #include "accelerate/values/texts.h"
 
 namespace accelerate {
@@ -28,94 +29,53 @@ using Plugin = DeepSpeedPlugin;
 constexpr char kAuto[] = "auto";
 constexpr char kNone[] = "none";
 constexpr char kConfigFields[] = "ACCELERATE_CONFIG_DS_FIELDS";
-constexpr char kMoeClasses[] = "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES";
 
 // ---- Fields from variables.
 
-void fill_text(std::optional<std::string>& field, const char* name, const char* otherwise,
-               const Environment& environment) {
-  if (!field) field = environment.get(name).value_or(otherwise);
-}
+std::string variable_of(const char* option) { return options::option(option).variable_name(); }
 
 // A number, or "auto".
-template <typename Number, typename Parse>
-void fill_number(std::optional<std::variant<Number, std::string>>& field, const char* field_name,
-                 const char* name, const char* what, const Environment& environment, Parse parse) {
-  if (!field) field = environment.get(name).value_or(kAuto);
-  if (const auto* text = std::get_if<std::string>(&*field)) {
-    if (*text == kAuto) return;
-    Number number{};
-    TORCH_CHECK_VALUE(parse(*text, &number), field_name, ", or ", name, ", is \"", *text,
-                      "\", which is neither ", what, " nor \"auto\"");
-    field = number;
-  }
+template <typename Number>
+void read_number(std::optional<std::variant<Number, std::string>>& field, const char* name,
+                 const char* what, bool (*parse)(absl::string_view text, Number* number)) {
+  const auto* text = std::get_if<std::string>(&*field);
+  if (text == nullptr || *text == kAuto) return;
+  Number number{};
+  TORCH_CHECK_VALUE(parse(*text, &number), name, ", or ", variable_of(name), ", is \"", *text,
+                    "\", which is neither ", what, " nor \"auto\"");
+  field = number;
 }
 
-void fill_fields(Plugin& plugin, const Environment& environment) {
-  fill_number(
-      plugin.gradient_accumulation_steps, "gradient_accumulation_steps",
-      "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "a whole number", environment,
-      [](const std::string& text, int64_t* number) { return absl::SimpleAtoi(text, number); });
-  fill_number(plugin.gradient_clipping, "gradient_clipping", "ACCELERATE_GRADIENT_CLIPPING",
-              "a number", environment, [](const std::string& text, double* number) {
-                return absl::SimpleAtod(text, number);
-              });
-  if (!plugin.zero_stage) {
-    plugin.zero_stage =
-        parse_int_from_env("ACCELERATE_DEEPSPEED_ZERO_STAGE", environment).value_or(2);
-  }
-  fill_text(plugin.offload_optimizer_device, "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", kNone,
-            environment);
-  fill_text(plugin.offload_param_device, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", kNone,
-            environment);
-  fill_text(plugin.offload_optimizer_nvme_path, "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH",
-            kNone, environment);
-  fill_text(plugin.offload_param_nvme_path, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH", kNone,
-            environment);
-  if (!plugin.zero3_save_16bit_model) {
-    plugin.zero3_save_16bit_model =
-        parse_flag_from_env("ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL", false, environment);
-  }
+// prepare() takes the classes of experts, which it looks up in a model.
+void take_fields(Plugin& plugin, const Environment& environment) {
+  fill_fields(plugin, options::Section::kDeepSpeed, environment, {"transformer_moe_cls_names"});
+  read_number<int64_t>(
+      plugin.gradient_accumulation_steps, "gradient_accumulation_steps", "a whole number",
+      [](absl::string_view text, int64_t* number) { return absl::SimpleAtoi(text, number); });
+  read_number<double>(plugin.gradient_clipping, "gradient_clipping", "a number", absl::SimpleAtod);
   if (!plugin.enable_msamp) {
     plugin.enable_msamp =
-        absl::EqualsIgnoreCase(environment.get_or("ACCELERATE_FP8_BACKEND", ""), "MSAMP");
+        absl::EqualsIgnoreCase(environment.get_or(variable_of("fp8_backend"), ""), "MSAMP");
   }
-  fill_text(plugin.msamp_opt_level, "ACCELERATE_FP8_OPT_LEVEL", "O1", environment);
+  if (!plugin.msamp_opt_level) {
+    plugin.msamp_opt_level = environment.get(variable_of("fp8_opt_level")).value_or("O1");
+  }
 }
 
 // ---- Fields and the entries of the configuration that stand for them.
 
-Json json_of(const std::string& value) { return value; }
-Json json_of(int64_t value) { return value; }
-Json json_of(double value) { return value; }
-Json json_of(bool value) { return value; }
-template <typename Number>
-Json json_of(const std::variant<Number, std::string>& value) {
-  return std::visit([](const auto& one) { return json_of(one); }, value);
+template <typename T>
+Json json_of(const T& value) {
+  if constexpr (requires { value.index(); }) {
+    return std::visit([](const auto& one) { return Json(one); }, value);
+  } else {
+    return value;
+  }
 }
 
-bool take(const Json& value, std::string& field) {
-  if (value.is_string()) field = value.get<std::string>();
-  return value.is_string();
-}
-bool take(const Json& value, bool& field) {
-  if (value.is_boolean()) field = value.get<bool>();
-  return value.is_boolean();
-}
-bool take(const Json& value, double& field) {
-  if (value.is_number()) field = value.get<double>();
-  return value.is_number();
-}
-bool take(const Json& value, int64_t& field) {
-  if (!value.is_number()) return false;
-  // 2e0 is a whole number as well.
-  const auto number = value.get<double>();
-  if (number < -1e15 || number > 1e15 ||
-      number != static_cast<double>(static_cast<int64_t>(number))) {
-    return false;
-  }
-  field = static_cast<int64_t>(number);
-  return true;
+template <typename T>
+bool take(const Json& value, T& field) {
+  return internal::zero::read(value, field);
 }
 template <typename Number>
 bool take(const Json& value, std::variant<Number, std::string>& field) {
@@ -212,13 +172,10 @@ void make_configuration(Plugin& plugin) {
 
 // ---- Checks.
 
-void check_device(const char* kind, const std::string& device, const std::string& path) {
-  TORCH_CHECK_VALUE(device == kNone || device == "cpu" || device == "nvme", "offload_", kind,
-                    "_device is \"", device, "\", but it is one of none, cpu, nvme");
+void check_folder(const char* kind, const std::string& device, const std::string& path) {
   TORCH_CHECK_VALUE(device != "nvme" || (path != kNone && !path.empty()), "offload_", kind,
                     "_device is \"nvme\", but offload_", kind,
-                    "_nvme_path does not say in which "
-                    "folder");
+                    "_nvme_path does not say in which folder");
 }
 
 void check_fields(const Plugin& plugin) {
@@ -233,16 +190,14 @@ void check_fields(const Plugin& plugin) {
                       ", which is not the largest norm that "
                       "gradients may have");
   }
-  check_device("optimizer", *plugin.offload_optimizer_device, *plugin.offload_optimizer_nvme_path);
-  check_device("param", *plugin.offload_param_device, *plugin.offload_param_nvme_path);
+  check_choices(plugin, options::Section::kDeepSpeed);
+  check_folder("optimizer", *plugin.offload_optimizer_device, *plugin.offload_optimizer_nvme_path);
+  check_folder("param", *plugin.offload_param_device, *plugin.offload_param_nvme_path);
 }
 
-void resolve_zero3_init(Plugin& plugin, const Environment& environment) {
+void resolve_zero3_init(Plugin& plugin) {
   const bool is_zero3 = plugin.config.is_zero3();
-  if (!plugin.zero3_init_flag) {
-    plugin.zero3_init_flag =
-        parse_flag_from_env("ACCELERATE_DEEPSPEED_ZERO3_INIT", is_zero3, environment);
-  }
+  if (!plugin.zero3_init_flag) plugin.zero3_init_flag = is_zero3;
   if (!*plugin.zero3_init_flag || is_zero3) return;
   TORCH_WARN("DeepSpeed Zero3 Init flag is only applicable for ZeRO Stage 3. Setting it to False.");
   plugin.zero3_init_flag = false;
@@ -412,7 +367,8 @@ void Zero3InitScope::switch_to(bool enable) {
 
 std::vector<std::string> DeepSpeedPlugin::set_moe_leaf_modules(const torch::nn::Module& model,
                                                                const Environment& environment) {
-  if (!transformer_moe_cls_names) transformer_moe_cls_names = environment.get(kMoeClasses);
+  fill_field(transformer_moe_cls_names, options::option("deepspeed_moe_layer_cls_names"),
+             environment);
   if (!transformer_moe_cls_names) return {};
   std::vector<std::string> names = absl::StrSplit(*transformer_moe_cls_names, ',');
   for (const std::string& name : names) {
@@ -432,9 +388,9 @@ void DeepSpeedPlugin::select(bool from_accelerator_state) {
 
 DeepSpeedPlugin resolve(DeepSpeedPlugin plugin, const Environment& environment, FileSystem& files) {
   if (plugin.is_resolved) return plugin;
-  fill_fields(plugin, environment);
+  take_fields(plugin, environment);
   Json source = plugin.hf_ds_config;
-  if (source.is_null()) source = environment.get_or("ACCELERATE_DEEPSPEED_CONFIG_FILE", kNone);
+  if (source.is_null()) source = environment.get_or(variable_of("deepspeed_config_file"), kNone);
   plugin.is_resolved = true;  // its member functions complete it
   if (source == kNone) {
     check_fields(plugin);
@@ -445,7 +401,7 @@ DeepSpeedPlugin resolve(DeepSpeedPlugin plugin, const Environment& environment, 
   }
   // Nothing is printed here.
   plugin.deepspeed_config()["steps_per_print"] = std::numeric_limits<double>::infinity();
-  resolve_zero3_init(plugin, environment);
+  resolve_zero3_init(plugin);
   resolve_msamp(plugin);
   return plugin;
 }

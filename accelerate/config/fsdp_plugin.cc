@@ -15,8 +15,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "accelerate/config/model_structure.h"
+#include "accelerate/config/option_fields.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/values/module_class.h"
 #include "accelerate/values/texts.h"
@@ -27,10 +27,9 @@ namespace {
 using Plugin = FullyShardedDataParallelPlugin;
 using DtypeMap = std::map<std::string, c10::ScalarType>;
 
-constexpr char kVersion[] = "FSDP_VERSION";
-constexpr char kStrategy[] = "FSDP_SHARDING_STRATEGY";
-constexpr char kReshard[] = "FSDP_RESHARD_AFTER_FORWARD";
-constexpr char kEfficientLoading[] = "FSDP_CPU_RAM_EFFICIENT_LOADING";
+const options::Option& row(const char* field) {
+  return *options::find_field(options::Section::kFsdp, field);
+}
 
 // The precisions by name, in HF Accelerate's order.
 constexpr std::pair<const char*, c10::ScalarType> kPrecisions[] = {
@@ -101,16 +100,6 @@ E chosen(const Choice& choice) {
   return std::visit([](const auto& value) { return member<E>(value); }, choice);
 }
 
-// A variable gives a field that the program leaves open.
-template <typename Field>
-void fill_text(std::optional<Field>& field, const char* name, const Environment& environment) {
-  if (field) return;
-  if (auto text = environment.get(name)) field = *std::move(text);
-}
-void fill(std::optional<bool>& field, const char* name, const Environment& environment) {
-  if (!field) field = parse_flag_from_env(name, false, environment);
-}
-
 bool reshards(ShardingStrategy strategy) {
   return strategy == ShardingStrategy::kFullShard || strategy == ShardingStrategy::kHybridShard;
 }
@@ -132,10 +121,10 @@ void resolve_strategy_1(Plugin& plugin, const Environment& environment) {
     given = *reshard;
   }
   if (!plugin.sharding_strategy && reshard) plugin.sharding_strategy = *reshard;
-  fill_text(plugin.sharding_strategy, kStrategy, environment);
+  fill_field(plugin.sharding_strategy, row("sharding_strategy"), environment);
   if (!plugin.sharding_strategy) {
     // Here a launcher for version 2 writes a truth value, which says nothing to version 1.
-    const std::string text = environment.get_or(kReshard, "");
+    const std::string text = environment.get_or(row("reshard_after_forward").variable_name(), "");
     if (is_number(text) || contains<ShardingStrategy>(known_name<ShardingStrategy>(text))) {
       plugin.sharding_strategy = text;
     }
@@ -160,8 +149,9 @@ void resolve_strategy_2(Plugin& plugin, const Environment& environment,
     if (!reshard) reshard = by_strategy;
   }
   if (!reshard) {
-    const std::string text = environment.get_or(kReshard, "");
-    reshard = is_number(text) ? reshard_of(text) : parse_flag_from_env(kReshard, true, environment);
+    const std::string variable = row("reshard_after_forward").variable_name();
+    const std::string text = environment.get_or(variable, "");
+    reshard = is_number(text) ? reshard_of(text) : parse_flag_from_env(variable, true, environment);
   }
   if (const auto* text = std::get_if<std::string>(&*reshard)) reshard = reshard_of(*text);
   if (const auto* number = std::get_if<int64_t>(&*reshard)) {
@@ -179,10 +169,8 @@ void resolve_strategy_2(Plugin& plugin, const Environment& environment,
                     ". This is not supported with FSDP2, please set to a `bool`");
 }
 
-void resolve_backward_prefetch(Plugin& plugin, const Environment& environment,
-                               std::vector<std::string>& warnings) {
+void resolve_backward_prefetch(Plugin& plugin, std::vector<std::string>& warnings) {
   auto& prefetch = plugin.backward_prefetch;
-  fill_text(prefetch, "FSDP_BACKWARD_PREFETCH", environment);
   const auto* text = prefetch ? std::get_if<std::string>(&*prefetch) : nullptr;
   if (text != nullptr && absl::EqualsIgnoreCase(*text, "NO_PREFETCH")) prefetch.reset();
   if (!prefetch) return;
@@ -195,7 +183,6 @@ void resolve_backward_prefetch(Plugin& plugin, const Environment& environment,
 
 void resolve_wrap_policy(Plugin& plugin, const Environment& environment) {
   auto& policy = plugin.auto_wrap_policy;
-  fill_text(policy, "FSDP_AUTO_WRAP_POLICY", environment);
   if (!policy) return;
   if (const auto* text = std::get_if<std::string>(&*policy)) {
     TORCH_CHECK_VALUE(contains<AutoWrapPolicy>(*text), "Invalid auto wrap policy: ", *text,
@@ -210,23 +197,31 @@ void resolve_wrap_policy(Plugin& plugin, const Environment& environment) {
     return;
   }
   switch (*kind) {
-    case AutoWrapPolicy::kTransformerBasedWrap: {
-      const auto names = environment.get("FSDP_TRANSFORMER_CLS_TO_WRAP");
-      if (!plugin.transformer_cls_names_to_wrap && names) {
-        plugin.transformer_cls_names_to_wrap =
-            std::vector<std::string>(absl::StrSplit(*names, ','));
-      }
+    case AutoWrapPolicy::kTransformerBasedWrap:
+      fill_field(plugin.transformer_cls_names_to_wrap, row("transformer_cls_names_to_wrap"),
+                 environment);
       break;
-    }
     case AutoWrapPolicy::kSizeBasedWrap:
-      if (!plugin.min_num_params) {
-        plugin.min_num_params = parse_int_from_env("FSDP_MIN_NUM_PARAMS", environment).value_or(0);
-      }
+      fill_field(plugin.min_num_params, row("min_num_params"), environment);
       TORCH_CHECK_VALUE(*plugin.min_num_params >= 0, "min_num_params is ", *plugin.min_num_params,
                         ", less than 0");
       break;
     case AutoWrapPolicy::kNoWrap: policy.reset(); break;
   }
+}
+
+// What neither the strategies nor a wrap policy reads. Version 2 does without three of the fields.
+void fill_rest(Plugin& plugin, const Environment& environment) {
+  std::vector<std::string_view> apart = {"sharding_strategy", "reshard_after_forward",
+                                         "transformer_cls_names_to_wrap", "min_num_params"};
+  if (plugin.version() == 2) {
+    apart.insert(apart.end(), {"use_orig_params", "sync_module_states", "forward_prefetch"});
+  }
+  fill_fields(plugin, options::Section::kFsdp, environment, apart);
+}
+
+void set_efficient_loading(bool is_efficient, Environment& environment) {
+  environment.set(row("cpu_ram_efficient_loading").variable_name(), text_of(is_efficient));
 }
 
 // Version 2 does without these.
@@ -236,13 +231,8 @@ void drop(std::optional<bool>& field, const char* warning, std::vector<std::stri
   field.reset();
 }
 
-void resolve_flags(Plugin& plugin, const Environment& environment,
-                   std::vector<std::string>& warnings) {
-  if (plugin.version() == 1) {
-    fill(plugin.use_orig_params, "FSDP_USE_ORIG_PARAMS", environment);
-    fill(plugin.sync_module_states, "FSDP_SYNC_MODULE_STATES", environment);
-    fill(plugin.forward_prefetch, "FSDP_FORWARD_PREFETCH", environment);
-  } else {
+void resolve_flags(Plugin& plugin, std::vector<std::string>& warnings) {
+  if (plugin.version() == 2) {
     drop(plugin.use_orig_params,
          "use_orig_params is obsolete in FSDP2, as FSDP2 always uses the original parameters.",
          warnings);
@@ -255,9 +245,6 @@ void resolve_flags(Plugin& plugin, const Environment& environment,
                       "`fsdp_version=1`");
     plugin.forward_prefetch.reset();
   }
-  fill(plugin.activation_checkpointing, "FSDP_ACTIVATION_CHECKPOINTING", environment);
-  fill(plugin.activation_checkpointing_offload, "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD",
-       environment);
   if (!*plugin.activation_checkpointing_offload) return;
   TORCH_CHECK_VALUE(*plugin.activation_checkpointing,
                     "`activation_checkpointing_offload=True` requires "
@@ -266,11 +253,7 @@ void resolve_flags(Plugin& plugin, const Environment& environment,
                     "`activation_checkpointing_offload=True` requires `fsdp_version=2`.");
 }
 
-void resolve_loading(Plugin& plugin, Environment& environment) {
-  if (plugin.cpu_ram_efficient_loading) {
-    environment.set(kEfficientLoading, text_of(*plugin.cpu_ram_efficient_loading));
-  }
-  fill(plugin.cpu_ram_efficient_loading, kEfficientLoading, environment);
+void resolve_loading(Plugin& plugin) {
   if (plugin.version() == 1 && *plugin.cpu_ram_efficient_loading && !*plugin.sync_module_states) {
     TORCH_WARN(
         "sync_module_states cannot be False since efficient cpu ram loading enabled. Setting "
@@ -540,9 +523,7 @@ void FullyShardedDataParallelPlugin::validate_cpu_offload() const {
 FullyShardedDataParallelPlugin resolve(FullyShardedDataParallelPlugin plugin,
                                        Environment& environment) {
   if (plugin.is_resolved) return plugin;
-  if (!plugin.fsdp_version) {
-    plugin.fsdp_version = parse_int_from_env(kVersion, environment).value_or(1);
-  }
+  fill_field(plugin.fsdp_version, row("fsdp_version"), environment);
   TORCH_CHECK_VALUE(plugin.fsdp_version == 1 || plugin.fsdp_version == 2, "fsdp_version is ",
                     *plugin.fsdp_version, ", but there are 1 and 2 only");
   plugin.is_resolved = true;  // its member functions complete it
@@ -557,18 +538,16 @@ FullyShardedDataParallelPlugin resolve(FullyShardedDataParallelPlugin plugin,
   } else {
     resolve_strategy_2(plugin, environment, warnings);
   }
-  if (!plugin.cpu_offload) {
-    plugin.cpu_offload = parse_flag_from_env("FSDP_OFFLOAD_PARAMS", false, environment);
-  }
+  const std::optional<bool> given_loading = plugin.cpu_ram_efficient_loading;
+  fill_rest(plugin, environment);
   plugin.set_cpu_offload();
   plugin.validate_cpu_offload();
-  resolve_backward_prefetch(plugin, environment, warnings);
-  fill_text(plugin.state_dict_type, "FSDP_STATE_DICT_TYPE", environment);
+  resolve_backward_prefetch(plugin, warnings);
   plugin.set_state_dict_type();
   resolve_wrap_policy(plugin, environment);
-  resolve_flags(plugin, environment, warnings);
-  fill_text(plugin.ignored_modules, "FSDP_IGNORED_MODULES", environment);
-  resolve_loading(plugin, environment);
+  resolve_flags(plugin, warnings);
+  if (given_loading) set_efficient_loading(*given_loading, environment);
+  resolve_loading(plugin);
   resolve_precision(plugin);
   if (!warnings.empty()) {
     TORCH_WARN("Multiple deprecation warnings due to FSDP2 conversion:\n",
@@ -601,11 +580,11 @@ const torch::nn::Module* get_module_class_from_name(const torch::nn::Module& mod
 
 void enable_fsdp_ram_efficient_loading(Environment& environment) {
   if (!environment.get(kUseFsdp)) environment.set(kUseFsdp, "True");
-  environment.set(kEfficientLoading, "True");
+  set_efficient_loading(true, environment);
 }
 
 void disable_fsdp_ram_efficient_loading(Environment& environment) {
-  environment.set(kEfficientLoading, "False");
+  set_efficient_loading(false, environment);
 }
 
 std::optional<StateDictOptions> state_dict_options(const FullyShardedDataParallelPlugin& plugin) {

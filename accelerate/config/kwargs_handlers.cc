@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/config/option_fields.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/values/texts.h"
@@ -36,25 +37,8 @@ constexpr std::array<const char*, std::variant_size_v<KwargsHandler>> kNames = {
     "ShardedDataParallelKwargs",
 };
 
-constexpr char kPrefix[] = "ACCELERATE_FP8_";
+constexpr options::Section kFp8 = options::Section::kFp8;
 constexpr char kBackend[] = "ACCELERATE_FP8_BACKEND";
-constexpr int64_t kDefaultHistory = 1024;
-
-std::string variable(const char* name) { return absl::StrCat(kPrefix, name); }
-
-// A field that the program sets takes precedence over its variable.
-void fill(std::optional<bool>& field, const char* name, bool fallback,
-          const Environment& environment) {
-  if (!field) field = parse_flag_from_env(variable(name), fallback, environment);
-}
-void fill(std::optional<int64_t>& field, const char* name, int64_t fallback,
-          const Environment& environment) {
-  if (!field) field = parse_int_from_env(variable(name), environment).value_or(fallback);
-}
-void fill(std::optional<std::string>& field, const char* name, const char* fallback,
-          const Environment& environment) {
-  if (!field) field = parse_choice_from_env(variable(name), fallback, environment);
-}
 
 void check_at_least(const char* field, int64_t value, int64_t least) {
   TORCH_CHECK_VALUE(value >= least, "TERecipeKwargs: ", field, " is ", value, ", less than ",
@@ -149,18 +133,12 @@ FP8BackendType Fp8Plan::backend() const {
 }
 
 TERecipeKwargs resolve(TERecipeKwargs kwargs, const Environment& environment) {
-  fill(kwargs.use_autocast_during_eval, "USE_AUTOCAST_DURING_EVAL", false, environment);
-  fill(kwargs.margin, "MARGIN", 0, environment);
-  fill(kwargs.interval, "INTERVAL", 1, environment);
-  fill(kwargs.fp8_format, "FORMAT", "HYBRID", environment);
-  fill(kwargs.amax_history_len, "AMAX_HISTORY_LEN", kDefaultHistory, environment);
-  fill(kwargs.amax_compute_algo, "AMAX_COMPUTE_ALGO", "most_recent", environment);
-  fill(kwargs.use_mxfp8_block_scaling, "USE_MXFP8_BLOCK_SCALING", false, environment);
+  fill_fields(kwargs, kFp8, environment);
   if (!kwargs.override_linear_precision) {
     kwargs.override_linear_precision = {
-        parse_flag_from_env(variable("OVERRIDE_FPROP"), false, environment),
-        parse_flag_from_env(variable("OVERRIDE_DGRAD"), false, environment),
-        parse_flag_from_env(variable("OVERRIDE_WGRAD"), false, environment)};
+        parse_flag_from_env("ACCELERATE_FP8_OVERRIDE_FPROP", false, environment),
+        parse_flag_from_env("ACCELERATE_FP8_OVERRIDE_DGRAD", false, environment),
+        parse_flag_from_env("ACCELERATE_FP8_OVERRIDE_WGRAD", false, environment)};
   }
   // HF Accelerate takes both in any case.
   absl::AsciiStrToUpper(&*kwargs.fp8_format);
@@ -168,13 +146,7 @@ TERecipeKwargs resolve(TERecipeKwargs kwargs, const Environment& environment) {
   TORCH_CHECK_VALUE(*kwargs.fp8_format != "E5M2",
                     "TERecipeKwargs: fp8_format E5M2 in both directions is not for training: no "
                     "device multiplies E5M2 by E5M2. Use HYBRID or E4M3");
-  TORCH_CHECK_VALUE(*kwargs.fp8_format == "HYBRID" || *kwargs.fp8_format == "E4M3",
-                    "TERecipeKwargs: fp8_format \"", *kwargs.fp8_format,
-                    "\" is neither HYBRID nor E4M3");
-  TORCH_CHECK_VALUE(
-      *kwargs.amax_compute_algo == "max" || *kwargs.amax_compute_algo == "most_recent",
-      "TERecipeKwargs: amax_compute_algo \"", *kwargs.amax_compute_algo,
-      "\" is neither max nor most_recent");
+  check_choices(kwargs, kFp8, "TERecipeKwargs: ");
   check_at_least("margin", *kwargs.margin, 0);
   check_at_least("interval", *kwargs.interval, 1);
   check_at_least("amax_history_len", *kwargs.amax_history_len, 1);
@@ -182,10 +154,8 @@ TERecipeKwargs resolve(TERecipeKwargs kwargs, const Environment& environment) {
 }
 
 MSAMPRecipeKwargs resolve(MSAMPRecipeKwargs kwargs, const Environment& environment) {
-  fill(kwargs.opt_level, "OPT_LEVEL", "O2", environment);
-  TORCH_CHECK_VALUE(*kwargs.opt_level == "O1" || *kwargs.opt_level == "O2",
-                    "MSAMPRecipeKwargs: opt_level \"", *kwargs.opt_level,
-                    "\" is neither O1 nor O2");
+  fill_fields(kwargs, kFp8, environment);
+  check_choices(kwargs, kFp8, "MSAMPRecipeKwargs: ");
   return kwargs;
 }
 
@@ -205,8 +175,7 @@ AORecipeKwargs resolve(AORecipeKwargs kwargs, const Environment& environment) {
          "enable_fsdp_float8_all_gather");
     return kwargs;
   }
-  fill(kwargs.pad_inner_dim, "PAD_INNER_DIM", true, environment);
-  fill(kwargs.enable_fsdp_float8_all_gather, "ENABLE_FSDP_FLOAT8_ALL_GATHER", true, environment);
+  fill_fields(kwargs, kFp8, environment);
   return kwargs;
 }
 

@@ -10,38 +10,20 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/runtime/env_parsing.h"
+#include "accelerate/config/option_fields.h"
 #include "accelerate/values/fields.h"
 #include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {
 
-constexpr char kPrefix[] = "PARALLELISM_CONFIG_";
+constexpr options::Section kSection = options::Section::kParallelism;
 
-std::string variable(const char* name) { return absl::StrCat(kPrefix, name); }
-
-// A field that the program sets takes precedence over its variable.
-void fill(std::optional<int64_t>& field, const char* name, const Environment& environment) {
-  if (!field) field = parse_int_from_env(variable(name), environment).value_or(1);
-}
-void fill(std::optional<std::string>& field, const char* name, const char* fallback,
-          const Environment& environment) {
-  if (!field) field = parse_choice_from_env(variable(name), fallback, environment);
-}
 // The handler of an axis that is on is there.
 template <typename Handler>
-void fill(std::optional<Handler>& handler, int64_t size, const Environment& environment) {
+void fill_handler(std::optional<Handler>& handler, int64_t size, const Environment& environment) {
   if (size > 1 && !handler) handler = Handler();
   if (handler) handler = resolve(*std::move(handler), environment);
-}
-
-PpPlacement placement_from_env(const Environment& environment) {
-  const std::string name = variable("PP_PLACEMENT");
-  const std::string text = parse_choice_from_env(name, "outermost", environment);
-  TORCH_CHECK_VALUE(contains<PpPlacement>(text), name, "=\"", text,
-                    "\" is neither outermost nor inside_dp_replicate");
-  return from_string<PpPlacement>(text);
 }
 
 void check_size(const char* name, int64_t size) {
@@ -100,18 +82,10 @@ void check(const ParallelismOptions& options) {
 }
 
 ParallelismOptions resolve(ParallelismOptions options, const Environment& environment) {
-  fill(options.dp_replicate_size, "DP_REPLICATE_SIZE", environment);
-  fill(options.dp_shard_size, "DP_SHARD_SIZE", environment);
-  fill(options.tp_size, "TP_SIZE", environment);
-  fill(options.cp_size, "CP_SIZE", environment);
-  fill(options.cp_backend, "CP_BACKEND", "torch", environment);
-  fill(options.sp_size, "SP_SIZE", environment);
-  fill(options.sp_backend, "SP_BACKEND", "deepspeed", environment);
-  fill(options.pp_size, "PP_SIZE", environment);
-  if (!options.pp_placement) options.pp_placement = placement_from_env(environment);
-  fill(options.tp_handler, *options.tp_size, environment);
-  fill(options.cp_handler, *options.cp_size, environment);
-  fill(options.sp_handler, *options.sp_size, environment);
+  fill_fields(options, kSection, environment);
+  fill_handler(options.tp_handler, *options.tp_size, environment);
+  fill_handler(options.cp_handler, *options.cp_size, environment);
+  fill_handler(options.sp_handler, *options.sp_size, environment);
   return options;
 }
 
@@ -151,7 +125,7 @@ TorchTensorParallelConfig resolve(TorchTensorParallelConfig handler,
 
 TorchContextParallelConfig resolve(TorchContextParallelConfig handler,
                                    const Environment& environment) {
-  fill(handler.cp_comm_strategy, "CP_COMM_STRATEGY", "allgather", environment);
+  fill_fields(handler, kSection, environment);
   TORCH_CHECK_VALUE(
       *handler.cp_comm_strategy == "allgather" || *handler.cp_comm_strategy == "alltoall",
       "Invalid cp_comm_strategy: ", *handler.cp_comm_strategy,
@@ -161,19 +135,14 @@ TorchContextParallelConfig resolve(TorchContextParallelConfig handler,
 
 DeepSpeedSequenceParallelConfig resolve(DeepSpeedSequenceParallelConfig handler,
                                         const Environment& environment) {
-  if (!handler.sp_seq_length_is_variable) {
-    handler.sp_seq_length_is_variable =
-        parse_flag_from_env(variable("SP_SEQ_LENGTH_IS_VARIABLE"), true, environment);
-  }
-  if (!*handler.sp_seq_length_is_variable && !handler.sp_seq_length) {
-    handler.sp_seq_length = parse_int_from_env(variable("SP_SEQ_LENGTH"), environment);
+  constexpr char kLength[] = "sp_seq_length";
+  fill_fields(handler, kSection, environment, {kLength});
+  if (!*handler.sp_seq_length_is_variable) {
+    fill_field(handler.sp_seq_length, *options::find_field(kSection, kLength), environment);
     TORCH_CHECK_VALUE(handler.sp_seq_length,
                       "when `sp_seq_length_is_variable` is `False` `sp_seq_length` must be "
                       "provided either through the constructor or the environment variable "
                       "PARALLELISM_CONFIG_SP_SEQ_LENGTH");
-  }
-  if (!handler.sp_attn_implementation) {
-    handler.sp_attn_implementation = environment.get(variable("SP_ATTN_IMPLEMENTATION"));
   }
   if (!handler.sp_attn_implementation) return handler;
   const std::string& kernel = *handler.sp_attn_implementation;

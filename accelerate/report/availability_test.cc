@@ -333,7 +333,9 @@ TEST(Availability, RefusesArgumentsThatContradict) {
 }
 
 TEST(EnvironmentReport, ListsFactsInOrder) {
-  auto runtime = one_rank({{"ACCELERATE_MIXED_PRECISION", "bf16"}});
+  auto runtime = one_rank({{"ACCELERATE_MIXED_PRECISION", "bf16"},
+                           {"FSDP_VERSION", "2"},
+                           {"AWS_SECRET_ACCESS_KEY", "hidden"}});
   const EnvironmentReport report = environment_report(*runtime);
   EXPECT_EQ(report.facts.front().name, "`Accelerate` version");
   const std::string text = report.to_string();
@@ -342,8 +344,9 @@ TEST(EnvironmentReport, ListsFactsInOrder) {
                   HasSubstr("- NUMA nodes: "), HasSubstr("- System RAM: "),
                   HasSubstr("- LibTorch NPU available: False"), HasSubstr("- Launcher: torchrun\n"),
                   HasSubstr("- Rank: 0 of 1 (1x1), local rank 0\n"),
-                  HasSubstr("ACCELERATE_MIXED_PRECISION=bf16")));
+                  HasSubstr("ACCELERATE_MIXED_PRECISION=bf16"), HasSubstr("FSDP_VERSION=2")));
   EXPECT_THAT(text, Not(HasSubstr(": \n")));
+  EXPECT_THAT(text, Not(HasSubstr("hidden")));
 }
 
 TEST(EnvironmentReport, ShowsWhatKeepsAFactFromBeingKnown) {

@@ -13,7 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/options/options.h"
 #include "accelerate/report/availability.h"
 #include "accelerate/runtime/numa_affinity.h"
 #include "accelerate/values/versions.h"
@@ -21,54 +23,13 @@
 namespace accelerate {
 namespace {
 
-// Variables that matter to readers of a report; each is shown if it is set.
-constexpr const char* kVariables[] = {
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "PMI_RANK",
-    "PMI_SIZE",
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "MV2_COMM_WORLD_RANK",
-    "MV2_COMM_WORLD_SIZE",
-    "SLURM_JOB_ID",
-    "SLURM_STEP_ID",
-    "SLURM_PROCID",
-    "SLURM_NTASKS",
-    "ACCELERATE_SIMULATE",
-    "ACCELERATE_SIMULATE_SEED",
-    "ACCELERATE_SIMULATE_NUMERICS",
-    "ACCELERATE_SIMULATE_UNKNOWN_VALUES",
-    "ACCELERATE_SIMULATE_FOLD",
-    "ACCELERATE_TORCH_DEVICE",
-    "ACCELERATE_USE_CPU",
-    "ACCELERATE_DEBUG_MODE",
-    "ACCELERATE_MIXED_PRECISION",
-    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
-    "ACCELERATE_USE_DEEPSPEED",
-    "ACCELERATE_USE_FSDP",
-    "ACCELERATE_USE_MEGATRON_LM",
-    "ACCELERATE_USE_PARALLELISM_CONFIG",
-    "ACCELERATE_DYNAMO_BACKEND",
-    "ACCELERATE_CPU_AFFINITY",
-    "ACCELERATE_LOG_LEVEL",
-    "FORK_LAUNCHED",
-    "OMP_NUM_THREADS",
-    "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "NCCL_P2P_DISABLE",
-    "NCCL_IB_DISABLE",
-    "NCCL_DEBUG",
-    "NCCL_SOCKET_IFNAME",
-    "GLOO_SOCKET_IFNAME",
-    "USE_TORCH_XLA",
-};
+// Variables that matter to readers of a report besides those of the options.
+constexpr char kVariables[] =
+    "RANK LOCAL_RANK LOCAL_WORLD_SIZE PMI_RANK PMI_SIZE OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE "
+    "MV2_COMM_WORLD_RANK MV2_COMM_WORLD_SIZE SLURM_JOB_ID SLURM_STEP_ID SLURM_PROCID SLURM_NTASKS "
+    "ACCELERATE_TORCH_DEVICE ACCELERATE_LOG_LEVEL FORK_LAUNCHED CUDA_VISIBLE_DEVICES "
+    "HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES NCCL_P2P_DISABLE NCCL_IB_DISABLE NCCL_DEBUG "
+    "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME USE_TORCH_XLA";
 
 struct Check {
   const char* name;
@@ -172,10 +133,14 @@ struct Writer {
         absl::StrCat(runtime.device().str(), " (", runtime.device_family(),
                      runtime.device_name().empty() ? "" : " ", runtime.device_name(), ")"));
     std::vector<std::string> variables;
-    for (const char* name : kVariables) {
+    const auto show = [&](const std::string& name) {
       if (auto value = runtime.environment().get(name)) {
         variables.push_back(absl::StrCat(name, "=", *value));
       }
+    };
+    for (const absl::string_view name : absl::StrSplit(kVariables, ' ')) show(std::string(name));
+    for (const options::Option& row : options::all_options()) {
+      if (!row.is_secret) show(row.variable_name());
     }
     add("Environment", variables.empty() ? "nothing set" : absl::StrJoin(variables, " "));
   }

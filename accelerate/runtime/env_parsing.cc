@@ -1,8 +1,5 @@
 #include "accelerate/runtime/env_parsing.h"
 
-#include <algorithm>
-#include <array>
-
 #include <c10/util/Exception.h>
 
 #include "absl/strings/ascii.h"
@@ -10,21 +7,9 @@
 #include "accelerate/base/number_text.h"
 
 namespace accelerate {
-namespace {
-
-std::optional<bool> to_bool(std::string_view value) {
-  static constexpr std::array<std::string_view, 6> kTrue{"y", "yes", "t", "true", "on", "1"};
-  static constexpr std::array<std::string_view, 6> kFalse{"n", "no", "f", "false", "off", "0"};
-  const std::string text = absl::AsciiStrToLower(std::string(value));
-  if (std::find(kTrue.begin(), kTrue.end(), text) != kTrue.end()) return true;
-  if (std::find(kFalse.begin(), kFalse.end(), text) != kFalse.end()) return false;
-  return std::nullopt;
-}
-
-}  // namespace
 
 bool str_to_bool(std::string_view value) {
-  const std::optional<bool> result = to_bool(value);
+  const std::optional<bool> result = parse_bool(value);
   TORCH_CHECK_VALUE(result, "\"", value, "\" is neither true nor false");
   return *result;
 }
@@ -32,7 +17,7 @@ bool str_to_bool(std::string_view value) {
 bool parse_flag_from_env(std::string_view key, bool default_value, const Environment& environment) {
   const std::optional<std::string> text = environment.get(key);
   if (!text) return default_value;
-  const std::optional<bool> result = to_bool(*text);
+  const std::optional<bool> result = parse_bool(*text);
   TORCH_CHECK_VALUE(result, key, "=\"", *text, "\" is neither true nor false");
   return *result;
 }

@@ -1,9 +1,9 @@
 #include "launch/dialogue/questionnaire.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -12,6 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/algorithm/container.h"
 #include "absl/log/absl_check.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -20,6 +21,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
 #include "launch/settings/endpoint.h"
@@ -58,26 +60,15 @@ constexpr size_t kTpu = 9;
 constexpr size_t kNeuron = 10;
 constexpr size_t kSimulated = 11;
 
-const Words kFsdpStrategies = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD",
-                               "HYBRID_SHARD_ZERO2"};
-const Words kWrapPolicies = {"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"};
-const Words kPrefetches = {"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"};
-const Words kStateDicts1 = {"FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"};
-const Words kStateDicts2 = {"FULL_STATE_DICT", "SHARDED_STATE_DICT"};
-const Words kOffloadDevices = {"none", "cpu", "nvme"};
 const Words kDataParallelInstances = {"ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4dn.24xlarge"};
 
-// The words between `|` in the schema.
-Words choices_of(absl::string_view name) {
-  const std::vector<absl::string_view> list = settings::setting(name).choice_list();
-  return {list.begin(), list.end()};
-}
-
-size_t index_of(const Words& words, absl::string_view word) {
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == word) return i;
-  }
-  return 0;
+// The question of an option.
+std::string text_of(const settings::Setting& row) {
+  std::string text = row.question.text;
+  if (text != "?") return text;
+  text = absl::StrCat(row.help, "?");
+  text[0] = absl::ascii_toupper(text[0]);
+  return text;
 }
 
 // Refuses all but whole numbers from `least` to `most`.
@@ -99,11 +90,30 @@ size_t listed_devices(absl::string_view ids) {
   return list.size();
 }
 
+// What the machine or earlier answers add to a question.
+struct Local {
+  std::string text = {};
+  std::optional<std::string> proposal = {};
+  Prompter::Check check = {};
+};
+
 class Questionnaire {
  public:
   Questionnaire(Prompter& ask, const Surroundings& surroundings, settings::ConfigFile& config,
                 Works works)
-      : ask_(ask), here_(surroundings), config_(config), works_(works) {}
+      : ask_(ask), here_(surroundings), config_(config), works_(works) {
+    const auto is_file = [this](const std::string& answer) {
+      std::error_code ignored;
+      if (std::filesystem::is_regular_file(expanded(answer), ignored)) return absl::OkStatus();
+      return absl::InvalidArgumentError(absl::StrCat("there is no file ", answer));
+    };
+    local_["cpu"].proposal = here_.machine.devices == 0 ? "yes" : "no";
+    local_["simulate"].check = here_.check_cluster;
+    local_["main_process_ip"].check = &settings::check_host;
+    local_["main_process_port"].check = between(1, 65535, "expected a port from ");
+    local_["deepspeed_config_file"].check = is_file;
+    local_["tpu_name"].proposal = here_.tpu_name;
+  }
 
   void fill() {
     if (ask_.ask_choice("Where do you train?", {"this machine", "AWS SageMaker"}) == 0) {
@@ -116,58 +126,116 @@ class Questionnaire {
   }
 
  private:
-  // After an error the defaults of the further questions are not answers.
+  // After an error the defaults of the further questions are not answers, but decide what follows.
   void put(absl::string_view name, absl::string_view text) {
+    answers_[std::string(name)] = std::string(text);
     if (ask_.status().ok()) put_value(config_, name, text);
   }
   void put_bool(absl::string_view name, bool value) { put(name, value ? "true" : "false"); }
+  std::string answer(absl::string_view name) const {
+    const auto found = answers_.find(std::string(name));
+    return found == answers_.end() ? "" : found->second;
+  }
+  int64_t number(absl::string_view name) const {
+    int64_t number = 0;
+    return absl::SimpleAtoi(answer(name), &number) ? number : 0;
+  }
 
-  // Each asks, puts the answer where the schema has it, and returns it.
-  bool yes_no(absl::string_view name, const std::string& question, bool otherwise) {
-    const bool answer = ask_.ask_yes_no(question, otherwise);
-    put_bool(name, answer);
-    return answer;
+  // Question::when.
+  bool holds(const char* condition) const {
+    if (condition == nullptr) return true;
+    for (const absl::string_view part : absl::StrSplit(condition, '&')) {
+      if (!holds_part(part)) return false;
+    }
+    return true;
   }
-  int64_t number(absl::string_view name, const std::string& question, int64_t otherwise,
-                 int64_t least) {
-    const int64_t answer = ask_.ask_number(question, otherwise, least);
-    put(name, absl::StrCat(answer));
-    return answer;
+  bool holds_part(absl::string_view part) const {
+    const bool is_unanswered = absl::ConsumePrefix(&part, "!");
+    const size_t equals = part.find('=');
+    absl::string_view name = part.substr(0, equals);
+    const bool differs = absl::ConsumeSuffix(&name, "!");
+    const auto found = answers_.find(std::string(name));
+    if (equals == part.npos) return (found == answers_.end()) == is_unanswered;
+    if (found == answers_.end()) return false;
+    const Words values = absl::StrSplit(part.substr(equals + 1), '|');
+    return absl::c_linear_search(values, found->second) != differs;
   }
-  // An empty answer to a question without default is refused, to others it sets nothing.
-  std::string text(absl::string_view name, const std::string& question,
-                   const std::optional<std::string>& otherwise, const Prompter::Check& more = {}) {
-    const Prompter::Check check = [&](const std::string& answer) {
-      absl::Status ok = settings::check_value(settings::setting(name), answer);
-      return ok.ok() && more ? more(answer) : ok;
-    };
-    const std::string answer = ask_.ask_text(question, otherwise, check);
-    if (!answer.empty()) put(name, answer);
-    return answer;
+  bool passes(const char* guard) {
+    if (guard == nullptr) return true;
+    return *guard == '!' ? !ask_.ask_yes_no(guard + 1, true) : asks(guard);
+  }
+  Words choices_of(const settings::Setting& row) const {
+    const char* const list = row.question.choices;
+    Words choices;
+    for (const absl::string_view each : absl::StrSplit(list != nullptr ? list : "", '|')) {
+      const std::vector<std::string> parts = absl::StrSplit(each, '@');
+      if (parts.size() == 1 || holds(parts[1].c_str())) choices.push_back(parts[0]);
+    }
+    if (list != nullptr) return choices;
+    const std::vector<absl::string_view> all = row.choice_list();
+    return {all.begin(), all.end()};
   }
   // `~` stands for the home folder, as in a shell.
-  std::string path(absl::string_view name, const std::string& question,
-                   const std::optional<std::string>& otherwise) {
-    const std::string answer = expanded(ask_.ask_text(question, otherwise));
-    if (!answer.empty()) put(name, answer);
-    return answer;
-  }
   std::string expanded(const std::string& answer) const {
     const bool is_at_home = absl::StartsWith(answer, "~/") && !here_.home.empty();
     return is_at_home ? absl::StrCat(here_.home, answer.substr(1)) : answer;
   }
-  std::string choice(absl::string_view name, const std::string& question, const Words& choices,
-                     absl::string_view otherwise = "") {
-    const std::string answer =
-        choices[ask_.ask_choice(question, choices, index_of(choices, otherwise))];
-    put(name, answer);
+  bool asks(const std::string& question) { return ask_.ask_yes_no(question, false); }
+
+  // Asks for an option as its row says, if the condition of its question holds, and puts the answer
+  // where the schema has it. An empty answer to a question without default is refused, to others it
+  // sets nothing.
+  std::string ask(absl::string_view name) {
+    const settings::Setting& row = settings::setting(name);
+    if (!holds(row.question.when) || !passes(row.question.guard)) return "";
+    std::string answer = answer_to(row, local_[std::string(name)]);
+    if (row.question.is_path) answer = expanded(answer);
+    if (!answer.empty()) put(name, answer);
     return answer;
   }
-  bool asks(const std::string& question) { return ask_.ask_yes_no(question, false); }
+  std::string answer_to(const settings::Setting& row, const Local& local) {
+    const std::string text = local.text.empty() ? text_of(row) : local.text;
+    std::optional<std::string> proposal = local.proposal;
+    if (!proposal && row.question.proposal != nullptr) proposal = row.question.proposal;
+    if (proposal == "yes" || proposal == "no") {
+      return ask_.ask_yes_no(text, proposal == "yes") ? "true" : "false";
+    }
+    const Words choices = choices_of(row);
+    if (row.type == settings::ValueType::kBools) {
+      Words parts;
+      for (const std::string& part : choices) {
+        parts.push_back(asks(absl::StrCat(text, part, "?")) ? "true" : "false");
+      }
+      return absl::StrJoin(parts, ",");
+    }
+    if (!choices.empty()) {
+      const auto proposed = std::ranges::find(choices, proposal.value_or(""));
+      const bool is_there = proposed != choices.end();
+      return choices[ask_.ask_choice(text, choices, is_there ? proposed - choices.begin() : 0)];
+    }
+    if (row.type != settings::ValueType::kInt) {
+      return ask_.ask_text(text, proposal, [&](const std::string& answer) {
+        absl::Status ok = settings::check_value(row, answer);
+        return ok.ok() && local.check ? local.check(answer) : ok;
+      });
+    }
+    if (local.check) return ask_.ask_text(text, proposal, local.check);
+    int64_t otherwise = 0;
+    const bool is_proposed = absl::SimpleAtoi(proposal.value_or(""), &otherwise);
+    return absl::StrCat(ask_.ask_number(text, is_proposed ? std::optional(otherwise) : std::nullopt,
+                                        row.has_range() ? row.least : 0));
+  }
+  // Those of a group that have a question, in the order of the table.
+  void ask_group(settings::Group group) {
+    for (const settings::Setting& row : settings::all_settings()) {
+      if (row.group == group && row.question.text != nullptr) ask(row.name);
+    }
+  }
+
   // Whether launch takes the run for one rank a device, which needs two: one device needs no
   // distributed training.
   bool is_multi_device() const {
-    const std::string type = config_.values.value("distributed_type", "NO");
+    const std::string type = answer("distributed_type");
     return absl::StartsWith(type, "MULTI_") && type != "MULTI_CPU";
   }
   // The devices of this machine, if it is of the kind that was chosen.
@@ -178,9 +246,11 @@ class Questionnaire {
     return is_chosen ? here_.machine.devices : 0;
   }
   // Whether to go on about a setting. One that is not in this version is only named.
-  bool wants(absl::string_view name, const std::string& question) {
-    if (works_(settings::setting(name))) return asks(question);
-    ask_.skip(question, "not in this version");
+  bool wants(absl::string_view name, const std::string& question = "") {
+    const settings::Setting& row = settings::setting(name);
+    const std::string text = question.empty() ? text_of(row) : question;
+    if (works_(row)) return asks(text);
+    ask_.skip(text, "not in this version");
     return false;
   }
 
@@ -190,8 +260,7 @@ class Questionnaire {
     type_ = ask_.ask_choice("Which kind of machine do you use?", titles);
     put("distributed_type", kMachineTypes[type_].word);
     if (type_ == kSimulated) {
-      text("simulate", "Which cluster: nodes x devices, and their kind after a colon", "2x4",
-           here_.check_cluster);
+      ask("simulate");
     } else if (type_ != kNone && type_ != kTpu) {
       ask_machines();
     }
@@ -204,187 +273,70 @@ class Questionnaire {
   }
 
   void ask_machines() {
-    machines_ = number("num_machines", "How many machines?", 1, 1);
+    ask("num_machines");
+    machines_ = number("num_machines");
     if (machines_ > 1) {
-      const std::string rank =
-          ask_.ask_text("Rank of this machine", "0", between(0, machines_ - 1, "expected "));
-      put("machine_rank", rank);
-      std::optional<std::string> host;
-      if (rank == "0") host = here_.host_name;
-      text("main_process_ip", "Name or address of the machine with rank 0", host,
-           &settings::check_host);
-      put("main_process_port", ask_.ask_text("Port of the machine with rank 0", "29500",
-                                             between(1, 65535, "expected a port from ")));
-      if (!yes_no("same_network", "Are all machines in the same local network?", true)) {
-        choice("rdzv_backend", "Which rendezvous do the machines use?", {"static", "c10d"},
-               "static");
-      }
+      local_["machine_rank"].check = between(0, machines_ - 1, "expected ");
+      if (ask("machine_rank") == "0") local_["main_process_ip"].proposal = here_.host_name;
+      ask("main_process_ip");
+      ask("main_process_port");
+      if (ask("same_network") == "false") ask("rdzv_backend");
     }
-    yes_no("debug", "Compare collectives between ranks before they run? It costs time", false);
+    ask("debug");
   }
 
   void ask_cpu() {
-    if (type_ == kMultiCpu) {
-      put_bool("cpu", true);
-      if (asks("Start the ranks with mpirun?")) {
-        path("mpirun_hostfile", "File of the machines", "~/hostfile");
-      }
-    } else if (type_ == kNone) {
-      use_cpu_ = yes_no("cpu", "Train on the CPU even where there is a device?",
-                        here_.machine.devices == 0);
-    } else {
-      put_bool("cpu", false);
+    if (type_ == kNone) {
+      ask("cpu");
+      return;
     }
+    put_bool("cpu", type_ == kMultiCpu);
+    if (type_ == kMultiCpu) ask("mpirun_hostfile");
   }
 
   void ask_compile() {
-    if (!wants("dynamo_backend", "Compile the model (torch.compile)?")) return;
-    Words backends = choices_of("dynamo_backend");
-    std::erase(backends, "no");
-    choice("dynamo_backend", "Which compiler?", backends, "inductor");
-    if (!asks("Change what it does by default?")) return;
-    choice("dynamo_mode", "What should it optimise for?", choices_of("dynamo_mode"), "default");
-    yes_no("dynamo_use_fullgraph", "Must the model compile into one graph?", false);
-    yes_no("dynamo_use_dynamic", "Do sizes change from step to step?", false);
-    yes_no("dynamo_use_regional_compilation", "Compile repeated blocks once?", false);
+    if (wants("dynamo_backend", "Compile the model (torch.compile)?")) {
+      ask_group(settings::Group::kCompile);
+    }
   }
 
   // At most one engine that shards.
   void ask_engines() {
-    if (type_ != kNeuron && wants("use_deepspeed", "Use DeepSpeed's ZeRO?")) {
-      return ask_deepspeed();
-    }
-    if (type_ != kNone && type_ != kNeuron &&
-        wants("use_fsdp", "Use Fully Sharded Data Parallel (FSDP)?")) {
-      return ask_fsdp();
-    }
-    if (type_ == kMultiGpu && wants("use_megatron_lm", "Use Megatron-LM's parallelism?")) {
-      ask_megatron();
+    if (type_ != kNeuron && wants("use_deepspeed")) {
+      ask_deepspeed();
+    } else if (type_ != kNone && type_ != kNeuron && wants("use_fsdp")) {
+      ask_fsdp();
+    } else if (type_ == kMultiGpu && wants("use_megatron_lm")) {
+      put("distributed_type", "MEGATRON_LM");
+      ask_group(settings::Group::kMegatron);
     }
   }
 
   void ask_deepspeed() {
     put("distributed_type", "DEEPSPEED");
-    const auto is_file = [this](const std::string& answer) {
-      std::error_code ignored;
-      if (std::filesystem::is_regular_file(expanded(answer), ignored)) return absl::OkStatus();
-      return absl::InvalidArgumentError(absl::StrCat("there is no file ", answer));
-    };
-    has_deepspeed_file_ = asks("Do you have a JSON file for DeepSpeed?");
-    if (has_deepspeed_file_) {
-      const std::string file = ask_.ask_text("Path of the JSON file", std::nullopt, is_file);
-      if (!file.empty()) put("deepspeed_config_file", expanded(file));
-    } else {
-      ask_zero();
-    }
-    yes_no("zero3_init_flag", "Make models sharded (zero.Init)? For stage 3, no effect", false);
-    if (asks("Has the model layers of experts (MoE)?")) {
-      text("deepspeed_moe_layer_cls_names", "Class names of these layers, between commas",
-           std::nullopt);
-    }
-    if (machines_ <= 1) return;
-    const std::string launcher =
-        choice("deepspeed_multinode_launcher", "Which program starts the other machines?",
-               choices_of("deepspeed_multinode_launcher"), "pdsh");
-    if (launcher == "standard") return;
-    // DeepSpeed's own default.
-    path("deepspeed_hostfile", "File of the machines and their slots", "/job/hostfile");
-    if (asks("Leave some of them out?")) {
-      text("deepspeed_exclusion_filter", "Which, as in host1@host2:0,2", std::nullopt);
-    } else if (asks("Use only some of them?")) {
-      text("deepspeed_inclusion_filter", "Which, as in host1@host2:0,2", std::nullopt);
-    }
-  }
-
-  void ask_zero() {
-    const std::string stage =
-        choice("zero_stage", "Which stage of ZeRO?", choices_of("zero_stage"), "2");
-    if (stage >= "2") {
-      for (const auto& [name, what, folder] :
-           {std::array{"offload_optimizer_device", "the optimizer", "offload_optimizer_nvme_path"},
-            std::array{"offload_param_device", "the parameters", "offload_param_nvme_path"}}) {
-        const std::string device =
-            choice(name, absl::StrCat("Where are ", what, " kept?"), kOffloadDevices, "none");
-        if (device == "nvme") path(folder, absl::StrCat("Folder on NVMe for ", what), "/nvme");
-      }
-    }
-    number("gradient_accumulation_steps", "Micro-batches of a step?", 1, 1);
-    if (asks("Clip gradients?")) text("gradient_clipping", "Largest norm", "1.0");
-    if (stage == "3") {
-      yes_no("zero3_save_16bit_model", "Save whole 16-bit weights?", false);
+    for (const settings::Setting& row : settings::all_settings()) {
+      if (row.group != settings::Group::kDeepSpeed || row.question.text == nullptr) continue;
+      // An option of all runs, which stands elsewhere.
+      const bool is_after_steps = row.name == absl::string_view("gradient_clipping");
+      if (is_after_steps && holds(row.question.when)) ask("gradient_accumulation_steps");
+      ask(row.name);
     }
   }
 
   void ask_fsdp() {
     put("distributed_type", "FSDP");
-    const bool is_second = choice("fsdp_version", "Which version of FSDP?", {"1", "2"}, "2") == "2";
-    if (is_second) {
-      yes_no("fsdp_reshard_after_forward", "Free parameters after the forward pass?", true);
-    } else {
-      choice("fsdp_sharding_strategy", "What is sharded?", kFsdpStrategies);
-    }
-    yes_no("fsdp_offload_params", "Keep shards on the host?", false);
-    ask_wrapping();
-    if (!is_second) {
-      choice("fsdp_backward_prefetch", "When are the next shards fetched in backward?",
-             kPrefetches);
-    }
-    choice("fsdp_state_dict_type", "How are checkpoints written?",
-           is_second ? kStateDicts2 : kStateDicts1);
-    if (!is_second) {
-      yes_no("fsdp_forward_prefetch", "Fetch the next shards in forward as well? No effect", false);
-      yes_no("fsdp_use_orig_params", "Show the original parameters?", true);
-    }
-    const bool is_efficient =
-        yes_no("fsdp_cpu_ram_efficient_loading", "Does only rank 0 read the weights?", true);
-    if (!is_second && is_efficient) {
+    ask_group(settings::Group::kFsdp);
+    const bool is_second = answer("fsdp_version") == "2";
+    if (!is_second && answer("fsdp_cpu_ram_efficient_loading") == "true") {
       put_bool("fsdp_sync_module_states", true);
-    } else if (!is_second) {
-      yes_no("fsdp_sync_module_states", "Take the weights of rank 0? No effect", true);
     }
-    yes_no("fsdp_activation_checkpointing", "Recompute activations in backward?", false);
-    if (is_second &&
-        wants("use_parallelism_config", "Arrange the ranks in a mesh (parallelism config)?")) {
-      ask_mesh();
+    if (!is_second || !wants("use_parallelism_config")) return;
+    local_["parallelism_config_dp_shard_size"].proposal = absl::StrCat(std::max(2, devices_here()));
+    ask_group(settings::Group::kParallelism);
+    for (const settings::Setting& row : settings::all_settings()) {
+      const bool is_size = row.group == settings::Group::kParallelism && row.has_range();
+      if (is_size && row.question.text != nullptr) mesh_ *= number(row.name);
     }
-  }
-
-  void ask_wrapping() {
-    const std::string policy =
-        choice("fsdp_auto_wrap_policy", "Which modules are sharded by themselves?", kWrapPolicies);
-    if (policy == "TRANSFORMER_BASED_WRAP") {
-      if (ask_.ask_yes_no("The layers that the model says are never divided?", true)) return;
-      text("fsdp_transformer_layer_cls_to_wrap", "Class names of the layers, between commas",
-           std::nullopt);
-    } else if (policy == "SIZE_BASED_WRAP") {
-      number("fsdp_min_num_params", "Parameters of the smallest such module?", 100'000'000, 1);
-    }
-  }
-
-  void ask_mesh() {
-    mesh_ = number("parallelism_config_dp_replicate_size", "Data parallel replicas?", 1, 1);
-    mesh_ *= number("parallelism_config_dp_shard_size", "Ranks that share a replica by shards?",
-                    std::max(2, devices_here()), 1);
-    mesh_ *= number("parallelism_config_tp_size", "Tensor parallel ranks?", 1, 1);
-    const int64_t cp = number("parallelism_config_cp_size", "Context parallel ranks?", 1, 1);
-    mesh_ *= cp;
-    if (cp > 1) {
-      choice("parallelism_config_cp_comm_strategy", "How do they exchange?",
-             {"allgather", "alltoall"});
-    }
-  }
-
-  void ask_megatron() {
-    put("distributed_type", "MEGATRON_LM");
-    if (number("megatron_lm_tp_degree", "Tensor parallel ranks?", 1, 1) > 1) {
-      yes_no("megatron_lm_sequence_parallelism", "Shard activations over them?", true);
-    }
-    if (number("megatron_lm_pp_degree", "Pipeline stages?", 1, 1) > 1) {
-      number("megatron_lm_num_micro_batches", "Micro-batches of a step?", 1, 1);
-    }
-    yes_no("megatron_lm_recompute_activations", "Recompute activations selectively?", true);
-    yes_no("megatron_lm_use_distributed_optimizer", "Shard the optimizer?", true);
-    text("megatron_lm_gradient_clipping", "Largest norm of the gradients; 0: any", "1.0");
   }
 
   void ask_processes() {
@@ -405,127 +357,86 @@ class Questionnaire {
                          machines_ > 1 ? absl::StrCat(" that ", machines_, " divides") : "",
                          ", not \"", answer, "\""));
       };
-      const std::string question =
-          type_ == kMultiCpu
-              ? "How many ranks over all machines?"
-              : absl::StrCat("How many ", kMachineTypes[type_].devices, " over all machines?");
       const int64_t proposal = mesh_ > 1 ? mesh_ : std::max(least, devices_here() * machines_);
-      put("num_processes", ask_.ask_text(question, absl::StrCat(proposal), is_spread));
+      const char* const what = type_ == kMultiCpu ? "ranks" : kMachineTypes[type_].devices;
+      local_["num_processes"] = {.text = absl::StrCat("How many ", what, " over all machines?"),
+                                 .proposal = absl::StrCat(proposal),
+                                 .check = is_spread};
+      ask("num_processes");
     }
-    const bool has_devices =
-        type_ != kMultiCpu && type_ != kTpu && type_ != kSimulated && !use_cpu_;
+    const bool has_devices = type_ != kMultiCpu && type_ != kTpu && type_ != kSimulated &&
+                             (type_ != kNone || answer("cpu") == "false");
     if (has_devices && machines_ == 1) {
       const bool needs_two = is_multi_device();
-      text("gpu_ids", absl::StrCat("Which ", kMachineTypes[type_].devices, ", as in 0,2"), "all",
-           [needs_two](const std::string& answer) {
-             if (!needs_two || listed_devices(answer) != 1) return absl::OkStatus();
-             return absl::InvalidArgumentError(
-                 absl::StrCat("several ranks need at least two devices, not \"", answer, "\""));
-           });
+      const auto is_enough = [needs_two](const std::string& answer) {
+        if (!needs_two || listed_devices(answer) != 1) return absl::OkStatus();
+        return absl::InvalidArgumentError(
+            absl::StrCat("several ranks need at least two devices, not \"", answer, "\""));
+      };
+      local_["gpu_ids"] = {
+          .text = absl::StrCat("Which ", kMachineTypes[type_].devices, ", as in 0,2"),
+          .proposal = "all",
+          .check = is_enough};
+      ask("gpu_ids");
     }
-    if (type_ == kMultiGpu) {
-      yes_no("enable_cpu_affinity", "Bind each rank to the cores near its device?", false);
-    }
+    if (type_ == kMultiGpu) ask("enable_cpu_affinity");
   }
 
   void ask_tpu() {
-    text("main_training_function", "Function that is called on each core", "main");
-    const bool is_pod = yes_no("tpu_use_cluster", "Is it a TPU pod?", false);
-    if (!is_pod) return;
-    const std::string pod =
-        text("tpu_name", "Name of the pod; empty: its workers are named below", here_.tpu_name);
-    text("tpu_zone", "Zone of the pod; empty: that of gcloud", "");
-    yes_no("tpu_use_sudo", "Start with sudo on its workers?", false);
+    ask("main_training_function");
+    if (ask("tpu_use_cluster") == "false") return;
+    const std::string pod = ask("tpu_name");
+    ask("tpu_zone");
+    ask("tpu_use_sudo");
     if (asks("Run commands on the workers first?")) {
-      if (asks("Are they in a file?")) {
-        path("command_file", "Path of the file", std::nullopt);
-      } else {
-        text("commands", "Commands, between commas; empty: none", "");
-      }
+      ask(asks("Are they in a file?") ? "command_file" : "commands");
     }
-    const std::string workers = text("vm", "Names of its workers, between commas; empty: all", "");
     // Without any name there is no pod to start on.
-    if (pod.empty() && workers.empty()) put_bool("tpu_use_cluster", false);
-    text("env", "Variables for the workers, as in A=1,B=2; empty: none", "");
+    if (ask("vm").empty() && pod.empty()) put_bool("tpu_use_cluster", false);
+    ask("env");
   }
 
   void ask_precision() {
-    if (has_deepspeed_file_) return;
-    const std::string precision =
-        choice("mixed_precision", "Data type of the computation?", choices_of("mixed_precision"));
-    if (precision == "bf16" && type_ == kTpu) {
-      put_bool("downcast_bf16",
-               wants("downcast_bf16", "Does double become float, and float bfloat16?"));
-    }
-    if (precision == "fp8") ask_fp8();
+    if (answers_.contains("deepspeed_config_file")) return;
+    const std::string precision = ask("mixed_precision");
+    if (precision == "bf16" && type_ == kTpu) put_bool("downcast_bf16", wants("downcast_bf16"));
+    if (precision == "fp8") ask_group(settings::Group::kFp8);
   }
 
-  void ask_fp8() {
-    const std::string backend =
-        choice("fp8_backend", "Which library for 8 bits?", choices_of("fp8_backend"), "te");
-    if (backend == "msamp") {
-      choice("fp8_opt_level", "Which parts are in 8 bits?", choices_of("fp8_opt_level"), "O2");
-    } else if (backend == "ao") {
-      yes_no("fp8_enable_fsdp_float8_all_gather", "Gather shards in 8 bits?", true);
-      yes_no("fp8_pad_inner_dim", "Pad matrices to sizes that the kernels take?", true);
-    } else if (asks("Change what it does by default?")) {
-      yes_no("fp8_use_autocast_during_eval", "8 bits in evaluation too?", false);
-      number("fp8_margin", "Margin of the scaling factor?", 0, 0);
-      number("fp8_interval", "Steps between two scaling factors?", 1, 1);
-      choice("fp8_format", "Which number format?", choices_of("fp8_format"), "HYBRID");
-      number("fp8_amax_history_len", "Steps that are looked back at?", 1024, 1);
-      choice("fp8_amax_compute_algo", "How does a scaling factor follow from them?",
-             choices_of("fp8_amax_compute_algo"), "most_recent");
-      if (asks("Higher precision in some linear layers' products?")) {
-        Words parts;
-        for (const char* pass : {"forward", "the input's gradient", "the weight's gradient"}) {
-          parts.push_back(asks(absl::StrCat("In ", pass, "?")) ? "true" : "false");
-        }
-        put("fp8_override_linear_precision", absl::StrCat(parts[0], ",", parts[1], ",", parts[2]));
-      }
-    }
+  std::string choose(absl::string_view name, const std::string& question, const Words& choices) {
+    put(name, choices[ask_.ask_choice(question, choices)]);
+    return answer(name);
   }
 
   void ask_sagemaker() {
     const bool has_profile =
         ask_.ask_choice("How does the job get its credentials?",
                         {"an AWS profile", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"}) == 0;
-    if (has_profile) text("profile", "Name of the profile", "default");
-    text("region", "AWS region", "us-east-1");
-    // The name of the role that HF Accelerate makes.
-    text("iam_role_name", "ARN or name of the job's IAM role (it must exist)",
-         "accelerate_sagemaker_execution_role");
-    if (asks("Use a container image of your own?")) {
-      text("image_uri", "Its address; empty: it is added to the file later", "");
+    if (has_profile) ask("profile");
+    for (const char* name : {"region", "iam_role_name", "image_uri", "sagemaker_inputs_file",
+                             "sagemaker_metrics_file"}) {
+      ask(name);
     }
-    if (asks("Are the inputs in a table?")) {
-      path("sagemaker_inputs_file", "Path of the table, with tabs and a heading", std::nullopt);
-    }
-    if (asks("Are the metrics in a table?")) {
-      path("sagemaker_metrics_file", "Path of the table, with tabs and a heading", std::nullopt);
-    }
-    const std::string mode =
-        choice("distributed_type", "Which distributed mode?", {"NO", "DATA_PARALLEL"});
+    const bool is_alone =
+        choose("distributed_type", "Which distributed mode?", {"NO", "DATA_PARALLEL"}) == "NO";
     ask_compile();
-    if (mode == "NO") {
-      text("ec2_instance_type", "Type of the machines", "ml.p3.2xlarge");
+    if (is_alone) {
+      ask("ec2_instance_type");
     } else {
-      choice("ec2_instance_type", "Type of the machines?", kDataParallelInstances);
+      choose("ec2_instance_type", "Type of the machines?", kDataParallelInstances);
     }
-    yes_no("debug", "Compare collectives between ranks before they run? It costs time", false);
-    number("num_machines", "How many machines?", 1, 1);
-    choice("mixed_precision", "Data type of the computation?", choices_of("mixed_precision"));
+    for (const char* name : {"debug", "num_machines", "mixed_precision"}) ask(name);
   }
 
   Prompter& ask_;
   const Surroundings& here_;
   settings::ConfigFile& config_;
   const Works works_;
+  std::map<std::string, Local> local_;
+  std::map<std::string, std::string> answers_;
   size_t type_ = kNone;
   int64_t machines_ = 1;
   int64_t mesh_ = 1;  // its ranks
-  bool use_cpu_ = false;
-  bool has_deepspeed_file_ = false;
 };
 
 using Json = nlohmann::ordered_json;
@@ -597,13 +508,13 @@ const settings::Setting* find_row(absl::string_view name) {
     if (const settings::Setting* row = settings::find_key(section, name)) return row;
   }
   const settings::Setting* row = settings::find_setting(name);
-  return row != nullptr && row->section != settings::Section::kNone ? row : nullptr;
+  return row != nullptr && row->has_key() ? row : nullptr;
 }
 
 std::string suggested_key(absl::string_view name) {
   std::vector<std::string> keys;
   for (const settings::Setting& row : settings::all_settings()) {
-    if (row.section != settings::Section::kNone) keys.push_back(row.key_name());
+    if (row.has_key()) keys.push_back(row.key_name());
   }
   return did_you_mean(name.substr(name.find('.') + 1), keys);
 }

@@ -182,7 +182,7 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
   }
   for (const char* name : {"aws_access_key_id", "aws_secret_access_key"}) {
     if (settings.is_typed(name)) {
-      plan.environment[settings::setting(name).variable] = settings.text(name);
+      plan.environment[settings::setting(name).variable_name()] = settings.text(name);
     }
   }
   return plan;

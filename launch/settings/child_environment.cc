@@ -16,6 +16,8 @@
 namespace accelerate::launcher::settings {
 namespace {
 
+using options::Spelling;
+
 const char* capital(bool value) { return value ? "True" : "False"; }
 
 class Writer {
@@ -29,10 +31,10 @@ class Writer {
     write_common();
     write_threads();
     write_openmp();
-    write_compiler();
+    write_group(Group::kCompile);
     if (settings_.text("mixed_precision") == "fp8") write_fp8();
-    if (settings_.flag("use_fsdp")) write_group("use_fsdp", Group::kFsdp);
-    if (settings_.flag("use_megatron_lm")) write_group("use_megatron_lm", Group::kMegatron);
+    if (settings_.flag("use_fsdp")) write_engine("use_fsdp", Group::kFsdp);
+    if (settings_.flag("use_megatron_lm")) write_engine("use_megatron_lm", Group::kMegatron);
     if (settings_.flag("use_parallelism_config")) write_mesh();
     if (settings_.flag("use_deepspeed")) write_deepspeed();
     if (settings_.flag("tpu")) write_tpu();
@@ -52,24 +54,32 @@ class Writer {
 
   // The setting's own variable gets its value.
   void write_setting(const Setting& row) {
-    if (row.variable == nullptr || !settings_.is_set(row.name)) return;
+    const std::string variable = row.variable_name();
+    if (variable.empty() || !settings_.is_set(row.name)) return;
     std::string text = settings_.text(row.name);
     if (row.type == ValueType::kFloat) text = float_text(settings_.real(row.name));
     if (row.type == ValueType::kInt) text = absl::StrCat(settings_.number(row.name));
-    if (row.is_boolean()) text = absl::AsciiStrToLower(text);
-    set(row.variable, text);
+    switch (row.spelling) {
+      case Spelling::kUpper: text = absl::AsciiStrToUpper(text); break;
+      case Spelling::kCapital: text = capital(settings_.flag(row.name)); break;
+      case Spelling::kDigit: text = settings_.flag(row.name) ? "1" : "0"; break;
+      case Spelling::kLower: text = absl::AsciiStrToLower(text); break;
+      case Spelling::kPlain:
+        if (row.is_boolean()) text = absl::AsciiStrToLower(text);
+    }
+    set(variable, text);
   }
 
-  void write_group(const char* switch_name, Group group) {
-    set(setting(switch_name).variable, "true");
+  void write_group(Group group) {
     for (const Setting& row : all_settings()) {
       if (row.group == group) write_setting(row);
     }
-    // A truth value or, in version 1, a strategy.
-    if (const auto reshard = overlay_.find("FSDP_RESHARD_AFTER_FORWARD");
-        reshard != overlay_.end()) {
-      reshard->second = absl::AsciiStrToLower(*reshard->second);
-    }
+  }
+
+  // The group of an engine that is on.
+  void write_engine(const char* switch_name, Group group) {
+    set(setting(switch_name).variable, "true");
+    write_group(group);
   }
 
   // Switches that flags or a file turned off must not be turned on again by the environment
@@ -77,10 +87,10 @@ class Writer {
   void drop_switches() {
     for (const Setting& row : all_settings()) {
       const bool is_switch =
-          row.type == ValueType::kFlag && row.variable != nullptr && row.variable_is_read;
+          row.type == ValueType::kFlag && !row.variable_name().empty() && row.variable_is_read;
       if (is_switch && !settings_.flag(row.name) &&
-          process::find_in_environment(environment_, row.variable)) {
-        overlay_[row.variable] = std::nullopt;
+          process::find_in_environment(environment_, row.variable_name())) {
+        overlay_[row.variable_name()] = std::nullopt;
       }
     }
   }
@@ -88,10 +98,8 @@ class Writer {
   void write_common() {
     // These ranks are real, whatever the environment outside says.
     for (const char* name : env::kSimulation) overlay_[name] = std::nullopt;
-    set(setting("mixed_precision").variable, settings_.text("mixed_precision"));
-    if (!is_several() || settings_.flag("cpu")) {
-      set(setting("cpu").variable, capital(settings_.flag("cpu")));
-    }
+    write_setting(setting("mixed_precision"));
+    if (!is_several() || settings_.flag("cpu")) write_setting(setting("cpu"));
     write_setting(setting("gradient_accumulation_steps"));
     if (settings_.flag("debug")) set(env::kDebugMode, "true");
     if (settings_.flag("enable_cpu_affinity")) set("ACCELERATE_CPU_AFFINITY", "1");
@@ -144,24 +152,8 @@ class Writer {
     set_unless_inherited("KMP_BLOCKTIME", "1");
   }
 
-  void write_compiler() {
-    set("ACCELERATE_DYNAMO_BACKEND", absl::AsciiStrToUpper(settings_.text("dynamo_backend")));
-    set("ACCELERATE_DYNAMO_MODE", settings_.text("dynamo_mode"));
-    for (const char* name :
-         {"dynamo_use_fullgraph", "dynamo_use_dynamic", "dynamo_use_regional_compilation"}) {
-      set(setting(name).variable, capital(settings_.flag(name)));
-    }
-  }
-
   void write_fp8() {
-    for (const Setting& row : all_settings()) {
-      if (row.group == Group::kFp8) write_setting(row);
-    }
-    set("ACCELERATE_FP8_USE_AUTOCAST_DURING_EVAL",
-        capital(settings_.flag("fp8_use_autocast_during_eval")));
-    for (const char* name : {"fp8_enable_fsdp_float8_all_gather", "fp8_pad_inner_dim"}) {
-      set(setting(name).variable, settings_.flag(name) ? "1" : "0");
-    }
+    write_group(Group::kFp8);
     const std::vector<bool> overrides =
         parse_bools(settings_.text("fp8_override_linear_precision")).value_or(std::vector<bool>(3));
     const char* const passes[] = {"FPROP", "DGRAD", "WGRAD"};
@@ -171,7 +163,7 @@ class Writer {
   }
 
   void write_mesh() {
-    write_group("use_parallelism_config", Group::kParallelism);
+    write_engine("use_parallelism_config", Group::kParallelism);
     // HF Accelerate leaves out what belongs to an axis of size 1.
     if (settings_.number("parallelism_config_pp_size") == 1) {
       overlay_.erase("PARALLELISM_CONFIG_PP_SIZE");
@@ -184,14 +176,11 @@ class Writer {
       for (const char* name : {"SEQ_LENGTH", "SEQ_LENGTH_IS_VARIABLE", "ATTN_IMPLEMENTATION"}) {
         overlay_.erase(absl::StrCat("PARALLELISM_CONFIG_SP_", name));
       }
-    } else {
-      set("PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE",
-          capital(settings_.flag("parallelism_config_sp_seq_length_is_variable")));
     }
   }
 
   void write_deepspeed() {
-    write_group("use_deepspeed", Group::kDeepSpeed);
+    write_engine("use_deepspeed", Group::kDeepSpeed);
     // Without a file of its own the launcher repeats a run that had one.
     constexpr char kFields[] = "ACCELERATE_CONFIG_DS_FIELDS";
     if (!settings_.has_config() && process::find_in_environment(environment_, kFields)) return;

@@ -121,9 +121,9 @@ constexpr const char* kPrintAll[] = {"--print_config", "--print_config_all"};
 
 absl::StatusOr<Group> group_of(absl::string_view name) {
   std::vector<std::string> names;
-  for (const Group group : all_groups()) {
-    if (name == group_name(group)) return group;
-    names.push_back(group_name(group));
+  for (const Group group : values<Group>()) {
+    if (name == to_string(group)) return group;
+    names.emplace_back(to_string(group));
   }
   return absl::InvalidArgumentError(absl::StrCat(
       kHelp, "=", name, ": expected all, ", absl::StrJoin(names, ", "), did_you_mean(name, names)));
@@ -234,17 +234,19 @@ std::string options_markdown() {
     if (row.short_name != 0) absl::StrAppend(&flag, " `-", std::string(1, row.short_name), "`");
     if (row.negated_flag != nullptr) absl::StrAppend(&flag, " `--", row.negated_flag, "`");
     std::string key;
-    if (row.section != Section::kNone) key = absl::StrCat("`", row.key_name(), "`");
-    if (const SectionName* section = find_section(row.section)) {
+    if (row.has_key()) key = absl::StrCat("`", row.key_name(), "`");
+    if (const SectionName* section = find_section(row.section); section && row.has_key()) {
       key = absl::StrCat("`", section->key, ": ", row.name, "`");
     }
+    const std::string variable = row.variable_name();
     std::string value = row.choices != nullptr ? absl::StrReplaceAll(row.choices, {{"|", ", "}})
                                                : std::string(value_name(row));
     const bool has_default = row.default_value != nullptr && row.type != ValueType::kFlag;
     absl::StrAppend(&text, "| ", flag, " | ", key, " | ",
-                    row.variable == nullptr ? "" : absl::StrCat("`", row.variable, "`"), " | ",
+                    variable.empty() ? "" : absl::StrCat("`", variable, "`"), " | ",
                     escaped(value), " | ", has_default ? row.default_value : "", " | ",
                     escaped(row.help), row.origin == SettingOrigin::kOurs ? " (ours)" : "",
+                    row.since == nullptr ? "" : absl::StrCat(" (since ", row.since, ")"),
                     row.works() ? "" : "; **not in this version**", " |\n");
   }
   return text;

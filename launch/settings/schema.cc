@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "absl/algorithm/container.h"
-#include "absl/log/absl_check.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -16,98 +16,37 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "accelerate/base/enums.h"
+#include "accelerate/base/number_text.h"
 
 namespace accelerate::launcher::settings {
 namespace {
-
-constexpr SectionName kSections[] = {
-    {Section::kDeepSpeed, "deepspeed_config", ""},
-    {Section::kDynamo, "dynamo_config", "dynamo_"},
-    {Section::kFp8, "fp8_config", "fp8_"},
-    {Section::kFsdp, "fsdp_config", "fsdp_"},
-    {Section::kMegatron, "megatron_lm_config", "megatron_lm_"},
-    {Section::kMpirun, "mpirun_config", ""},
-    {Section::kParallelism, "parallelism_config", "parallelism_config_"},
-};
-
-constexpr const char* kDistributedTypes[] = {
-    "NO",        "MULTI_CPU",  "MULTI_GPU", "MULTI_HPU", "MULTI_MLU", "MULTI_MUSA",  "MULTI_NEURON",
-    "MULTI_NPU", "MULTI_SDAA", "MULTI_XPU", "DEEPSPEED", "FSDP",      "MEGATRON_LM", "XLA",
-};
-
-// Keys as older releases wrote them, or as their questionnaire did.
-struct OldKey {
-  Section section;
-  const char* old_key;
-  const char* name;
-};
-
-constexpr OldKey kOldKeys[] = {
-    {Section::kFp8, "amax_history_length", "fp8_amax_history_len"},
-    {Section::kFp8, "amax_compute_algorithm", "fp8_amax_compute_algo"},
-    {Section::kFp8, "optimization_level", "fp8_opt_level"},
-    {Section::kFsdp, "fsdp_backward_prefetch_policy", "fsdp_backward_prefetch"},
-    {Section::kFsdp, "backward_prefetch_policy", "fsdp_backward_prefetch"},
-    {Section::kFsdp, "fsdp_transformer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap"},
-    {Section::kMegatron, "megatron_lm_sequence_parallel", "megatron_lm_sequence_parallelism"},
-};
 
 absl::Status expected(absl::string_view what, absl::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat("expected ", what, ", not \"", text, "\""));
 }
 
-struct Heading {
-  Group group;
-  const char* name;
-  const char* title;
-};
-
-constexpr Heading kHeadings[] = {
-    {Group::kProgram, "program", "Program and settings"},
-    {Group::kRanks, "ranks", "Ranks and devices"},
-    {Group::kMachines, "machines", "Machines"},
-    {Group::kLogs, "output", "Output, failures and checks"},
-    {Group::kSimulation, "simulation", "Simulation"},
-    {Group::kLook, "look", "Looking only"},
-    {Group::kCompile, "compile", "Compilation"},
-    {Group::kFp8, "fp8", "8-bit floating point"},
-    {Group::kFsdp, "fsdp", "FSDP"},
-    {Group::kDeepSpeed, "deepspeed", "ZeRO (DeepSpeed)"},
-    {Group::kParallelism, "mesh", "Mesh"},
-    {Group::kMegatron, "megatron", "Megatron-LM"},
-    {Group::kTpu, "tpu", "TPU"},
-    {Group::kSageMaker, "sagemaker", "Amazon SageMaker"},
-};
-
-const Heading& heading_of(Group group) {
-  const Heading* found = std::ranges::find(kHeadings, group, &Heading::group);
-  ABSL_CHECK(found != std::end(kHeadings)) << "a group without a heading";
-  return *found;
-}
+constexpr const char* kTitles[] = {"Program and settings",
+                                   "Ranks and devices",
+                                   "Machines",
+                                   "Output, failures and checks",
+                                   "Simulation",
+                                   "Looking only",
+                                   "Compilation",
+                                   "8-bit floating point",
+                                   "FSDP",
+                                   "ZeRO (DeepSpeed)",
+                                   "Mesh",
+                                   "Megatron-LM",
+                                   "TPU",
+                                   "Amazon SageMaker"};
+static_assert(std::size(kTitles) == std::size(EnumTable<Group>::kTexts));
 
 bool stands_in(const Setting& row, Section section) {
-  return row.section == section || (section == Section::kSageMaker && row.in_sagemaker);
+  return row.has_key() &&
+         (row.section == section || (section == Section::kSageMaker && row.in_sagemaker));
 }
 
 }  // namespace
-
-std::vector<absl::string_view> Setting::choice_list() const {
-  if (choices == nullptr) return {};
-  return absl::StrSplit(choices, '|');
-}
-
-const Setting* find_setting(absl::string_view name) {
-  for (const Setting& row : all_settings()) {
-    if (name == row.name) return &row;
-  }
-  return nullptr;
-}
-
-const Setting& setting(absl::string_view name) {
-  const Setting* row = find_setting(name);
-  ABSL_CHECK(row != nullptr) << "no setting " << name;
-  return *row;
-}
 
 const Setting* find_flag(absl::string_view flag) {
   const std::string name = absl::StrReplaceAll(flag, {{"-", "_"}});
@@ -121,25 +60,10 @@ const Setting* find_flag(absl::string_view flag) {
   return nullptr;
 }
 
-absl::Span<const SectionName> all_sections() { return kSections; }
-
-const SectionName* find_section(absl::string_view key) {
-  const auto* found = std::ranges::find(
-      kSections, key, [](const auto& each) { return absl::string_view(each.key); });
-  return found == std::end(kSections) ? nullptr : found;
-}
-
-const SectionName* find_section(Section section) {
-  const auto* found = std::ranges::find(kSections, section, &SectionName::section);
-  return found == std::end(kSections) ? nullptr : found;
-}
-
 const Setting* find_key(Section section, absl::string_view key) {
   for (const Setting& row : all_settings()) {
     if (stands_in(row, section) && key == row.key_name()) return &row;
-  }
-  for (const OldKey& old : kOldKeys) {
-    if (old.section == section && key == old.old_key) return &setting(old.name);
+    if (row.section == section && row.has_old_key(key)) return &row;
   }
   const SectionName* named = find_section(section);
   if (named == nullptr || *named->prefix == 0) return nullptr;
@@ -152,7 +76,7 @@ std::vector<std::string> known_keys(Section section) {
   for (const Setting& row : all_settings()) {
     if (stands_in(row, section)) keys.push_back(row.key_name());
   }
-  for (const SectionName& named : kSections) {
+  for (const SectionName& named : all_sections()) {
     if (section == Section::kTop ||
         (section == Section::kSageMaker && named.section == Section::kDynamo)) {
       keys.push_back(named.key);
@@ -162,31 +86,16 @@ std::vector<std::string> known_keys(Section section) {
   return keys;
 }
 
-const char* group_title(Group group) { return heading_of(group).title; }
-const char* group_name(Group group) { return heading_of(group).name; }
+const char* group_title(Group group) { return kTitles[static_cast<size_t>(group)]; }
 
-absl::Span<const Group> all_groups() {
-  static const std::vector<Group> kGroups = [] {
-    std::vector<Group> groups;
-    for (const Heading& heading : kHeadings) groups.push_back(heading.group);
-    return groups;
-  }();
-  return kGroups;
-}
-
-absl::Span<const char* const> distributed_types() { return kDistributedTypes; }
+absl::Span<const char* const> distributed_types() { return EnumTable<DistributedType>::kTexts; }
 absl::Span<const char* const> sagemaker_distributed_types() {
   return EnumTable<SageMakerDistributedType>::kTexts;
 }
 
 absl::StatusOr<bool> parse_bool(absl::string_view text) {
-  const std::string word = absl::AsciiStrToLower(text);
-  for (const char* yes : {"y", "yes", "t", "true", "on", "1"}) {
-    if (word == yes) return true;
-  }
-  for (const char* no : {"n", "no", "f", "false", "off", "0"}) {
-    if (word == no) return false;
-  }
+  const std::optional<bool> value = accelerate::parse_bool({text.data(), text.size()});
+  if (value) return *value;
   return expected("true or false", text);
 }
 

@@ -30,8 +30,6 @@ bool has_kind_flag(const TypedFlags& typed) {
   return absl::c_any_of(kKindFlags, [&](const char* name) { return typed.contains(name); });
 }
 
-bool is_secret(absl::string_view name) { return absl::StartsWith(name, "aws_"); }
-
 std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 // "c.yaml:3"; without the line of a key that the file has in another form.
@@ -84,14 +82,15 @@ absl::StatusOr<Settings> Settings::resolve(const TypedFlags& typed, const Config
 
 absl::Status Settings::apply_environment(const Setting& row,
                                          absl::Span<const std::string> environment) {
-  if (row.variable == nullptr || !row.variable_is_read) return absl::OkStatus();
-  const std::string text = process::environment_value(environment, row.variable);
+  const std::string variable = row.variable_name();
+  if (variable.empty() || !row.variable_is_read) return absl::OkStatus();
+  const std::string text = process::environment_value(environment, variable);
   if (text.empty()) return absl::OkStatus();
   const std::string kept = schema_text(row, text);
   if (absl::Status ok = check_value(row, kept); !ok.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("variable ", row.variable, ": ", ok.message()));
+    return absl::InvalidArgumentError(absl::StrCat("variable ", variable, ": ", ok.message()));
   }
-  values_[row.name] = {{kept}, Provenance::kEnvironment, row.variable};
+  values_[row.name] = {{kept}, Provenance::kEnvironment, variable};
   return absl::OkStatus();
 }
 
@@ -245,7 +244,7 @@ std::string Settings::to_text(bool all) const {
       ++left_out;
       continue;
     }
-    const std::string shown = is_secret(row.name) ? "(hidden)" : absl::StrJoin(value->texts, ",");
+    const std::string shown = row.is_secret ? "(hidden)" : absl::StrJoin(value->texts, ",");
     absl::StrAppend(&text, row.name, " = ", shown, "  (", provenance_text(value->provenance),
                     value->where.empty() ? "" : ": ", value->where, ")\n");
   }

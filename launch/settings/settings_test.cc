@@ -452,7 +452,7 @@ TEST(SettingsWords, SpellWhatRanksGetWhereverItCameFrom) {
                "fsdp_config:\n  fsdp_auto_wrap_policy: SIZE_BASED_WRAP\n"
                "  fsdp_min_num_params: 7\nfp8_config:\n  backend: AO\n"),
       ElementsAre("--mixed_precision", "fp8", "--use_fsdp", "--fp8_backend", "ao",
-                  "--fsdp_min_num_params", "7", "--fsdp_auto_wrap_policy", "SIZE_BASED_WRAP"));
+                  "--fsdp_auto_wrap_policy", "SIZE_BASED_WRAP", "--fsdp_min_num_params", "7"));
   EXPECT_THAT(words_of({},
                        "distributed_type: DEEPSPEED\nnum_processes: 2\n"
                        "deepspeed_config:\n  zero_stage: 3\n  gradient_clipping: 0.5\n"

@@ -1,8 +1,5 @@
 #include "launch/settings/settings.h"
 
-#include <algorithm>
-#include <iterator>
-
 #include "absl/strings/str_cat.h"
 #include "launch/process/process_plan.h"
 #include "launch/settings/schema.h"
@@ -10,19 +7,10 @@
 namespace accelerate::launcher::settings {
 namespace {
 
-// Settings that are not an engine's own.
-constexpr absl::string_view kForRanks[] = {"mixed_precision",
-                                           "gradient_accumulation_steps",
-                                           "num_cpu_threads_per_process",
-                                           "use_deepspeed",
-                                           "use_fsdp",
-                                           "use_parallelism_config",
-                                           "use_megatron_lm"};
-
 // Whether ranks get the setting: child_environment hands on those of an engine that is on.
 bool reaches_ranks(const Settings& settings, const Setting& row) {
   switch (row.group) {
-    case Group::kRanks: return std::ranges::count(kForRanks, row.name) > 0;
+    case Group::kRanks: return row.is_for_ranks;
     case Group::kCompile: return true;
     case Group::kFp8: return settings.text("mixed_precision") == "fp8";
     case Group::kFsdp: return settings.flag("use_fsdp");
@@ -40,8 +28,9 @@ std::vector<std::string> settings_words(const Settings& settings,
   std::vector<std::string> words;
   for (const Setting& row : all_settings()) {
     if (!row.has_flag() || !settings.is_set(row.name) || !reaches_ranks(settings, row)) continue;
-    const bool has_variable = row.variable != nullptr && row.variable_is_read &&
-                              process::find_in_environment(environment, row.variable).has_value();
+    const bool has_variable =
+        row.variable_is_read &&
+        process::find_in_environment(environment, row.variable_name()).has_value();
     // One without a default differs from one that is not set.
     const bool is_usual = row.default_value != nullptr && settings.is_default(row.name);
     if (is_usual && !has_variable) continue;

@@ -30,35 +30,9 @@ absl::Status check_range(const Settings& settings, absl::string_view name, int64
 }
 
 absl::Status check_ranges(const Settings& settings) {
-  constexpr int64_t kMany = 1 << 20;
-  struct Range {
-    const char* name;
-    int64_t min;
-    int64_t max;
-  };
-  constexpr Range kRanges[] = {
-      {"num_processes", 1, kMany},
-      {"num_machines", 1, kMany},
-      {"machine_rank", 0, kMany},
-      {"main_process_port", 0, UINT16_MAX},
-      {"num_cpu_threads_per_process", 1, kMany},
-      {"max_restarts", 0, INT32_MAX},
-      {"kill_grace", 0, 86400},
-      {"gradient_accumulation_steps", 1, INT32_MAX},
-      {"fp8_amax_history_len", 1, INT32_MAX},
-      {"fp8_interval", 1, INT32_MAX},
-      {"fsdp_min_num_params", 0, INT64_MAX},
-      {"parallelism_config_dp_replicate_size", 1, kMany},
-      {"parallelism_config_dp_shard_size", 1, kMany},
-      {"parallelism_config_tp_size", 1, kMany},
-      {"parallelism_config_cp_size", 1, kMany},
-      {"parallelism_config_sp_size", 1, kMany},
-      {"parallelism_config_pp_size", 1, kMany},
-      {"megatron_lm_tp_degree", 1, kMany},
-      {"megatron_lm_pp_degree", 1, kMany},
-  };
-  for (const Range& range : kRanges) {
-    if (absl::Status ok = check_range(settings, range.name, range.min, range.max); !ok.ok()) {
+  for (const Setting& row : all_settings()) {
+    if (!row.has_range()) continue;
+    if (absl::Status ok = check_range(settings, row.name, row.least, row.most); !ok.ok()) {
       return ok;
     }
   }
@@ -423,9 +397,9 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
   if (absl::Status ok = check_credentials(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_simulation(settings); !ok.ok()) return ok;
   if (settings.is_typed("num_processes")) {
-    constexpr int64_t kMany = 1 << 20;
     const bool is_one_machine = !settings.is_set("num_machines") && !settings.is_set("nnodes");
-    const int64_t max = is_one_machine ? process::kMaxProcesses : kMany;
+    const int64_t max =
+        is_one_machine ? process::kMaxProcesses : setting("num_processes").most;
     if (absl::Status ok = check_range(settings, "num_processes", 1, max); !ok.ok()) return ok;
   }
   if (settings.is_set("simulate")) {
@@ -434,7 +408,7 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
     take_job(settings, job);
   }
   if (absl::Status ok = take_nodes(settings); !ok.ok()) return ok;
-  if (absl::Status ok = check_range(settings, "num_machines", 1, 1 << 20); !ok.ok()) return ok;
+  if (absl::Status ok = check_range(settings, "num_machines", 1, setting("num_machines").most); !ok.ok()) return ok;
   if (absl::Status ok = check_machines(settings); !ok.ok()) return ok;
   if (absl::Status ok = take_processes(settings, machine, job); !ok.ok()) return ok;
   if (absl::Status ok = check_ranges(settings); !ok.ok()) return ok;

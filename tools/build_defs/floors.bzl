@@ -10,7 +10,7 @@ first; "" is the folder itself.
 FLOORS = {
     "accelerate": [
         ["base", "comm/backends", "tensors"],
-        ["device_map", "forward", "platform", "values"],
+        ["device_map", "forward", "options", "platform", "values"],
         [
             "comm/backends/gloo",
             "comm/watch",
@@ -75,7 +75,7 @@ FLOORS = {
 # What other top-level folders see of a folder: "*" is everything.
 OPEN_TO = {
     "accelerate": {
-        "launch": ["base", "platform", "files/formats", "device_map"],
+        "launch": ["base", "options", "platform", "files/formats", "device_map"],
         "simulator": ["*"],
         "tools/kernel_table": ["runtime", "process", "state"],
         "tools/lint": ["platform"],
@@ -98,6 +98,7 @@ OPEN_TO_TESTS = {
 # Rooms that must not include LibTorch, tests included; a top-level folder stands for all that is in it.
 WITHOUT_LIBTORCH = [
     "accelerate/base",
+    "accelerate/options",
     "accelerate/platform",
     "accelerate/files/formats",
     "accelerate/device_map",

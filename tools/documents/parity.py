@@ -7,7 +7,7 @@ parity.txt has the rows, under the headings of their sections:
     state | what HF Accelerate has | C++ | tests | nearest equivalent, or why
 
 C++ is `header: name, name; other_header: name`; a member is Class::name, and `name=text` is one whose initialiser is this
-text. For launch/settings/schema_rows.cc a name is `--flag=default $VARIABLE`. A test is `file`, which has the row's last
+text. For accelerate/options/options.h a name is `--flag=default $VARIABLE`, of the rows beside it. A test is `file`, which has the row's last
 name in it, or `file (word)`. `-` stands for nothing. A line that begins with four spaces goes on with the row before it.
 
 What is done has proof: a source other than its own reads each field, enumeration and setting, and the named test uses the
@@ -36,7 +36,9 @@ PAGE = "accelerate/docs/parity.md"
 ROWS = "tools/documents/parity.txt"
 PARAMETERS = "tools/documents/parity_parameters.txt"
 FUNCTIONS = "tools/documents/hf_functions.txt"
-FLAGS = "launch/settings/schema_rows.cc"
+FLAGS = "accelerate/options/options.h"
+OPTION_PAGES = {"accelerate/docs/sharding.md": "kFsdp", "accelerate/docs/deepspeed.md": "kDeepSpeed",
+                "accelerate/docs/parallelism.md": "kParallelism"}
 STATES = ("done", "nearest", "missing")
 PARAMETERS_TITLE = "25. Parameters and their defaults"
 HEAD = """# Parity with HF Accelerate
@@ -193,29 +195,84 @@ class Headers:
         return pool
 
 
+class Option:
+    """A row of the table of options: its texts, whether it works and has an effect, the plug-in's field that it fills."""
+
+    def __init__(self, name, default, variable, works, is_idle, section, field, field_default):
+        self.name, self.default, self.variable, self.works, self.is_idle = name, default, variable, works, is_idle
+        self.section, self.field, self.field_default = section, field, field_default
+
+    def defaults(self):
+        """What a page about the field says: its default, and the launcher's where that is another one."""
+        yield self.default if self.field_default is None else self.field_default
+        if self.field_default and self.default and self.field_default != self.default:
+            yield f"flag: {self.default}"
+
+
+def quoted(text):
+    return None if text in (None, "", "nullptr") else text.strip('"')
+
+
 def flags(repo):
-    """{flag: (default, variable, works, name of the setting)} of schema_rows.cc."""
-    with open(os.path.join(repo, FLAGS), encoding="utf-8") as file:
-        text = declarations.without_comments(file.read())
-    found = {}
-    for match in re.finditer(r"^    (peer|ours|file_only|compile|fp8|fsdp|deepspeed|mesh|megatron)\(", text, re.M):
-        end = declarations.closing(text, match.end() - 1)
-        values = declarations.split(text[match.end():end - 1])
-        calls = dict(re.findall(r"\.(\w+)\(([^()]*)\)", text[end:text.index(",\n", end - 1) if ",\n" in text[end - 1:] else len(text)]))
-        if match[1] in ("peer", "ours", "file_only"):
-            name, default, variable = values[1], "false" if values[2] == "kFlag" else None, None
-        else:
-            name, variable, default = values[0], values[1], values[3]
-            if default == "nullptr":
-                default = '"false"' if values[2] == "kFlag" else None
-        default = calls.get("or_else", default)
-        variable = calls.get("exchanged_by", calls.get("written_to", variable))
-        works = "absent" not in calls and match[1] not in ("compile", "megatron")
-        found[name.strip('"')] = (default.strip('"') if default else None,
-                                  None if variable in (None, "nullptr") else variable.strip('"'), works, name.strip('"'))
-        if "spelt" in calls:
-            found[calls["spelt"].strip('"')] = found[name.strip('"')]
+    """{flag: option} of the files of rows."""
+    folder, found = os.path.dirname(FLAGS), {}
+    with open(os.path.join(repo, folder, "options.cc"), encoding="utf-8") as file:
+        prefixes = dict(re.findall(r'\{Section::(\w+), "\w+", "(\w*)"\}', file.read()))
+    for path in sorted(os.listdir(os.path.join(repo, folder))):
+        if path.endswith("_rows.cc"):
+            with open(os.path.join(repo, folder, path), encoding="utf-8") as file:
+                found.update(flags_of(declarations.without_comments(file.read()), prefixes))
     return found
+
+
+def flags_of(text, prefixes):
+    families = {match[0]: match[1:] for match in
+                re.findall(r'constexpr Family (\w+) = \{\w+, Section::(\w+), ("\w*"|nullptr)(, Status::kNotInThisVersion)?\}', text)}
+    for match in re.finditer(r"^    (\w+)\(\s*(?:k\w+, )?\"(\w+)\"", text, re.M):
+        end = declarations.closing(text, text.index("(", match.start()))
+        values = declarations.split(text[text.index("(", match.start()) + 1:end - 1])
+        calls, name = {}, match[2]
+        while text[end:].lstrip().startswith("."):
+            call = re.compile(r"\s*\.(\w+)\(").match(text, end)
+            end = declarations.closing(text, call.end() - 1)
+            calls[call[1]] = text[call.end():end - 1]
+        section, variables, absent = families.get(match[1], ("", None, ""))
+        default = values[2] if match[1] in families else None
+        if "kFlag" in values[:3]:
+            default = '"false"'
+        variable = calls.get("exchanged_by", calls.get("written_to"))
+        if variable is None and variables not in (None, "nullptr") and "without_variable" not in calls:
+            variable = variables.strip('"') + name.upper()
+        field = quoted(calls.get("fills")) or name.removeprefix(prefixes.get(section, ""))
+        option = Option(name, quoted(calls.get("or_else", default)), quoted(variable),
+                        not absent and "absent" not in calls, any("has no effect" in each for each in values),
+                        section, field if match[1] in families else None,
+                        calls["field_or"].strip('"') if "field_or" in calls else None)
+        for flag in (name, quoted(calls.get("spelt"))):
+            if flag:
+                yield flag, option
+
+
+def wrong_pages(repo, options):
+    """Tables of fields with a default, or a variable, that is not the row's."""
+    variables = {option.variable for option in options.values()}
+    for page, section in OPTION_PAGES.items():
+        fields, columns = {option.field: option for option in options.values() if option.section == section}, []
+        lines = []
+        if os.path.exists(os.path.join(repo, page)):
+            with open(os.path.join(repo, page), encoding="utf-8") as file:
+                lines = file.read().splitlines()
+        for number, line in enumerate(lines, 1):
+            cells = [each.strip() for each in re.split(r"(?<!\\)\|", line)[1:-1]]
+            columns = cells and (columns or cells)
+            if "default" not in columns or columns[0] not in ("option", "`ParallelismOptions`"):
+                continue
+            cell = dict(zip(columns, cells))
+            for option in (fields[name] for name in re.findall(r"`(\w+)`", cells[0]) if name in fields):
+                yield from (f"{page}:{number}: the default of {option.field} is {default}"
+                            for default in option.defaults() if default and default not in cell["default"])
+            yield from (f"{page}:{number}: there is no variable {name}"
+                        for name in re.findall(r"`([A-Z]\w+)", cell.get("variable", "")) if name not in variables)
 
 
 def wrong_place(repo, headers, known_flags, header, name, default):
@@ -225,10 +282,10 @@ def wrong_place(repo, headers, known_flags, header, name, default):
         default, _, variable = (part.strip() for part in default.partition("$"))
         if flag not in known_flags:
             return f"there is no setting {flag}"
-        is_default, is_variable, *_ = known_flags[flag]
-        if is_default != (default or None):
-            return f"the default of {flag} is {is_default}, not {default}"
-        return "" if is_variable == (variable or None) else f"{flag} has the variable {is_variable}, not {variable}"
+        option = known_flags[flag]
+        if option.default != (default or None):
+            return f"the default of {flag} is {option.default}, not {default}"
+        return "" if option.variable == (variable or None) else f"{flag} has the variable {option.variable}, not {variable}"
     if not os.path.exists(os.path.join(repo, header)):
         return f"there is no {header}"
     if header not in headers.parsed:
@@ -283,12 +340,18 @@ class Sources:
     def others(self, found, header):
         return (words for path, words in found.items() if path not in (header, header[:-2] + ".cc"))
 
+    def reads_option(self, headers, option):
+        """Whether a field of a plug-in has its value, or a source apart from the table names it or its variable."""
+        fields = (fields for header, found in headers.parsed.items() if header.startswith("accelerate/config/")
+                  for fields in found.fields.values())
+        return any(option.field in each for each in fields) or any(
+            {option.name, option.variable} & words for path, words in self.literals.items()
+            if os.path.dirname(path) != os.path.dirname(FLAGS))
+
     def reads(self, headers, known_flags, header, name, reader):
         """Whether a source other than the header's own reads the field, the enumeration or the setting; true for the rest."""
         if header == FLAGS:
-            flag = name.lstrip("-")
-            names = {flag, known_flags[flag][1], known_flags[flag][3]}
-            return any(names & words for words in self.others(self.literals, FLAGS))
+            return self.reads_option(headers, known_flags[name.lstrip("-")])
         found = headers.parsed.get(header)
         if not found:
             return True
@@ -379,6 +442,10 @@ def wrong_rows(repo):
     for module, name in migration.names(repo):
         if name not in named:
             yield f"{migration.NAMES}: no row has {name} of {module}"
+    yield from wrong_pages(repo, known_flags)
+    for option in known_flags.values():
+        if option.works and not option.is_idle and not sources.reads_option(headers, option):
+            yield f"{FLAGS}: nothing reads {option.name}"
     have_rows = {row.name for row in all_rows}
     with open(os.path.join(repo, FUNCTIONS), encoding="utf-8") as file:
         for line in file:
@@ -395,7 +462,7 @@ def wrong_rows(repo):
             for name, default, reader in entries:
                 if wrong := wrong_place(repo, headers, known_flags, header, name, default):
                     yield f"{row.line}: {wrong}"
-                elif header == FLAGS and row.state == "done" and not known_flags[name.lstrip("-")][2]:
+                elif header == FLAGS and row.state == "done" and not known_flags[name.lstrip("-")].works:
                     yield f"{row.line}: {name} is not in this version"
                 elif row.state == "done" and not sources.reads(headers, known_flags, header, name, reader):
                     yield f"{row.line}: no source but its own reads {reader} of {header}"

@@ -15,7 +15,7 @@ fail() {
 python3 "$tools/parity.py" --check "$repo" || fail 'rows of parity.md are not true'
 
 # ---- A checkout of a few files that is right.
-mkdir -p "$small/accelerate/docs" "$small/launch/settings" "$small/tools/documents"
+mkdir -p "$small/accelerate/docs" "$small/accelerate/options" "$small/tools/documents"
 echo 'pads is_there' >"$small/tools/documents/hf_names.txt"
 printf '# All of them.\npads pad\npads Pads\n' >"$small/tools/documents/hf_functions.txt"
 cat >"$small/accelerate/pads.h" <<'END'
@@ -42,16 +42,29 @@ struct Check {
   bool operator()(bool check_device = false) const;
 };
 END
-cat >"$small/launch/settings/schema_rows.cc" <<'END'
-constexpr Setting kRows[] = {
-    peer(kRanks, "size", kInt, "size, or_else(\"4\")").or_else("8").exchanged_by("SIZE"),
-    fsdp("shard", "SHARD", kBool, "true", "what"),
-    megatron("degree", "DEGREE", kInt, nullptr, "what"),
+cat >"$small/accelerate/options/options.cc" <<'END'
+constexpr SectionName kSections[] = {
+    {Section::kFsdp, "fsdp_config", "fsdp_"},
 };
+END
+cat >"$small/accelerate/options/pad_rows.cc" <<'END'
+constexpr Family fsdp = {kFsdp, Section::kFsdp, ""};
+constexpr Family megatron = {kMegatron, Section::kMegatron, "", Status::kNotInThisVersion};
+
+constexpr Option kRows[] = {
+    peer(kRanks, "size", kInt, "size, or_else(\"4\")", {"Size?", "2"}).or_else("8").exchanged_by("SIZE"),
+    fsdp("shard", kBool, "true", "what").field_or("false"),
+    megatron("degree", kInt, nullptr, "what"),
+};
+END
+cat >"$small/accelerate/docs/sharding.md" <<'END'
+| option | default | variable |
+| --- | --- | --- |
+| `shard` | false; flag: true | `SHARD` |
 END
 cat >"$small/accelerate/user.cc" <<'END'
 void use(const PadOptions& options, Side side) {
-  if (options.dim > 0 && options.filter && side != 0) read("size", names_of(options));
+  if (options.dim > 0 && options.filter && side != 0) read("size", "shard", names_of(options));
 }
 END
 cat >"$small/accelerate/pads_test.cc" <<'END'
@@ -83,9 +96,9 @@ done | dim=0 | accelerate/pads.h: PadOptions::dim=0, PadOptions::filter={}, PadO
     Pads::pad | accelerate/pads_test.cc | -
 done | Side | accelerate/pads.h: Side | accelerate/pads_test.cc (args) | -
 nearest | pad(tensor, dim=0) | accelerate/pads.h: Pads::pad | accelerate/pads_test.cc | a part
-done | --size | launch/settings/schema_rows.cc: --size=8 $SIZE | accelerate/pads_test.cc | -
-nearest | --shard | launch/settings/schema_rows.cc: --shard=true $SHARD | accelerate/pads_test.cc | another word
-missing | --degree | launch/settings/schema_rows.cc: --degree= $DEGREE | accelerate/pads_test.cc (degree) | no engine
+done | --size | accelerate/options/options.h: --size=8 $SIZE | accelerate/pads_test.cc | -
+nearest | --shard | accelerate/options/options.h: --shard=true $SHARD | accelerate/pads_test.cc | another word
+missing | --degree | accelerate/options/options.h: --degree= $DEGREE | accelerate/pads_test.cc (degree) | no engine
 END
 cat >"$small/tools/documents/parity_parameters.txt" <<'END'
 pads | pad | accelerate/pads.h: Pads::pad | accelerate/pads_test.cc | tensor, dim=0, side='pad_first', low=None -> -, **kwargs | a part
@@ -103,8 +116,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import parity
 repo = sys.argv[2]
-pads, rows, flags = "accelerate/pads.h", "tools/documents/parity.txt", "launch/settings/schema_rows.cc"
-user = "accelerate/user.cc"
+pads, rows, flags = "accelerate/pads.h", "tools/documents/parity.txt", "accelerate/options/pad_rows.cc"
+user, page = "accelerate/user.cc", "accelerate/docs/sharding.md"
 def read(path):
     with open(f"{repo}/{path}") as file:
         return file.read()
@@ -130,12 +143,17 @@ for text, path, old, new in [
         ("no source but its own reads filter of accelerate/pads.h", user, "options.filter", "true"),
         ("no source but its own reads names_of of accelerate/pads.h", user, "names_of(options)", "options"),
         ("no source but its own reads Side of accelerate/pads.h", user, "Side side", "int side"),
-        ("no source but its own reads --size of launch/settings/schema_rows.cc", user, '"size"', '"sizes"'),
+        ("no source but its own reads --size of accelerate/options/options.h", user, '"size"', '"sizes"'),
+        ("accelerate/options/options.h: nothing reads size", user, '"size"', '"sizes"'),
         ("pad is done here and nearest in tools/documents/parity_parameters.txt:1", rows, "nearest | pad(", "done | pad("),
         ("hf_functions.txt: no row has pads other", "tools/documents/hf_functions.txt", "pads Pads", "pads other"),
         ("the default of size is 9, not 8", flags, '"8"', '"9"'),
         ("the default of shard is false, not true", flags, '"true"', '"false"'),
         ("size has the variable OTHER, not SIZE", flags, '"SIZE"', '"OTHER"'),
+        ("shard has the variable A_SHARD, not SHARD", flags, 'kFsdp, ""', 'kFsdp, "A_"'),
+        ("sharding.md:3: the default of shard is flag: true", page, "; flag: true", ""),
+        ("sharding.md:3: the default of shard is false", page, "false", "none"),
+        ("sharding.md:3: there is no variable SHARED", page, "SHARD`", "SHARED`"),
         ("there is no setting size", flags, '"size"', '"sizes"'),
         ("--degree is not in this version", rows, "missing |", "done |"),
         ("needs a reason", rows, "another word", "-"),

@@ -3,7 +3,6 @@
 #include <stdexcept>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trackers/common/secrets.h"
@@ -107,15 +106,6 @@ std::optional<T> InitKwargs::typed(std::string_view name, std::string_view wante
   const T* const typed = value->get_if<T>();
   if (typed == nullptr) refuse(name, wanted);
   return *typed;
-}
-
-std::optional<bool> yes_or_no(std::string_view text) {
-  const std::string lower = absl::AsciiStrToLower(std::string(text));
-  static constexpr std::string_view kYes[] = {"y", "yes", "t", "true", "on", "1"};
-  static constexpr std::string_view kNo[] = {"n", "no", "f", "false", "off", "0"};
-  if (absl::c_linear_search(kYes, lower)) return true;
-  if (absl::c_linear_search(kNo, lower)) return false;
-  return std::nullopt;
 }
 
 }  // namespace accelerate::trackers

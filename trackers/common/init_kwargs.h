@@ -60,8 +60,4 @@ class InitKwargs {
 /// For trackers without log_kwargs. Errors: std::invalid_argument if `kwargs` are not empty.
 void refuse_log_kwargs(std::string_view tracker, const TrackerDict& kwargs);
 
-/// A switch in an environment variable: true for y, yes, t, true, on and 1; false for n, no, f,
-/// false, off and 0; upper or lower case. Nothing for other texts.
-std::optional<bool> yes_or_no(std::string_view text);
-
 }  // namespace accelerate::trackers

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/tracking/tracker_queue.h"
 #include "trackers/common/file_options.h"
@@ -52,7 +53,7 @@ TrackerDict tags_of_json(const std::string& text) {
 }
 
 bool truth_of(const char* name, const std::string& text) {
-  const std::optional<bool> truth = yes_or_no(text);
+  const std::optional<bool> truth = parse_bool(text);
   if (!truth) {
     throw std::invalid_argument(
         absl::StrCat("mlflow: ", name, "=\"", text, "\" is neither true nor false"));

@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "accelerate/base/checksum.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/tracking/value.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/formats.h"
@@ -225,7 +226,7 @@ void read_mode(const Environment& environment, InitKwargs& kwargs, RunSettings& 
   const std::string mode = given ? *given : environment.get_or("WANDB_MODE", "");
   settings.disabled =
       mode == "disabled" ||
-      (!given && yes_or_no(environment.get_or("WANDB_DISABLED", "")).value_or(false));
+      (!given && parse_bool(environment.get_or("WANDB_DISABLED", "")).value_or(false));
   if (mode == "online") {
     settings.remarks.push_back(
         "wandb: runs are not sent while they train, so mode \"online\" is as \"offline\".");
