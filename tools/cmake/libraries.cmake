@@ -176,7 +176,7 @@ target_compile_options(accelerate_public INTERFACE ${torch_flags})
 
 accelerate_library(accelerate "${built_accelerate}" ${library_sources})
 target_link_libraries(accelerate PUBLIC "$<BUILD_INTERFACE:accelerate_public>"
-  PRIVATE accelerate_backends accelerate_hwloc ${CMAKE_DL_LIBS})
+  PRIVATE accelerate_backends accelerate_hwloc accelerate_yaml ${CMAKE_DL_LIBS})
 add_library(Accelerate::accelerate ALIAS accelerate)
 # at::RecordFunction has a member more where NDEBUG is not defined, and LibTorch is built with it.
 file(GLOB with_record_function accelerate/profiling/*.cc)
