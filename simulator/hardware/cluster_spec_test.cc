@@ -390,7 +390,7 @@ TEST(ClusterSpec, MayTakeATableOfKernelsFromAFile) {
                     HasSubstr("expected a value at \"/peak\"")));
   const std::string broken = write_file("broken.json", "{\n\"schema\" 3\n}");
   EXPECT_THAT(error_of(absl::StrCat("1x8:h100,efficiency=", broken)),
-              HasSubstr("bad table of kernels: expected JSON in line 2"));
+              HasSubstr("bad table of kernels: it is not JSON: parse error at line 2"));
 }
 
 TEST(ClusterSpec, SetsTheCachingAllocatorThatMeasuredDevicesModel) {

@@ -14,7 +14,7 @@
 
 namespace accelerate::simulator {
 
-/// Reads a table. Errors: InvalidArgument that names the place as a JSON pointer, or the line of
+/// Reads a table. Errors: InvalidArgument that names the place as a JSON pointer with its line, or the
 /// what is not JSON.
 absl::StatusOr<KernelTable> parse_kernel_table(absl::string_view json);
 
