@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/base/yaml_reader.h"
 
 namespace accelerate {
@@ -227,6 +228,12 @@ Document Document::yaml(absl::string_view text, DocumentOptions options) {
   return document;
 }
 
+absl::StatusOr<Json> json_value(absl::string_view text, DocumentOptions options) {
+  return as_status(absl::StatusCode::kDataLoss, [&]() -> absl::StatusOr<Json> {
+    return Document::json(text, std::move(options)).value();
+  });
+}
+
 DocumentNode Document::root() const { return DocumentNode(*this, value_, "", ""); }
 
 std::map<std::string, int> Document::lines() const {
@@ -326,6 +333,7 @@ std::optional<DocumentNode> DocumentNode::find(absl::string_view key) const {
 }
 
 DocumentNode DocumentNode::at(absl::string_view key, absl::string_view expected) const {
+  if (!value_->is_object()) fail("an object");
   std::optional<DocumentNode> found = find(key);
   if (!found) fail_at(key, expected);
   return *std::move(found);

@@ -32,6 +32,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "accelerate/base/document_options.h"
@@ -106,7 +107,7 @@ class DocumentNode {
   /// A member of an object; none if it is missing, or if the value is not an object.
   std::optional<DocumentNode> find(absl::string_view key) const;
   bool has(absl::string_view key) const { return find(key).has_value(); }
-  /// A member that must be there.
+  /// A member that must be there, of an object.
   DocumentNode at(absl::string_view key, absl::string_view expected = "a value") const;
 
   /// An error unless the value is an object without other keys.
@@ -133,6 +134,10 @@ class DocumentNode {
   std::string pointer_;
   std::string key_;
 };
+
+/// The value of a text of JSON alone. Errors: DataLoss with the DocumentError's text.
+absl::StatusOr<nlohmann::ordered_json> json_value(absl::string_view text,
+                                                  DocumentOptions options = {});
 
 /// The beginning of a value's text, for messages.
 std::string excerpt_of(const nlohmann::ordered_json& value);

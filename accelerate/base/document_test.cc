@@ -61,6 +61,7 @@ TEST(JsonDocument, RefusesWhatIsNotJson) {
 
 std::string nested(size_t levels) { return std::string(levels, '[') + std::string(levels, ']'); }
 
+// What is read and what is written have the same limit.
 TEST(JsonDocument, HasALimitOfDepth) {
   EXPECT_EQ(json_error(nested(internal::kMaxJsonDepth)), "no error");
   EXPECT_EQ(json_error(nested(internal::kMaxJsonDepth + 1)), "it is nested too deeply");
@@ -96,6 +97,13 @@ TEST(JsonDocument, TakesPythonsInfinitiesWhereThatIsAsked) {
   EXPECT_EQ(value["b"][1], "Infinity");
   EXPECT_EQ(value["b"][2], "\"Infinity");
   EXPECT_THAT(json_error(text), StartsWith("it is not JSON"));
+}
+
+TEST(JsonValue, IsTheValueOrAStatus) {
+  EXPECT_EQ(json_value("[1, {}]")->dump(), "[1,{}]");
+  EXPECT_EQ(json_value("[1, {}", {.name = "a"}).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(json_value("[1, {}", {.name = "a"}).status().message()),
+              StartsWith("a: it is not JSON: "));
 }
 
 TEST(Document, KnowsTheLineOfEachValue) {
@@ -194,6 +202,8 @@ TEST(DocumentNode, SaysWhatWasExpectedWhereAndWhatWasFound) {
             "d.json: expected a name at \"/name\" (line 3), found 3");
   EXPECT_EQ(error_of([&] { root.at("a/b").at("shape"); }),
             "d.json: expected a value at \"/a~1b/shape\" (line 1)");
+  EXPECT_EQ(error_of([&] { root.at("name").at("x"); }),
+            "d.json: expected an object at \"/name\" (line 3), found 3");
   EXPECT_EQ(error_of([&] { root.items(); }),
             "d.json: expected a list, found {\"a/b\":{\"sizes\":[1,-2.5]},\"name\":3}");
   EXPECT_EQ(error_of([&] { root.at("name").refuse("a number cannot be a name"); }),
@@ -206,6 +216,16 @@ TEST(DocumentNode, SaysWhatWasExpectedWhereAndWhatWasFound) {
               root.at("name").check_keys({"x", "y"});
             }),
             "d.json: expected an object with x, y at \"/name\" (line 3), found 3");
+}
+
+TEST(DocumentNode, TakesWholeNumbersOf64BitsOnly) {
+  const auto read = [](const char* text) { return Document::json(text).root().integer(); };
+  EXPECT_EQ(read("9223372036854775807"), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(read("-9223372036854775808"), std::numeric_limits<int64_t>::min());
+  for (const char* text : {"9223372036854775808", "1.0", "\"1\"", "true", "null", "[1]"}) {
+    EXPECT_EQ(error_of([&] { read(text); }),
+              absl::StrCat("expected a 64-bit integer, found ", text));
+  }
 }
 
 TEST(DocumentNode, ChecksRanges) {

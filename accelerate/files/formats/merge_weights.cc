@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/constants.h"
+#include "accelerate/base/document.h"
 #include "accelerate/files/formats/boxes.h"
 #include "accelerate/files/formats/safetensors_header.h"
 #include "accelerate/files/formats/sharded_metadata.h"
@@ -279,9 +280,9 @@ absl::StatusOr<MergedWeights> merge_optimizer(FileSystem& files, const std::stri
   merged.files = {absl::StrCat(kOptimizerName, names.empty() ? ".json" : ".safetensors")};
   const std::string path = join_path(output_path, merged.files[0]);
   if (names.empty()) {
-    const auto values = nlohmann::ordered_json::parse(checkpoint.metadata.values, nullptr, false);
-    if (values.is_discarded()) return absl::DataLossError("the optimizer's values are not JSON");
-    if (absl::Status status = write_file(files, path, values.dump(2) + "\n"); !status.ok()) {
+    const auto values = json_value(checkpoint.metadata.values, {.name = "the optimizer's values"});
+    if (!values.ok()) return values.status();
+    if (absl::Status status = write_file(files, path, values->dump(2) + "\n"); !status.ok()) {
       return status;
     }
     return merged;
