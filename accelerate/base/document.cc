@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <unordered_map>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -149,7 +149,7 @@ class JsonReader final : public nlohmann::json_sax<Json> {
     Json* value;
     Json* next = nullptr;  // Where the value of the object's last key goes.
     size_t pointer = 0;    // The length of its JSON pointer.
-    absl::flat_hash_map<std::string, size_t> keys = {};
+    std::unordered_map<std::string, size_t> keys = {};
   };
 
   bool refuse(std::string problem) {

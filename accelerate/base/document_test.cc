@@ -170,7 +170,10 @@ TEST(YamlDocument, RefusesWhatIsNotOneDocument) {
   EXPECT_TRUE(Document::yaml("").value().is_null());
   EXPECT_THAT(yaml_error("a: [unclosed\n"), StartsWith("c:2:1: "));
   EXPECT_THAT(yaml_error("? [a]\n: 1\n"), StartsWith("c:1:3: a key is not a plain word"));
-  EXPECT_THAT(yaml_error("a: 1\n---\nb: 2\n"), HasSubstr("a second document begins"));
+  EXPECT_THAT(yaml_error("a: 1\n---\nb: 2\n"), StartsWith("c:2:1: a second document begins"));
+  EXPECT_EQ(yaml_error("a: 1\n...\n"), "no error");
+  // What stands behind a document is another one, which has no end.
+  EXPECT_THAT(yaml_error("{a: 1},\n"), StartsWith("c:1:7: a second document begins"));
 }
 
 TEST(DocumentNode, ReadsValuesOfEachType) {

@@ -7,8 +7,10 @@
 #include <optional>
 #include <regex>
 #include <set>
+#include <sstream>
 #include <utility>
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include "absl/algorithm/container.h"
@@ -217,19 +219,44 @@ class YamlReader {
   int values_ = 0;
 };
 
+// Where documents begin. YAML::LoadAll does not end where a document leaves a token behind, as in
+// "{a: 1},".
+class DocumentStarts final : public YAML::EventHandler {
+ public:
+  std::vector<YAML::Mark> marks;
+
+  void OnDocumentStart(const YAML::Mark& mark) override { marks.push_back(mark); }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
 }  // namespace
 
 YamlText read_yaml(absl::string_view text, const DocumentOptions& options) {
   YamlText result;
   YamlReader reader(options, result);
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() > 1) {
-      reader.fail(documents[1].Mark(), "a second document begins; keep one");
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    DocumentStarts starts;
+    while (starts.marks.size() < 2 && parser.HandleNextDocument(starts)) {
     }
-    if (!documents.empty()) result.value = reader.read(documents[0], "", 0);
+    if (starts.marks.size() > 1) {
+      reader.fail(starts.marks[1], "a second document begins; keep one");
+    }
+    if (!starts.marks.empty()) result.value = reader.read(YAML::Load(std::string(text)), "", 0);
   } catch (const YAML::Exception& error) {
-    reader.fail(error.mark, error.msg);
+    // It quotes characters as they are.
+    reader.fail(error.mark, absl::StrReplaceAll(error.msg, {{"\n", "\\n"}}));
   }
   return result;
 }
