@@ -20,6 +20,12 @@ using internal::member_pointer;
 using Json = nlohmann::ordered_json;
 using NoteLine = std::function<void(const std::string& pointer, int line)>;
 
+std::string shortened(std::string text, size_t most = 200) {
+  if (text.size() <= most) return text;
+  while ((text[most] & 0xC0) == 0x80) --most;  // Not within a character.
+  return absl::StrCat(text.substr(0, most), "...");
+}
+
 // How a number beyond all others stands in a text while it is parsed.
 constexpr char kInfinity[] = "\x01Infinity";
 constexpr char kMinusInfinity[] = "\x01-Infinity";
@@ -89,6 +95,8 @@ class JsonReader final : public nlohmann::json_sax<Json> {
 
   // Returns what is wrong, else an empty text.
   std::string read(absl::string_view text) {
+    // The parser would take it for the end.
+    if (absl::StrContains(text, '\0')) return "it is not JSON: it has a byte of value 0";
     std::string marked;
     if (options_.python_numbers) text = marked = with_marked_infinities(text);
     Json::sax_parse(CountingIterator(text.data(), &progress_),
@@ -119,15 +127,15 @@ class JsonReader final : public nlohmann::json_sax<Json> {
     Container& object = open_.back();
     std::vector<std::pair<const std::string, Json>>& entries =
         object.value->get_ref<Json::object_t&>();
-    const auto [found, is_new] = object.keys.emplace(name, entries.size());
-    if (is_new) {
+    const size_t place = object.place_of(name, entries);
+    if (place == entries.size()) {
       entries.emplace_back(name, nullptr);
     } else if (options_.last_key_counts) {
       notes_.push_back(internal::note_on_key(options_.name, line(), name));
     } else {
-      return refuse(absl::StrCat("it has ", json_text(name), " twice"));
+      return refuse(absl::StrCat("it has ", excerpt_of(name), " twice"));
     }
-    object.next = &entries[found->second].second;
+    object.next = &entries[place].second;
     if (note_line_) note(object, name);
     return true;
   }
@@ -136,12 +144,9 @@ class JsonReader final : public nlohmann::json_sax<Json> {
   bool end_array() override { return close(); }
 
   bool parse_error(size_t, const std::string&, const Json::exception& error) override {
-    constexpr size_t kShown = 300;
-    const absl::string_view what = error.what();
     // Without "[json.exception.parse_error.101] ".
-    const size_t end = what.find("] ");
-    return refuse(absl::StrCat("it is not JSON: ",
-                               what.substr(end == what.npos ? 0 : end + 2).substr(0, kShown)));
+    const std::string what = error.what();
+    return refuse(absl::StrCat("it is not JSON: ", shortened(what.substr(what.find("] ") + 2))));
   }
 
  private:
@@ -149,7 +154,22 @@ class JsonReader final : public nlohmann::json_sax<Json> {
     Json* value;
     Json* next = nullptr;  // Where the value of the object's last key goes.
     size_t pointer = 0;    // The length of its JSON pointer.
-    std::unordered_map<std::string, size_t> keys = {};
+    std::unordered_map<std::string, size_t> places = {};  // Of many keys.
+
+    // Where the key is among the entries, or goes.
+    size_t place_of(const std::string& key,
+                    const std::vector<std::pair<const std::string, Json>>& entries) {
+      constexpr size_t kFew = 16;
+      if (entries.size() < kFew) {
+        const auto found =
+            std::ranges::find(entries, key, &std::pair<const std::string, Json>::first);
+        return static_cast<size_t>(found - entries.begin());
+      }
+      if (places.empty()) {
+        for (size_t i = 0; i < entries.size(); ++i) places[entries[i].first] = i;
+      }
+      return places.emplace(key, entries.size()).first->second;
+    }
   };
 
   bool refuse(std::string problem) {
@@ -262,7 +282,7 @@ void Document::fail(absl::string_view problem, const std::string& pointer,
   std::string text = options_.name.empty() ? "" : absl::StrCat(options_.name, ": ");
   absl::StrAppend(&text, problem);
   if (!pointer.empty()) {
-    absl::StrAppend(&text, " at ", json_text(pointer));
+    absl::StrAppend(&text, " at ", shortened(json_text(pointer)));
     if (const int line = line_of(pointer); line > 0) absl::StrAppend(&text, " (line ", line, ")");
   }
   throw DocumentError(absl::StrCat(text, found));
@@ -363,12 +383,7 @@ DocumentNode DocumentNode::member(const std::string& key, const Document::Json& 
 }
 
 std::string excerpt_of(const nlohmann::ordered_json& value) {
-  constexpr size_t kShown = 64;
-  std::string text = json_text(value);
-  if (text.size() <= kShown) return text;
-  size_t end = kShown;
-  while ((text[end] & 0xC0) == 0x80) --end;  // Not within a character.
-  return absl::StrCat(text.substr(0, end), "...");
+  return shortened(json_text(value), 64);
 }
 
 }  // namespace accelerate

@@ -53,6 +53,7 @@ TEST(JsonDocument, RefusesWhatIsNotJson) {
   EXPECT_THAT(json_error("{\"a\": 1,\n}", {.name = "a.json"}),
               StartsWith("a.json: it is not JSON: parse error at line 2, column 1: "));
   EXPECT_EQ(json_error("[1e999]"), "it is not JSON: number overflow parsing '1e999'");
+  EXPECT_EQ(json_error(std::string("{}\0", 3)), "it is not JSON: it has a byte of value 0");
   for (const char* wrong : {"", "nul", "[1] 2", "{1: 2}", "\"\xff\"", "[Infinity]", "[NaN]", "'a'",
                             "[1,]", "// a\n1"}) {
     EXPECT_THAT(json_error(wrong), StartsWith("it is not JSON: ")) << wrong;
@@ -248,11 +249,26 @@ TEST(DocumentNode, ChecksRanges) {
             "expected a rate at \"/4\", found 1e+300");
 }
 
+TEST(JsonDocument, TellsManyKeysApart) {
+  std::string text = "{";
+  for (int i = 0; i < 40; ++i) absl::StrAppend(&text, "\"k", i, "\": ", i, ", ");
+  const ordered_json value = Document::json(text + "\"last\": 40}").value();
+  EXPECT_EQ(value.size(), 41);
+  EXPECT_EQ(value["k39"], 39);
+  for (const char* key : {"k0", "k15", "k16", "k39"}) {
+    EXPECT_EQ(json_error(absl::StrCat(text, "\"", key, "\": 0}")),
+              absl::StrCat("it has \"", key, "\" twice"));
+  }
+}
+
 TEST(DocumentNode, ShowsTheBeginningOfWhatWasFound) {
   const std::string text = absl::StrCat("[\"", std::string(70, 'x'), "\"]");
   const Document document = Document::json(text);
   EXPECT_EQ(error_of([&] { document.root().items()[0].number(); }),
             absl::StrCat("expected a number at \"/0\", found \"", std::string(63, 'x'), "..."));
+  const std::string long_key = absl::StrCat("{\"", std::string(1'000'000, 'x'), "\": 1}");
+  EXPECT_LT(error_of([&] { Document::json(long_key).root().check_keys({"a"}); }).size(), 300);
+  EXPECT_LT(json_error(std::string(1'000'000, 'x')).size(), 300);
 }
 
 }  // namespace

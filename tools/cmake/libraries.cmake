@@ -230,7 +230,7 @@ if(with_trackers)
   accelerate_library(accelerate_trackers_library "${built_trackers}" ${tracker_sources})
   target_include_directories(accelerate_trackers_library PRIVATE "${PROJECT_BINARY_DIR}/messages")
   target_link_libraries(accelerate_trackers_library
-    PRIVATE CURL::libcurl PNG::PNG SQLite::SQLite3 ZLIB::ZLIB ${Protobuf_LIBRARIES} accelerate_yaml)
+    PRIVATE CURL::libcurl PNG::PNG SQLite::SQLite3 ZLIB::ZLIB ${Protobuf_LIBRARIES})
   # LibTorch's package gives the name protobuf::libprotobuf to nothing.
   target_include_directories(accelerate_trackers_library SYSTEM PRIVATE ${Protobuf_INCLUDE_DIRS})
   accelerate_registering_library(trackers)
