@@ -154,7 +154,7 @@ class JsonReader final : public nlohmann::json_sax<Json> {
     Json* value;
     Json* next = nullptr;  // Where the value of the object's last key goes.
     size_t pointer = 0;    // The length of its JSON pointer.
-    std::unordered_map<std::string, size_t> places = {};  // Of many keys.
+    std::unordered_map<std::string, size_t> places = {};  // For many keys.
 
     // Where the key is among the entries, or goes.
     size_t place_of(const std::string& key,
@@ -217,7 +217,7 @@ class JsonReader final : public nlohmann::json_sax<Json> {
   Progress progress_;
   Json root_;
   std::vector<Container> open_;
-  std::string pointer_;  // Of the last value; only where lines are noted.
+  std::string pointer_;  // That of the last value; only where lines are noted.
   std::vector<std::string> notes_;
   std::string problem_;
 };

@@ -67,7 +67,7 @@ class Document {
   // A problem of the value at the pointer, with the document's name and the place.
   [[noreturn]] void fail(absl::string_view problem, const std::string& pointer,
                          absl::string_view found = "") const;
-  // Of a value, or of the last one on the way to it; 0: none, or the text has a single line.
+  // The line of a value, or of the last one on the way to it; 0: none, or the text has one line.
   int line_of(const std::string& pointer) const;
 
   DocumentOptions options_;
@@ -100,9 +100,9 @@ class DocumentNode {
   /// The index of the text among the names; else `expected EXPECTED (did you mean NAME?)`.
   size_t choice(absl::string_view expected, absl::Span<const std::string> names) const;
 
-  /// Of a list.
+  /// The values of a list.
   std::vector<DocumentNode> items(absl::string_view expected = "a list") const;
-  /// Of an object, in their order.
+  /// The members of an object, in their order.
   std::vector<DocumentNode> members(absl::string_view expected = "an object") const;
   /// A member of an object; none if it is missing, or if the value is not an object.
   std::optional<DocumentNode> find(absl::string_view key) const;
