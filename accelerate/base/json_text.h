@@ -12,7 +12,6 @@
 
 #include <nlohmann/json.hpp>
 
-
 namespace accelerate {
 
 /// A JSON value, or a string, number or container that becomes one, as text: on one line, or on
