@@ -34,7 +34,7 @@ for library in /usr/lib/*/libabsl_*.so; do
   esac
 done
 # Linked only to what uses them, as all libraries.
-libraries+=(-ltorch -ltorch_cpu -lc10)
+libraries+=(-lyaml-cpp -ltorch -ltorch_cpu -lc10)
 
 # The project's sources that a source needs, itself included: those beside the headers it includes,
 # directly or not.

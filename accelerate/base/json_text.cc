@@ -5,13 +5,10 @@
 #include <iterator>
 #include <map>
 #include <regex>
-#include <set>
-#include <stdexcept>
 #include <string_view>
 #include <utility>
 
 #include "absl/base/no_destructor.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
@@ -221,8 +218,6 @@ std::string yaml_text(const ordered_json& object, const YamlStyle& style) {
 namespace accelerate::internal {
 namespace {
 
-using nlohmann::json;
-
 bool is_deeper(const nlohmann::ordered_json& value, size_t limit) {
   if (!value.is_structured()) return false;
   if (limit == 0) return true;
@@ -232,50 +227,8 @@ bool is_deeper(const nlohmann::ordered_json& value, size_t limit) {
 
 }  // namespace
 
-bool is_text_too_deep(absl::string_view text) {
-  size_t depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (in_string) {
-      if (text[i] == '\\')
-        ++i;
-      else if (text[i] == '"')
-        in_string = false;
-    } else if (text[i] == '"') {
-      in_string = true;
-    } else if (text[i] == '{' || text[i] == '[') {
-      if (++depth > kMaxJsonDepth) return true;
-    } else if ((text[i] == '}' || text[i] == ']') && depth > 0) {
-      --depth;
-    }
-  }
-  return false;
-}
-
 bool is_value_too_deep(const nlohmann::ordered_json& value) {
   return is_deeper(value, kMaxJsonDepth);
-}
-
-absl::StatusOr<json> parse_strictly(absl::string_view text) {
-  if (is_text_too_deep(text)) return absl::DataLossError("it is nested too deeply");
-  // The parser would silently keep one of two equal keys.
-  std::vector<std::set<std::string>> keys;
-  std::string problem;
-  const auto watch = [&](int /*depth*/, json::parse_event_t event, const json& parsed) {
-    if (event == json::parse_event_t::object_start) {
-      keys.emplace_back();
-    } else if (event == json::parse_event_t::object_end) {
-      keys.pop_back();
-    } else if (event == json::parse_event_t::key && problem.empty()) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second) problem = absl::StrCat("it has \"", key, "\" twice");
-    }
-    return true;
-  };
-  json value = json::parse(text.begin(), text.end(), watch, /*allow_exceptions=*/false);
-  if (value.is_discarded()) return absl::DataLossError("it is not JSON");
-  if (!problem.empty()) return absl::DataLossError(problem);
-  return value;
 }
 
 bool is_json(absl::string_view text) { return json::accept(text.begin(), text.end()); }
@@ -294,20 +247,6 @@ std::string exact_json_text(const json& value, int indent, bool ascii_only) {
 
 std::string exact_json_text(const nlohmann::ordered_json& value, int indent, bool ascii_only) {
   return value.dump(indent, ' ', ascii_only);
-}
-
-int64_t integer_of(const json& value) {
-  const bool fits = value.is_number_unsigned() ? std::in_range<int64_t>(value.get<uint64_t>())
-                                               : value.is_number_integer();
-  if (!fits) throw std::invalid_argument(absl::StrCat(value.dump(), " is not a 64-bit integer"));
-  return value.get<int64_t>();
-}
-
-std::vector<int64_t> integers_of(const json& value) {
-  if (!value.is_array()) throw std::invalid_argument("expected a list of integers");
-  std::vector<int64_t> integers;
-  for (const json& entry : value) integers.push_back(integer_of(entry));
-  return integers;
 }
 
 bool is_plain_file_name(const std::string& file) {

@@ -1,22 +1,17 @@
-/// JSON from files that are not trusted, JSON values as text, and JSON objects as YAML documents.
+/// JSON values as text, and JSON objects as YAML documents; document.h reads both.
 ///
 /// Functions that walk through a value are recursive, so a value deeper than kMaxJsonDepth could
 /// overflow a thread's stack: it is neither read nor written.
 ///
-/// Errors:  absl::DataLoss for a text that is not JSON or has a key twice; integer_of and
-///          integers_of throw std::invalid_argument.
 /// Threads: pure functions.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace accelerate {
@@ -53,11 +48,7 @@ namespace internal {
 /// Levels of lists and objects; more than this library writes.
 inline constexpr size_t kMaxJsonDepth = 200;
 
-/// The check before parsing. The text need not be JSON.
-bool is_text_too_deep(absl::string_view text);
 bool is_value_too_deep(const nlohmann::ordered_json& value);
-
-absl::StatusOr<nlohmann::json> parse_strictly(absl::string_view text);
 
 /// nlohmann's parse, accept and dump, compiled here and not in each source that calls them: parse
 /// takes 1.5 s there. Errors: nlohmann::json::exception for strings that are not UTF-8, and for a
@@ -68,10 +59,6 @@ nlohmann::ordered_json parse_ordered_json(absl::string_view text, bool allow_exc
 std::string exact_json_text(const nlohmann::json& value, int indent = -1, bool ascii_only = false);
 std::string exact_json_text(const nlohmann::ordered_json& value, int indent = -1,
                             bool ascii_only = false);
-
-/// Integers only, up to 2^63 - 1.
-int64_t integer_of(const nlohmann::json& value);
-std::vector<int64_t> integers_of(const nlohmann::json& value);
 
 /// Whether the name is a plain file name on any system, without a folder in it.
 bool is_plain_file_name(const std::string& file);

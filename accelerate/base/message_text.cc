@@ -16,23 +16,6 @@ constexpr size_t kMaxSuggestions = 3;
 // The distance takes quadratic time, and no misspelt name is longer than this.
 constexpr size_t kMaxWord = 64;
 
-// Damerau's distance in its restricted form: no swapped pair is edited again.
-size_t edit_distance(absl::string_view a, absl::string_view b) {
-  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
-  for (size_t j = 0; j <= b.size(); ++j) cost[0][j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    for (size_t j = 1; j <= b.size(); ++j) {
-      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1,
-                             cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
-      }
-    }
-  }
-  return cost[a.size()][b.size()];
-}
-
 // The names that are near, the nearest first. `max_distance` is a function of the name.
 template <typename MaxDistance>
 std::vector<std::string> names_near(absl::string_view word, absl::Span<const std::string> names,
@@ -102,6 +85,23 @@ std::string shell_line(absl::Span<const std::string> words) {
   return absl::StrJoin(words, " ", [](std::string* out, const std::string& word) {
     absl::StrAppend(out, shell_quoted(word));
   });
+}
+
+// Damerau's distance in its restricted form: no swapped pair is edited again.
+size_t edit_distance(absl::string_view a, absl::string_view b) {
+  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
+  for (size_t j = 0; j <= b.size(); ++j) cost[0][j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    for (size_t j = 1; j <= b.size(); ++j) {
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1,
+                             cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[a.size()][b.size()];
 }
 
 std::vector<std::string> nearest_names(absl::string_view word,

@@ -6,6 +6,7 @@
 /// Threads: functions of their arguments.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +31,10 @@ std::string shell_quoted(absl::string_view word);
 
 /// A command line as a POSIX shell reads it back: the quoted words with blanks between them.
 std::string shell_line(absl::Span<const std::string> words);
+
+/// How many insertions, removals, replacements and swaps of neighbouring characters make one of the
+/// other. Case counts. Takes the product of the lengths in time and memory.
+size_t edit_distance(absl::string_view a, absl::string_view b);
 
 /// Up to three names close to `word`, the closest first and ties in the given order.
 std::vector<std::string> nearest_names(absl::string_view word, absl::Span<const std::string> names);

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/config/deepspeed_plugin.h"
 #include "accelerate/config/dummy_objects.h"
@@ -228,9 +229,9 @@ std::vector<int64_t> hidden_sizes_of(const DeepSpeedPlugin& plugin, const torch:
     const auto text = read_file(files, path);
     TORCH_CHECK_VALUE(text.ok(), "hidden_size: ", path,
                       " cannot be read: ", text.status().message());
-    const auto parsed = internal::parse_strictly(*text);
-    TORCH_CHECK_VALUE(parsed.ok(), "hidden_size: ", path, ": ", parsed.status().message());
-    return hidden_sizes_of(Json(*parsed));
+    const auto parsed = json_value(*text, {.name = path, .python_numbers = true});
+    TORCH_CHECK_VALUE(parsed.ok(), "hidden_size: ", parsed.status().message());
+    return hidden_sizes_of(*parsed);
   }
   const auto* structure = dynamic_cast<const ModelStructure*>(&model);
   return structure != nullptr ? structure->hidden_sizes() : std::vector<int64_t>();

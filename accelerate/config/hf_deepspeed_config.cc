@@ -1,7 +1,6 @@
 #include "accelerate/config/hf_deepspeed_config.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -17,7 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/platform/file_system.h"
@@ -33,50 +32,10 @@ std::string excerpt(const std::string& text) {
   return text.size() <= kShown ? text : absl::StrCat(text.substr(0, kShown), "...");
 }
 
-// How a number beyond all others stands in a string while the text is parsed. JSON has none;
-// Python's json writes and reads it, and HF Accelerate puts one into each configuration.
-constexpr char kInfinity[] = "\x01Infinity";
-constexpr char kMinusInfinity[] = "\x01-Infinity";
-
-std::string with_marked_infinities(absl::string_view text) {
-  constexpr absl::string_view kWord = "Infinity";
-  std::string marked;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (!in_string && absl::StartsWith(text.substr(i), kWord)) {
-      const bool is_negative = absl::EndsWith(marked, "-");
-      if (is_negative) marked.pop_back();
-      absl::StrAppend(&marked, is_negative ? R"("\u0001-Infinity")" : R"("\u0001Infinity")");
-      i += kWord.size() - 1;
-      continue;
-    }
-    marked.push_back(text[i]);
-    if (text[i] == '"') {
-      in_string = !in_string;
-    } else if (in_string && text[i] == '\\' && i + 1 < text.size()) {
-      marked.push_back(text[++i]);
-    }
-  }
-  return marked;
-}
-
-void unmark_infinities(Json& value) {
-  if (value.is_structured()) {
-    for (Json& each : value) unmark_infinities(each);
-  } else if (value == kInfinity) {
-    value = std::numeric_limits<double>::infinity();
-  } else if (value == kMinusInfinity) {
-    value = -std::numeric_limits<double>::infinity();
-  }
-}
-
+// Python's json, with which HF Accelerate reads and writes configurations, has infinities, and puts
+// one into each configuration.
 absl::StatusOr<Json> parsed(const std::string& text) {
-  const std::string marked = with_marked_infinities(text);
-  const auto checked = internal::parse_strictly(marked);
-  if (!checked.ok()) return checked.status();
-  Json config = Json::parse(marked);  // in the order of its keys
-  unmark_infinities(config);
-  return config;
+  return json_value(text, {.python_numbers = true});
 }
 
 Json parsed(const std::string& text, const std::string& place) {

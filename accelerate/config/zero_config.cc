@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <string_view>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -12,7 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/message_text.h"
 #include "accelerate/config/hf_deepspeed_config.h"
 #include "accelerate/config/zero_keys.h"
 
@@ -22,8 +23,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 using internal::ZeroKey;
 
-std::string_view last_part(std::string_view key) { return key.substr(key.rfind('.') + 1); }
-std::string_view block_part(std::string_view key) { return key.substr(0, key.rfind('.') + 1); }
+absl::string_view last_part(absl::string_view key) { return key.substr(key.rfind('.') + 1); }
+absl::string_view block_part(absl::string_view key) { return key.substr(0, key.rfind('.') + 1); }
 
 const ZeroKey* find_key(const std::string& key) {
   const auto& keys = internal::zero_keys();
@@ -34,7 +35,7 @@ const ZeroKey* find_key(const std::string& key) {
 
 // The object on the way to a dotted key's entry; null where it is not there. With `makes`, blocks
 // that are missing or null come into being.
-Json* block_of(Json& config, std::string_view key, bool makes) {
+Json* block_of(Json& config, absl::string_view key, bool makes) {
   Json* node = &config;
   for (size_t dot = key.find('.'); dot != key.npos; dot = key.find('.')) {
     const std::string part(key.substr(0, dot));
@@ -48,7 +49,7 @@ Json* block_of(Json& config, std::string_view key, bool makes) {
 }
 
 // The entry itself; null where there is none, or where it is null.
-const Json* entry_of(Json& config, std::string_view key) {
+const Json* entry_of(Json& config, absl::string_view key) {
   const Json* block = block_of(config, key, /*makes=*/false);
   if (block == nullptr) return nullptr;
   const auto found = block->find(std::string(last_part(key)));
@@ -80,34 +81,20 @@ bool is_block(const std::string& key) {
   });
 }
 
-// Letters to insert, remove or replace.
-size_t distance(std::string_view left, std::string_view right) {
-  std::vector<size_t> row(right.size() + 1);
-  for (size_t j = 0; j <= right.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= left.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= right.size(); ++j) {
-      const size_t replaced = diagonal + (left[i - 1] == right[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
-    }
-  }
-  return row.back();
-}
-
 // The last part counts of a key in the wrong block.
 std::string nearest_key(const std::string& unknown) {
   std::string nearest;
   size_t least = std::string::npos;
-  const auto consider = [&](std::string_view key) {
-    const size_t far =
-        std::min(distance(unknown, key), distance(last_part(unknown), last_part(key)) + 1);
+  const auto consider = [&](absl::string_view key) {
+    const size_t far = std::min(edit_distance(unknown, key),
+                                edit_distance(last_part(unknown), last_part(key)) + 1);
     if (far >= least) return;
-    nearest = key;
+    nearest = std::string(key);
     least = far;
   };
   for (const ZeroKey& row : internal::zero_keys()) consider(row.info.key);
   for (const ZeroKey& row : internal::zero_keys()) {
-    std::string_view key = row.info.key;
+    absl::string_view key = row.info.key;
     for (size_t dot = key.rfind('.'); dot != key.npos; dot = key.rfind('.')) {
       key = key.substr(0, dot);
       consider(key);
@@ -117,7 +104,7 @@ std::string nearest_key(const std::string& unknown) {
 }
 
 // Whether DeepSpeed checks the keys of the block that this one is in.
-bool is_checked(std::string_view key) {
+bool is_checked(absl::string_view key) {
   return key.starts_with("zero_optimization.") || key.starts_with("optimizer.params.") ||
          key.starts_with("scheduler.params.");
 }
@@ -125,8 +112,8 @@ bool is_checked(std::string_view key) {
 // Whether the unknown key, which DeepSpeed ignores, looks like one that was meant to be another: up
 // to two letters away from a key or a block that stands where it does, or one that belongs into a
 // block at the top.
-bool is_slip(std::string_view unknown) {
-  const std::string_view name = last_part(unknown);
+bool is_slip(absl::string_view unknown) {
+  const absl::string_view name = last_part(unknown);
   const bool is_comment =
       name.empty() || name[0] == '_' || name[0] == '#' || name.starts_with("//");
   if (is_comment) return false;
@@ -137,10 +124,10 @@ bool is_slip(std::string_view unknown) {
       return true;
     }
     constexpr size_t kLetters = 2;
-    const std::string_view block = block_part(unknown);
-    if (!key.starts_with(block) || name.size() <= 2 * kLetters) return false;
-    const std::string_view rest = std::string_view(key).substr(block.size());
-    return distance(rest.substr(0, rest.find('.')), name) <= kLetters;
+    const absl::string_view block = block_part(unknown);
+    if (!absl::StartsWith(key, block) || name.size() <= 2 * kLetters) return false;
+    const absl::string_view rest = absl::string_view(key).substr(block.size());
+    return edit_distance(rest.substr(0, rest.find('.')), name) <= kLetters;
   });
 }
 

@@ -21,6 +21,7 @@
 #include "accelerate/base/enum_text.h"
 #include "accelerate/config/zero_key.h"
 #include "accelerate/config/zero_settings.h"
+#include "accelerate/values/fields.h"
 
 namespace accelerate::internal::zero {
 
@@ -89,9 +90,9 @@ std::string value_text(const T& value) {
   }
 }
 
-inline bool read(const Json& value, bool& field) {
-  if (value.is_boolean()) field = value.get<bool>();
-  return value.is_boolean();
+template <typename T>
+bool read(const Json& value, T& field) {
+  return internal::json_to(value, field);
 }
 inline bool read(const Json& value, double& field) {
   if (!value.is_number()) return false;
@@ -108,10 +109,6 @@ inline bool read(const Json& value, int64_t& field) {
   field = value.is_number_integer() ? value.get<int64_t>() : static_cast<int64_t>(number);
   return true;
 }
-inline bool read(const Json& value, std::string& field) {
-  if (value.is_string()) field = value.get<std::string>();
-  return value.is_string();
-}
 inline bool read(const Json& value, c10::ScalarType& field) {
   for (const auto& [name, dtype] : kDtypes) {
     if (value == name) {
@@ -127,14 +124,6 @@ bool read(const Json& value, E& field) {
   const int index = internal::index_of_text<E>(value.get_ref<const std::string&>());
   if (index >= 0) field = static_cast<E>(index);
   return index >= 0;
-}
-inline bool read(const Json& value, std::vector<std::string>& field) {
-  if (!value.is_array()) return false;
-  field.clear();
-  for (const Json& each : value) {
-    if (!read(each, field.emplace_back())) return false;
-  }
-  return true;
 }
 inline bool read(const Json& value, std::tuple<double, double>& field) {
   return value.is_array() && value.size() == 2 && read(value[0], std::get<0>(field)) &&

@@ -8,8 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/base/json_keys.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate {
 namespace {
@@ -26,12 +27,11 @@ absl::StatusOr<DevicePlacement> placement_at(absl::string_view text) {
   return DevicePlacement::accelerator(index);
 }
 
-absl::StatusOr<DevicePlacement> placement_of(const nlohmann::json& value) {
+absl::StatusOr<DevicePlacement> placement_of(const ordered_json& value) {
   if (value.is_string()) return DevicePlacement::parse(value.get_ref<const std::string&>());
-  if (value.is_number_integer()) return placement_at(internal::exact_json_text(value));
-  return absl::InvalidArgumentError(
-      absl::StrCat(json_text(ordered_json(value)),
-                   " is not a device; give an index, \"cpu\", \"disk\" or a device's name"));
+  if (value.is_number_integer()) return placement_at(value.dump());
+  return absl::InvalidArgumentError(absl::StrCat(
+      json_text(value), " is not a device; give an index, \"cpu\", \"disk\" or a device's name"));
 }
 
 }  // namespace
@@ -114,24 +114,17 @@ std::string DeviceMap::json(int indent) const {
 }
 
 absl::StatusOr<DeviceMap> DeviceMap::parse(absl::string_view json) {
-  const absl::StatusOr<nlohmann::json> object = internal::parse_strictly(json);
-  if (!object.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a device map is a JSON object of names and devices: ", object.status().message()));
-  }
-  if (!object->is_object()) {
-    return absl::InvalidArgumentError("a device map is a JSON object of names and devices");
-  }
-  DeviceMap map;
-  for (const std::string& name : internal::keys_in_order(json)) {
-    absl::StatusOr<DevicePlacement> placement = placement_of(object->at(name));
-    if (!placement.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the device map's entry \"", name, "\": ", placement.status().message()));
+  return as_status(absl::StatusCode::kInvalidArgument, [&]() -> absl::StatusOr<DeviceMap> {
+    const Document document =
+        Document::json(json, {.name = "a device map is a JSON object of names and devices"});
+    DeviceMap map;
+    for (const DocumentNode& entry : document.root().members()) {
+      absl::StatusOr<DevicePlacement> placement = placement_of(entry.value());
+      if (!placement.ok()) entry.refuse(placement.status().message());
+      map.set(entry.key(), *std::move(placement));
     }
-    map.set(name, *std::move(placement));
-  }
-  return map;
+    return map;
+  });
 }
 
 std::string DeviceMap::text() const {

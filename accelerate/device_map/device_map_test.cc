@@ -89,7 +89,9 @@ TEST(DeviceMap, RefusesWhatIsNoMap) {
   EXPECT_THAT(error(R"({"a": 0, "a": 1})"), HasSubstr("it has \"a\" twice"));
   EXPECT_THAT(error(R"({"a": -1})"), HasSubstr("-1 is not the index"));
   EXPECT_THAT(error(R"({"a": 1.5})"), HasSubstr("1.5 is not a device"));
-  EXPECT_THAT(error(R"({"a": {"b": 0}})"), HasSubstr("entry \"a\""));
+  EXPECT_THAT(
+      error(R"({"a": {"b": 0}})"),
+      HasSubstr("is not a device; give an index, \"cpu\", \"disk\" or a device's name at \"/a\""));
 }
 
 TEST(CleanDeviceMap, ChangesWhatIsBelowAModule) {

@@ -15,13 +15,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/number_text.h"
 
 namespace accelerate {
 namespace {
 
-using nlohmann::json;
+using nlohmann::ordered_json;
 
 size_t at(int32_t number) { return static_cast<size_t>(number); }
 
@@ -34,11 +35,11 @@ absl::StatusOr<double> parse_amount(absl::string_view text) {
       "\"512MiB\""));
 }
 
-absl::StatusOr<double> amount_of(const json& value) {
+absl::StatusOr<double> amount_of(const ordered_json& value) {
   if (value.is_number_integer()) return value.get<double>();
   if (value.is_string()) return parse_amount(value.get_ref<const std::string&>());
-  return absl::InvalidArgumentError(absl::StrCat(json_text(nlohmann::ordered_json(value)),
-                                                 " is neither a number of bytes nor a text"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(json_text(value), " is neither a number of bytes nor a text"));
 }
 
 // A word of a command line, where a number needs no unit.
@@ -158,7 +159,7 @@ absl::StatusOr<MaxMemory> parse_max_memory(absl::string_view text) {
   MaxMemory limits;
   text = absl::StripAsciiWhitespace(text);
   if (text.starts_with("{")) {
-    const absl::StatusOr<json> object = internal::parse_strictly(text);
+    const absl::StatusOr<ordered_json> object = json_value(text);
     if (!object.ok()) return absl::InvalidArgumentError(object.status().message());
     for (const auto& [device, value] : object->items()) {
       if (absl::Status added = add_limit(device, amount_of(value), limits); !added.ok()) {

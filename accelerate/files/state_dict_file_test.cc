@@ -35,9 +35,10 @@ TEST(StateDictFile, IsNotTrusted) {
   for (const std::string& text :
        {lists(kMaxJsonDepth + 1), lists(1000000), std::string(1000000, '['),
         R"({"a":")" + std::string(300, '[') + "\"," + R"("b":)" + lists(kMaxJsonDepth) + "}"}) {
-    EXPECT_THAT(error_of(text), HasSubstr("folder/custom_checkpoint_0.json: its JSON is nested"));
+    EXPECT_THAT(error_of(text),
+                HasSubstr("folder/custom_checkpoint_0.json: it is nested too deeply"));
   }
-  EXPECT_THAT(error_of("{"), HasSubstr("custom_checkpoint_0.json: it holds neither"));
+  EXPECT_THAT(error_of("{"), HasSubstr("custom_checkpoint_0.json: it is not JSON"));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // A StateDict's values in the metadata of its file.
-#include "absl/strings/str_cat.h"
-#include "accelerate/base/json_text.h"
+#include "accelerate/base/document.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/safetensors.h"
 
@@ -24,15 +23,7 @@ std::optional<nlohmann::ordered_json> state_values(const SafetensorsFile& file,
 }
 
 nlohmann::ordered_json parse_state_values(const std::string& text, const std::string& path) {
-  if (is_text_too_deep(text)) {
-    throw CheckpointError(absl::StrCat(path, ": its JSON is nested too deeply, in more than ",
-                                       kMaxJsonDepth, " levels"));
-  }
-  nlohmann::ordered_json values = parse_ordered_json(text, /*allow_exceptions=*/false);
-  if (values.is_discarded()) {
-    throw CheckpointError(absl::StrCat(path, ": it holds neither tensors nor JSON"));
-  }
-  return values;
+  return value_or_throw(json_value(text, {.name = path}));
 }
 
 }  // namespace accelerate::internal

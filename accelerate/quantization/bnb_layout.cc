@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/enum_text.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/quantization/code_maps.h"
@@ -93,7 +94,7 @@ nlohmann::ordered_json state_of(const std::string& key, const at::Tensor& tensor
   const at::Tensor host = tensor.cpu().contiguous();
   const absl::string_view text(reinterpret_cast<const char*>(host.const_data_ptr<uint8_t>()),
                                static_cast<size_t>(host.numel()));
-  const absl::StatusOr<nlohmann::json> parsed = internal::parse_strictly(text);
+  const absl::StatusOr<nlohmann::ordered_json> parsed = json_value(text);
   TORCH_CHECK_VALUE(parsed.ok(), "a quantised weight: \"", key, "\": ", parsed.status().message());
   return *parsed;
 }

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <map>
 #include <set>
-#include <stdexcept>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -17,8 +16,10 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/number_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/files/formats/safetensors_header.h"
 #include "accelerate/files/formats/sharded_metadata.h"
 #include "accelerate/files/formats/weight_files.h"
@@ -27,20 +28,15 @@
 namespace accelerate::launcher::estimate {
 namespace {
 
-using internal::integer_of;
-using nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr char kConfigFile[] = "config.json";
 // More than any model has; a description is small and may still stand for more than fits.
-constexpr size_t kMaxTensors = 1'000'000;
+constexpr int64_t kMaxTensors = 1'000'000;
 constexpr int64_t kMaxCount = int64_t{1} << 40;
 
-template <typename... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  throw std::invalid_argument(absl::StrCat(parts...));
-}
-
-std::string safetensors_dtype(const std::string& name) {
+std::string dtype_of(const DocumentNode& value) {
+  const std::string& name = value.text("a dtype");
   static const std::map<std::string, std::string>& kNames =
       *new std::map<std::string, std::string>{{"bool", "BOOL"},
                                               {"uint8", "U8"},
@@ -56,155 +52,126 @@ std::string safetensors_dtype(const std::string& name) {
                                               {"float8_e5m2", "F8_E5M2"}};
   if (const auto found = kNames.find(name); found != kNames.end()) return found->second;
   if (safetensors_dtype_size(name) != 0) return name;
-  refuse("\"", name, "\" is not a dtype");
+  value.fail("a dtype");
 }
 
-// Reads one description. Whatever is wrong is thrown as std::exception, with the path to it.
+// Reads one description.
 class DescriptionReader {
  public:
-  Architecture read(const json& root) {
-    default_dtype_ = safetensors_dtype(root.value("dtype", std::string("float32")));
+  Architecture read(const DocumentNode& root) {
+    if (const auto dtype = root.find("dtype")) default_dtype_ = dtype_of(*dtype);
     read_module(root, "", {"name", "dtype", "tied", "transformer"});
     std::map<std::string, ArchitectureTensor> by_name;
     for (ArchitectureTensor& tensor : found_.tensors) {
       const std::string name = tensor.name;
       if (!by_name.emplace(name, std::move(tensor)).second) {
-        refuse("\"", name, "\" occurs twice");
+        root.refuse(absl::StrCat("\"", name, "\" occurs twice"));
       }
     }
-    if (root.contains("tied")) merge_tied(root["tied"], by_name);
-    if (by_name.empty()) refuse("it describes no tensors");
+    if (const auto tied = root.find("tied")) merge_tied(*tied, by_name);
+    if (by_name.empty()) root.refuse("it describes no tensors");
     found_.tensors.clear();
     for (auto& [name, tensor] : by_name) found_.tensors.push_back(std::move(tensor));
-    if (root.contains("transformer")) read_transformer(root["transformer"]);
+    if (const auto transformer = root.find("transformer")) read_transformer(*transformer);
     return std::move(found_);
   }
 
  private:
-  static void check_object(const json& value, const std::string& what) {
-    if (!value.is_object()) refuse(what, " is not an object");
+  static std::string child(const std::string& path, const DocumentNode& member) {
+    if (member.key().empty()) member.refuse("a name is empty");
+    return path.empty() ? member.key() : absl::StrCat(path, ".", member.key());
   }
 
-  static std::string child(const std::string& path, const std::string& name) {
-    if (name.empty()) {
-      refuse("in \"", path, "\" there is an empty name");
+  void read_module(const DocumentNode& module, const std::string& path,
+                   std::vector<std::string> allowed) {
+    for (const char* key : {"parameters", "buffers", "modules", "no_split"}) {
+      allowed.emplace_back(key);
     }
-    return path.empty() ? name : absl::StrCat(path, ".", name);
-  }
-
-  void read_module(const json& module, const std::string& path, std::set<std::string> allowed) {
-    check_object(module, absl::StrCat("the module \"", path, "\""));
-    allowed.insert({"parameters", "buffers", "modules", "no_split"});
-    for (const auto& [key, value] : module.items()) {
-      if (!allowed.contains(key)) {
-        refuse("the module \"", path, "\" has \"", key, "\", which is none of ",
-               absl::StrJoin(allowed, ", "));
+    module.check_keys(allowed);
+    const auto no_split = module.find("no_split");
+    if (no_split && no_split->boolean()) found_.no_split.push_back(path);
+    for (const char* kind : {"parameters", "buffers"}) {
+      const auto tensors = module.find(kind);
+      if (!tensors) continue;
+      for (const DocumentNode& tensor : tensors->members()) {
+        read_tensor(tensor, child(path, tensor));
       }
     }
-    if (module.contains("no_split") && module["no_split"].get<bool>()) {
-      found_.no_split.push_back(path);
-    }
-    for (const char* kind : {"parameters", "buffers"}) {
-      if (!module.contains(kind)) continue;
-      check_object(module[kind], absl::StrCat("\"", kind, "\" of \"", path, "\""));
-      for (const auto& [name, value] : module[kind].items()) read_tensor(value, child(path, name));
-    }
-    if (!module.contains("modules")) return;
-    check_object(module["modules"], absl::StrCat("\"modules\" of \"", path, "\""));
-    for (const auto& [name, value] : module["modules"].items()) {
-      read_repeated(value, child(path, name));
-    }
+    const auto modules = module.find("modules");
+    if (!modules) return;
+    for (const DocumentNode& each : modules->members()) read_repeated(each, child(path, each));
   }
 
-  void read_repeated(const json& module, const std::string& path) {
-    check_object(module, absl::StrCat("the module \"", path, "\""));
-    if (!module.contains("repeat")) return read_module(module, path, {});
-    const int64_t repeat = integer_of(module["repeat"]);
-    if (repeat < 0 || repeat > static_cast<int64_t>(kMaxTensors)) {
-      refuse("\"repeat\" of \"", path, "\" is ", repeat, ", not 0 to ", kMaxTensors);
-    }
-    for (int64_t i = 0; i < repeat; ++i) {
+  void read_repeated(const DocumentNode& module, const std::string& path) {
+    const auto repeat = module.find("repeat");
+    if (!repeat) return read_module(module, path, {});
+    const int64_t times =
+        repeat->integer(absl::StrCat("a number from 0 to ", kMaxTensors), 0, kMaxTensors);
+    for (int64_t i = 0; i < times; ++i) {
       // Nested repeats multiply, and modules without tensors are counted nowhere else.
-      if (++modules_ > kMaxTensors) refuse("it has too many modules");
-      read_module(module, child(path, absl::StrCat(i)), {"repeat"});
+      if (++modules_ > kMaxTensors) module.refuse("it has too many modules");
+      read_module(module, absl::StrCat(path, ".", i), {"repeat"});
     }
   }
 
-  void read_tensor(const json& value, const std::string& name) {
-    if (found_.tensors.size() >= kMaxTensors) {
-      refuse("it has more than ", kMaxTensors, " tensors");
+  void read_tensor(const DocumentNode& value, const std::string& name) {
+    if (found_.tensors.size() >= size_t{kMaxTensors}) {
+      value.refuse(absl::StrCat("it has more than ", kMaxTensors, " tensors"));
     }
     ArchitectureTensor tensor{.name = name, .dtype = default_dtype_, .elements = 1};
-    if (value.is_object()) {
-      for (const auto& [key, ignored] : value.items()) {
-        if (key != "shape" && key != "dtype") {
-          refuse("\"", name, "\" has \"", key, "\", which is neither shape nor dtype");
-        }
-      }
-      if (value.contains("dtype")) tensor.dtype = safetensors_dtype(value["dtype"]);
-      if (!value.contains("shape")) {
-        refuse("\"", name, "\" has no shape");
-      }
+    const bool is_object = value.value().is_object();
+    if (is_object) {
+      value.check_keys({"shape", "dtype"});
+      if (const auto dtype = value.find("dtype")) tensor.dtype = dtype_of(*dtype);
     }
-    const json& shape = value.is_object() ? value["shape"] : value;
-    if (!shape.is_array()) {
-      refuse("the shape of \"", name, "\" is not a list");
-    }
-    for (const json& dim : shape) {
-      const int64_t size = integer_of(dim);
-      if (size < 0) {
-        refuse("\"", name, "\" has a dim of ", size);
-      }
+    const DocumentNode shape = is_object ? value.at("shape", "a shape") : value;
+    for (const DocumentNode& dim : shape.items("a list of sizes")) {
       // As a double, because the dims come from a file and their product may not fit 64 bits.
-      tensor.elements *= static_cast<double>(size);
+      tensor.elements *= static_cast<double>(dim.integer("a size of at least 0", 0));
     }
     found_.tensors.push_back(std::move(tensor));
   }
 
-  void merge_tied(const json& groups, std::map<std::string, ArchitectureTensor>& by_name) {
+  void merge_tied(const DocumentNode& groups, std::map<std::string, ArchitectureTensor>& by_name) {
     std::set<std::string> seen;
-    for (const json& group : groups) {
+    for (const DocumentNode& group : groups.items()) {
       double elements = -1;
-      for (const json& entry : group) {
-        const std::string name = entry.get<std::string>();
+      std::vector<std::string>& names = found_.tied.emplace_back();
+      for (const DocumentNode& entry : group.items()) {
+        const std::string& name = entry.text();
         const auto found = by_name.find(name);
         if (found == by_name.end() || !seen.insert(name).second) {
-          refuse("\"tied\" names \"", name, "\", which is ",
-                 seen.contains(name) ? "there already" : "no tensor of it");
+          entry.refuse(absl::StrCat("\"tied\" names \"", name, "\", which is ",
+                                    seen.contains(name) ? "there already" : "no tensor of it"));
         }
+        names.push_back(name);
         if (elements < 0) {
           elements = found->second.elements;
           continue;
         }
         if (found->second.elements != elements) {
-          refuse("\"", name, "\" is tied to a tensor of another size");
+          entry.refuse(absl::StrCat("\"", name, "\" is tied to a tensor of another size"));
         }
         // Tied tensors share their memory, so only the first of a group counts.
         by_name.erase(found);
       }
-      found_.tied.push_back(group.get<std::vector<std::string>>());
     }
   }
 
-  void read_transformer(const json& transformer) {
-    check_object(transformer, "\"transformer\"");
-    const std::map<std::string, int64_t*> fields = {
-        {"hidden_size", &found_.transformer.hidden_size},
-        {"num_hidden_layers", &found_.transformer.num_hidden_layers},
-        {"num_attention_heads", &found_.transformer.num_attention_heads}};
-    for (const auto& [key, value] : transformer.items()) {
-      const auto field = fields.find(key);
-      const int64_t number = integer_of(value);
-      if (field == fields.end() || number < 1 || number > kMaxCount) {
-        refuse("\"transformer\" has \"", key, "\": ", number);
-      }
-      *field->second = number;
-    }
+  void read_transformer(const DocumentNode& transformer) {
+    transformer.check_keys({"hidden_size", "num_hidden_layers", "num_attention_heads"});
+    const auto read = [&](const char* key, int64_t& field) {
+      const auto value = transformer.find(key);
+      if (value) field = value->integer("a count above 0", 1, kMaxCount);
+    };
+    read("hidden_size", found_.transformer.hidden_size);
+    read("num_hidden_layers", found_.transformer.num_hidden_layers);
+    read("num_attention_heads", found_.transformer.num_attention_heads);
   }
 
   Architecture found_;
-  std::string default_dtype_;
-  size_t modules_ = 0;
+  std::string default_dtype_ = "F32";
+  int64_t modules_ = 0;
 };
 
 absl::Status in_file(const std::string& path, const absl::Status& status) {
@@ -219,7 +186,7 @@ double elements_of(const std::vector<int64_t>& shape) {
 
 // The head that shares the weight of a transformer's embedding, by the usual names of both. The
 // files have it twice or once.
-void tie_head(const json& config, Architecture& architecture) {
+void tie_head(const Json& config, Architecture& architecture) {
   constexpr char kHead[] = "lm_head.weight";
   std::vector<std::string> embeddings;
   for (const ArchitectureTensor& tensor : architecture.tensors) {
@@ -236,7 +203,7 @@ void tie_head(const json& config, Architecture& architecture) {
   const auto names = config.find("architectures");
   const bool has_head =
       names != config.end() && names->is_array() &&
-      std::ranges::any_of(*names, [](const json& name) {
+      std::ranges::any_of(*names, [](const Json& name) {
         return name.is_string() && (absl::EndsWith(name.get<std::string>(), "ForCausalLM") ||
                                     absl::EndsWith(name.get<std::string>(), "LMHeadModel"));
       });
@@ -253,7 +220,9 @@ void tie_head(const json& config, Architecture& architecture) {
 void read_config(FileSystem& files, const std::string& folder, Architecture& architecture) {
   const absl::StatusOr<std::string> text = read_file(files, join_path(folder, kConfigFile));
   if (!text.ok()) return;
-  const absl::StatusOr<json> config = internal::parse_strictly(*text);
+  const auto config = as_status(absl::StatusCode::kDataLoss, [&]() -> absl::StatusOr<Json> {
+    return Document::json(*text, {.python_numbers = true}).value();
+  });
   if (!config.ok() || !config->is_object()) return;
   const auto field = [&](std::initializer_list<const char*> names) -> int64_t {
     for (const char* name : names) {
@@ -468,19 +437,15 @@ std::string hub_cache_folder(const std::vector<std::string>& environment) {
 }
 
 absl::StatusOr<Architecture> parse_architecture(absl::string_view text) {
-  const absl::StatusOr<json> root = internal::parse_strictly(text);
-  if (!root.ok()) return root.status();
-  if (!root->is_object()) return absl::InvalidArgumentError("it is not a JSON object");
-  if (root->contains("model_type") || root->contains("architectures")) {
-    return absl::InvalidArgumentError(
-        "it is a model's configuration, which has no shapes; name the folder with its weights, or "
-        "describe the modules (see accelerate/docs/commands.md)");
-  }
-  try {
-    return DescriptionReader().read(*root);
-  } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(error.what());
-  }
+  return as_status(absl::StatusCode::kInvalidArgument, [&]() -> absl::StatusOr<Architecture> {
+    const Document document = Document::json(text);
+    if (document.root().has("model_type") || document.root().has("architectures")) {
+      return absl::InvalidArgumentError(
+          "it is a model's configuration, which has no shapes; name the folder with its weights, "
+          "or describe the modules (see accelerate/docs/commands.md)");
+    }
+    return DescriptionReader().read(document.root());
+  });
 }
 
 std::string add_timm_hub_prefix(const std::string& name) {

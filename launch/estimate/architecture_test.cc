@@ -72,8 +72,9 @@ TEST(Description, HasALimitToWhatItStandsFor) {
                     R"(, "parameters": {"w": [1]}}}})");
   };
   EXPECT_EQ(repeated("2"), "");
-  EXPECT_THAT(repeated("-1"), HasSubstr("is -1, not 0 to 1000000"));
-  EXPECT_THAT(repeated("1000001"), HasSubstr("is 1000001, not 0 to 1000000"));
+  EXPECT_THAT(repeated("-1"),
+              HasSubstr("a number from 0 to 1000000 at \"/modules/a/repeat\", found -1"));
+  EXPECT_THAT(repeated("1000001"), HasSubstr("found 1000001"));
 }
 
 TEST(ModelSize, HasTheLargestLayerOfThoseThatMayBeDivided) {

@@ -2,14 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
+#include <stdexcept>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/checksum.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/platform/host_files.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/presets.h"
@@ -18,7 +20,6 @@ namespace accelerate::launcher::perf {
 namespace {
 
 using accelerate::internal::exact_json_text;
-using accelerate::internal::integer_of;
 using accelerate::internal::parse_json;
 using nlohmann::json;
 using nlohmann::ordered_json;
@@ -201,19 +202,31 @@ std::string measurement_text(const Measurement& cost) {
   return lines_of(parts, 3, [](const std::string& text) { return text; });
 }
 
-Measurement measurement_from(const json& value) {
+std::map<std::string, std::string> texts_of(const DocumentNode& object) {
+  std::map<std::string, std::string> texts;
+  for (const DocumentNode& each : object.members()) texts[each.key()] = each.text();
+  return texts;
+}
+
+Measurement measurement_from(const DocumentNode& value) {
   Measurement cost;
-  cost.metrics = value.at("metrics").get<std::map<std::string, double>>();
+  for (const DocumentNode& metric : value.at("metrics").members()) {
+    cost.metrics[metric.key()] = metric.number();
+  }
   for (const Table& table : tables()) {
-    for (const auto& [name, each] : value.at(table.name).items()) {
+    for (const DocumentNode& each : value.at(table.name).members()) {
+      const auto number = [&](const char* name) {
+        const auto found = each.find(name);
+        return found ? found->number() : 0;
+      };
       const auto calls = each.find("calls");
-      (cost.*table.costs)[name] = {.calls = calls != each.end() ? integer_of(*calls) : 0,
-                                   .ns = each.value("ns", 0.0),
-                                   .flops = each.value("flops", 0.0),
-                                   .bytes = each.value("bytes", 0.0)};
+      (cost.*table.costs)[each.key()] = {.calls = calls ? calls->integer() : 0,
+                                         .ns = number("ns"),
+                                         .flops = number("flops"),
+                                         .bytes = number("bytes")};
     }
   }
-  cost.hardware = value.at("hardware").get<std::map<std::string, std::string>>();
+  cost.hardware = texts_of(value.at("hardware"));
   return cost;
 }
 
@@ -281,24 +294,22 @@ std::string to_text(const WorkloadCost& cost) {
 }
 
 absl::StatusOr<WorkloadCost> parse_cost(const std::string& text) {
-  const absl::StatusOr<json> root = accelerate::internal::parse_strictly(text);
-  if (!root.ok()) return absl::InvalidArgumentError(root.status().message());
-  try {
-    if (const int format = root->at("format"); format != kFormat) {
+  return as_status(absl::StatusCode::kInvalidArgument, [&]() -> absl::StatusOr<WorkloadCost> {
+    const Document document = Document::json(text);
+    const DocumentNode root = document.root();
+    if (const int64_t format = root.at("format").integer(); format != kFormat) {
       return absl::InvalidArgumentError(
           absl::StrCat("its format is ", format, "; this program knows format ", kFormat));
     }
-    WorkloadCost cost = {.name = root->at("workload"),
-                         .command = root->at("command"),
-                         .versions = root->at("versions"),
+    WorkloadCost cost = {.name = root.at("workload").text(),
+                         .command = root.at("command").text(),
+                         .versions = texts_of(root.at("versions")),
                          .clusters = {}};
-    for (const auto& [cluster, each] : root->at("clusters").items()) {
-      cost.clusters[cluster] = measurement_from(each);
+    for (const DocumentNode& each : root.at("clusters").members()) {
+      cost.clusters[each.key()] = measurement_from(each);
     }
     return cost;
-  } catch (const std::exception& error) {  // of JSON, and std::invalid_argument of integer_of
-    return absl::InvalidArgumentError(error.what());
-  }
+  });
 }
 
 absl::StatusOr<WorkloadCost> load_cost(const std::string& path) {

@@ -6,16 +6,16 @@
 #include <set>
 #include <utility>
 
-#include <yaml-cpp/yaml.h>
-
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/perf/metrics.h"
 #include "simulator/hardware/cluster_spec.h"
@@ -24,62 +24,37 @@
 namespace accelerate::launcher::perf {
 namespace {
 
-// A value of the file that is not as expected.
-struct Problem {
-  YAML::Mark mark;
-  std::string message;
-};
-
-[[noreturn]] void refuse(const YAML::Node& node, std::string message) {
-  throw Problem{node.Mark(), std::move(message)};
+std::string text_of(const DocumentNode& node) {
+  const std::string& text = node.text();
+  if (text.empty()) node.fail("a text");
+  return text;
 }
 
-void check_keys(const YAML::Node& map, const std::string& what,
-                const std::vector<std::string>& known) {
-  if (!map.IsMap()) refuse(map, absl::StrCat(what, ": expected keys and values"));
-  std::set<std::string> seen;
-  for (const auto& entry : map) {
-    const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "";
-    if (std::find(known.begin(), known.end(), key) == known.end()) {
-      refuse(entry.first,
-             absl::StrCat(what, ": unknown key \"", key, "\": ", suggestion(key, known)));
-    }
-    if (!seen.insert(key).second)
-      refuse(entry.first, absl::StrCat(what, ": \"", key, "\" occurs twice"));
-  }
-}
-
-std::string text_of(const YAML::Node& node, const std::string& what) {
-  if (!node.IsScalar() || node.Scalar().empty())
-    refuse(node, absl::StrCat(what, ": expected a text"));
-  return node.Scalar();
-}
-
-std::vector<std::string> texts_of(const YAML::Node& list, const std::string& what) {
+std::vector<std::string> texts_of(const DocumentNode& list) {
   std::vector<std::string> texts;
-  for (const YAML::Node& each : list) texts.push_back(text_of(each, what));
+  for (const DocumentNode& each : list.items()) texts.push_back(text_of(each));
   return texts;
 }
 
 // Words of a command line: a list of them, or a text.
-std::vector<std::string> words_of(const YAML::Node& node, const std::string& what) {
-  if (node.IsSequence()) return texts_of(node, what);
-  absl::StatusOr<std::vector<std::string>> words = shell_words(text_of(node, what));
-  if (!words.ok()) refuse(node, absl::StrCat(what, ": ", words.status().message()));
+std::vector<std::string> words_of(const DocumentNode& node) {
+  if (node.value().is_array()) return texts_of(node);
+  absl::StatusOr<std::vector<std::string>> words = shell_words(text_of(node));
+  if (!words.ok()) node.refuse(words.status().message());
   return *std::move(words);
 }
 
-void check_metric(const YAML::Node& node, const std::string& metric) {
+void check_metric(const DocumentNode& node) {
+  const std::string& metric = node.key();
   const std::vector<std::string> groups(kMetricGroups.begin(), kMetricGroups.end());
   const std::string group(group_of(metric));
   if (std::ranges::find(groups, group) == groups.end()) {
-    refuse(node, absl::StrCat("tolerances: there are no metrics \"", metric,
-                              "\": ", suggestion(group, groups)));
+    node.refuse(absl::StrCat("there are no metrics \"", metric, "\": ", suggestion(group, groups)));
   }
   const std::vector<std::string> known = metrics_of(group);
   if (metric == group || std::ranges::find(known, metric) != known.end()) return;
-  refuse(node, absl::StrCat("tolerances: there is no metric \"", metric, "\" among ",
-                            absl::StrJoin(known, ", "), did_you_mean(metric, known)));
+  node.refuse(absl::StrCat("there is no metric \"", metric, "\" among ", absl::StrJoin(known, ", "),
+                           did_you_mean(metric, known)));
 }
 
 // What an amount may be, beside a share.
@@ -105,98 +80,86 @@ double amount_of(absl::string_view text, Unit unit) {
   return quantity.ok() ? quantity.value : -1;
 }
 
-Tolerances tolerances_of(const YAML::Node& node) {
+Tolerances tolerances_of(const DocumentNode& owner) {
   Tolerances tolerances;
-  if (!node.IsDefined()) return tolerances;
-  if (!node.IsMap()) refuse(node, "tolerances: expected metrics and amounts");
-  for (const auto& entry : node) {
-    const std::string metric = text_of(entry.first, "tolerances");
-    check_metric(entry.first, metric);
-    const absl::StatusOr<Tolerance> tolerance =
-        parse_tolerance(metric, text_of(entry.second, metric));
-    if (!tolerance.ok()) {
-      refuse(entry.second,
-             absl::StrCat("tolerances: ", metric, ": ", tolerance.status().message()));
-    }
-    tolerances[metric] = *tolerance;
+  const auto node = owner.find("tolerances");
+  if (!node) return tolerances;
+  for (const DocumentNode& each : node->members("metrics and amounts")) {
+    check_metric(each);
+    const absl::StatusOr<Tolerance> tolerance = parse_tolerance(each.key(), text_of(each));
+    if (!tolerance.ok()) each.refuse(tolerance.status().message());
+    tolerances[each.key()] = *tolerance;
   }
   return tolerances;
 }
 
 // Options of the launcher whose place is taken by `clusters`, or that run the program several
 // times.
-void check_options(const YAML::Node& node, const std::vector<std::string>& options) {
+void check_options(const DocumentNode& node, const std::vector<std::string>& options) {
   for (const std::string& word : options) {
     const std::string name = word.substr(0, word.find('='));
-    if (name == "--simulate") refuse(node, "options: --simulate is what clusters are for");
+    if (name == "--simulate") node.refuse("--simulate is what clusters are for");
     for (const char* several : {"--seeds", "--sweep", "--fit"}) {
-      if (name == several)
-        refuse(node, absl::StrCat("options: ", name, " runs the program several times"));
+      if (name == several) node.refuse(absl::StrCat(name, " runs the program several times"));
     }
   }
 }
 
-Workload workload_of(const YAML::Node& node, const Tolerances& common) {
-  check_keys(node, "a workload", {"name", "program", "options", "clusters", "tolerances"});
+Workload workload_of(const DocumentNode& node, const Tolerances& common) {
+  node.check_keys({"name", "program", "options", "clusters", "tolerances"});
   Workload workload;
-  for (const char* key : {"name", "program", "clusters"}) {
-    if (!node[key].IsDefined()) refuse(node, absl::StrCat("a workload has no \"", key, "\""));
-  }
-  workload.name = text_of(node["name"], "name");
+  workload.name = text_of(node.at("name"));
   if (!accelerate::internal::is_plain_file_name(workload.name)) {
-    refuse(node["name"],
-           absl::StrCat("name: \"", workload.name, "\" cannot be the name of a file"));
+    node.at("name").refuse(absl::StrCat("\"", workload.name, "\" cannot be the name of a file"));
   }
-  workload.program = words_of(node["program"], "program");
-  if (workload.program.empty()) refuse(node["program"], "program: expected a program");
-  if (node["options"].IsDefined()) workload.options = words_of(node["options"], "options");
-  check_options(node["options"], workload.options);
-  const YAML::Node clusters = node["clusters"];
-  workload.clusters = clusters.IsSequence() ? texts_of(clusters, "clusters")
-                                            : std::vector{text_of(clusters, "clusters")};
-  if (workload.clusters.empty()) refuse(clusters, "clusters: expected at least one");
+  workload.program = words_of(node.at("program"));
+  if (workload.program.empty()) node.at("program").fail("a program");
+  if (const auto options = node.find("options")) {
+    workload.options = words_of(*options);
+    check_options(*options, workload.options);
+  }
+  const DocumentNode clusters = node.at("clusters");
+  workload.clusters =
+      clusters.value().is_array() ? texts_of(clusters) : std::vector{text_of(clusters)};
+  if (workload.clusters.empty()) clusters.fail("at least one cluster");
   std::set<std::string> seen;
   for (const std::string& cluster : workload.clusters) {
     const auto spec = simulator::ClusterSpec::parse(cluster);
-    if (!spec.ok()) refuse(clusters, std::string(spec.status().message()));
+    if (!spec.ok()) clusters.refuse(spec.status().message());
     if (!spec->device) {
-      refuse(clusters, absl::StrCat("clusters: \"", cluster,
-                                    "\" names no device, so nothing takes "
-                                    "time; name one, as in \"",
-                                    cluster, ":h100\""));
+      clusters.refuse(absl::StrCat("\"", cluster,
+                                   "\" names no device, so nothing takes time; name one, as in \"",
+                                   cluster, ":h100\""));
     }
-    if (!seen.insert(cluster).second)
-      refuse(clusters, absl::StrCat("clusters: \"", cluster, "\" occurs twice"));
+    if (!seen.insert(cluster).second) {
+      clusters.refuse(absl::StrCat("\"", cluster, "\" occurs twice"));
+    }
   }
-  workload.tolerances = tolerances_of(node["tolerances"]);
+  workload.tolerances = tolerances_of(node);
   workload.tolerances.insert(common.begin(), common.end());
   return workload;
 }
 
-Workloads workloads_of(const YAML::Node& root, const std::string& path) {
-  check_keys(root, "the file", {"baselines", "tolerances", "workloads"});
+Workloads workloads_of(const DocumentNode& root, const std::string& path) {
+  root.check_keys({"baselines", "tolerances", "workloads"});
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  const std::string baselines =
-      root["baselines"].IsDefined() ? text_of(root["baselines"], "baselines") : "perf";
-  Workloads workloads{.path = path, .baselines = (folder / baselines).string(), .list = {}};
-  const Tolerances common = tolerances_of(root["tolerances"]);
-  const YAML::Node list = root["workloads"];
-  if (!list.IsDefined() || !list.IsSequence() || list.size() == 0) {
-    refuse(root, "workloads: expected a list with at least one");
-  }
+  const auto baselines = root.find("baselines");
+  Workloads workloads{.path = path,
+                      .baselines = (folder / (baselines ? text_of(*baselines) : "perf")).string(),
+                      .list = {}};
+  const Tolerances common = tolerances_of(root);
+  constexpr char kExpected[] = "a list with at least one workload";
+  const DocumentNode list = root.at("workloads", kExpected);
   std::set<std::string> names;
-  for (const YAML::Node& each : list) {
+  for (const DocumentNode& each : list.items(kExpected)) {
     workloads.list.push_back(workload_of(each, common));
-    if (!names.insert(workloads.list.back().name).second) {
-      refuse(each, absl::StrCat("two workloads are called \"", workloads.list.back().name, "\""));
+    const std::string& name = workloads.list.back().name;
+    if (!names.insert(name).second) {
+      each.refuse(absl::StrCat("two workloads are called \"", name, "\""));
     }
   }
+  if (names.empty()) list.fail(kExpected);
   return workloads;
-}
-
-absl::Status error_at(const std::string& path, const YAML::Mark& mark, absl::string_view message) {
-  if (mark.is_null()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", message));
-  return absl::InvalidArgumentError(absl::StrCat(path, ":", mark.line + 1, ": ", message));
 }
 
 }  // namespace
@@ -269,19 +232,10 @@ absl::StatusOr<Workloads> load_workloads(const std::string& path) {
 }
 
 absl::StatusOr<Workloads> parse_workloads(const std::string& text, const std::string& path) {
-  try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() > 1) {
-      refuse(documents[1],
-             "the file has a second document, and one is read: is there a line --- "
-             "too many?");
-    }
-    return workloads_of(documents.empty() ? YAML::Node() : documents[0], path);
-  } catch (const Problem& problem) {
-    return error_at(path, problem.mark, problem.message);
-  } catch (const YAML::Exception& error) {
-    return error_at(path, error.mark, error.msg);
-  }
+  return as_status(absl::StatusCode::kInvalidArgument, [&]() -> absl::StatusOr<Workloads> {
+    const Document document = Document::yaml(text, {.name = path, .words_are_texts = true});
+    return workloads_of(document.root(), path);
+  });
 }
 
 }  // namespace accelerate::launcher::perf

@@ -60,12 +60,14 @@ TEST(Workloads, SayWhatIsWrongAndWhere) {
   for (const Case& c : {
            Case{"", "perf.yaml"},
            Case{"workloads: []", "expected a list with at least one"},
-           Case{"baseline: x\nworkloads: []",
-                "unknown key \"baseline\": did you mean \"baselines\""},
+           Case{
+               "baseline: x\nworkloads: []",
+               "perf.yaml: expected a key (did you mean \"baselines\"?) at \"/baseline\" (line 1)"},
            Case{"workloads:\n  - name: a\n    program: b",
-                "perf.yaml:2: a workload has no \"clusters\""},
-           Case{"workloads:\n  - name: a/b\n    program: b\n    clusters: 1x1:h100",
-                "perf.yaml:2: name: \"a/b\" cannot be the name of a file"},
+                "perf.yaml: expected a value at \"/workloads/0/clusters\" (line 2)"},
+           Case{
+               "workloads:\n  - name: a/b\n    program: b\n    clusters: 1x1:h100",
+               "perf.yaml: \"a/b\" cannot be the name of a file at \"/workloads/0/name\" (line 2)"},
            Case{"workloads: [{name: a, program: 'b \"c', clusters: 1x1:h100}]",
                 "a quote \" has no end"},
            Case{"workloads: [{name: a, program: b, clusters: 2x4}]",
@@ -77,7 +79,7 @@ TEST(Workloads, SayWhatIsWrongAndWhere) {
                 " {name: a, program: c, clusters: 1x1:h100}]",
                 "two workloads are called \"a\""},
            Case{"tolerances: {time: -1}\nworkloads: []",
-                "tolerances: time: expected a share, as in \"1 %\", or a time"},
+                "expected a share, as in \"1 %\", or a time"},
            Case{"tolerances: {time/stepp: 1 %}\nworkloads: []",
                 "there is no metric \"time/stepp\" among time/step, time/first_step, "},
            Case{"tolerances: {time/stepp: 1 %}\nworkloads: []", "; did you mean time/step?"},
@@ -85,11 +87,11 @@ TEST(Workloads, SayWhatIsWrongAndWhere) {
                 "there are no metrics \"tiem\": did you mean \"time\""},
            Case{"workloads: [{name: a, program: b, clusters: 1x1:h100,"
                 " options: --simulate=2x4:h100}]",
-                "options: --simulate is what clusters are for"},
+                "--simulate is what clusters are for at \"/workloads/0/options\""},
            Case{"workloads: [{name: a, program: b, clusters: 1x1:h100, options: [--seeds, 0:5]}]",
-                "options: --seeds runs the program several times"},
+                "--seeds runs the program several times"},
            Case{"workloads: [{name: a, program: b, clusters: 1x1:h100}]\n---\nworkloads: []",
-                "perf.yaml:3: the file has a second document"},
+                "perf.yaml:3:1: a second document begins"},
            Case{"workloads: [", "perf.yaml"},
        }) {
     EXPECT_THAT(error_of(c.text), HasSubstr(c.expected)) << c.text;

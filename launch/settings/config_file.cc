@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <set>
+#include <regex>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -14,18 +14,33 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/enums.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
+#include "accelerate/base/yaml_reader.h"
 #include "launch/process/process_plan.h"
 #include "launch/process/replace_file.h"
 #include "launch/settings/schema.h"
-#include "launch/settings/yaml_reader.h"
 
 namespace accelerate::launcher::settings {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// Whether a reader of YAML 1.1 or 1.2 takes a plain word for something else than a text.
+bool is_yaml_keyword(const std::string& word) {
+  // Dates, numbers of YAML 1.2, and numbers to the base of 60.
+  static const std::regex kOtherWords(
+      "[0-9]{4}-[0-9][-0-9Tt:. Z+]*|"
+      "[-+]?([.][0-9]+|[0-9]+([.][0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+|"
+      "[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+([.][0-9_]*)?");
+  const absl::string_view kWords[] = {"y", "Y", "n", "N", "=", "<<"};
+  return !internal::yaml_word(word).is_string() || absl::c_linear_search(kWords, word) ||
+         std::regex_match(word, kOtherWords);
+}
 
 std::string to_yaml(const Json& map) {
   if (map.empty()) return "";
@@ -233,42 +248,6 @@ class Checker {
   ConfigFile config_;
 };
 
-absl::Status read_json(const std::string& text, ConfigFile& file) {
-  const std::string& path = file.path;
-  std::vector<std::set<std::string>> open_objects;  // the keys of each
-  const auto watch = [&](int, Json::parse_event_t event, const Json& parsed) {
-    if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
-    if (event == Json::parse_event_t::object_end) open_objects.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const std::string key = parsed.get<std::string>();
-      if (!open_objects.back().insert(key).second) {
-        file.notes.push_back(note_on_repeated_key(path, key));
-      }
-    }
-    return true;
-  };
-  try {
-    file.values = Json::parse(text, watch);
-  } catch (const Json::parse_error& error) {
-    const size_t end = std::min<size_t>(error.byte, text.size());
-    const size_t line = 1 + std::count(text.begin(), text.begin() + end, '\n');
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ":", line, ": is not JSON: ", absl::string_view(error.what())));
-  } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", absl::string_view(error.what())));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status take_yaml(const std::string& text, ConfigFile& file) {
-  absl::StatusOr<YamlText> yaml = read_yaml(text, file.path);
-  if (!yaml.ok()) return yaml.status();
-  file.values = std::move(yaml->value);
-  file.lines = std::move(yaml->lines);
-  file.notes = std::move(yaml->notes);
-  return absl::OkStatus();
-}
-
 // Neither nulls nor empty maps; of a simulated cluster nothing that it does not have.
 Json written_fields(const ConfigFile& config) {
   Json fields = all_fields(config);
@@ -354,11 +333,17 @@ absl::StatusOr<ConfigFile> load_config_file(const std::string& path) {
 absl::StatusOr<ConfigFile> parse_config(const std::string& text, ConfigFormat format,
                                         const std::string& path) {
   if (!is_utf8(text)) return absl::InvalidArgumentError(absl::StrCat(path, ": is not UTF-8"));
-  ConfigFile file = {.path = path};
-  const absl::Status read =
-      format == ConfigFormat::kJson ? read_json(text, file) : take_yaml(text, file);
-  if (!read.ok()) return read;
-  return Checker(file).check();
+  return as_status(absl::StatusCode::kInvalidArgument, [&]() -> absl::StatusOr<ConfigFile> {
+    const auto read = format == ConfigFormat::kJson ? &Document::json : &Document::yaml;
+    // The last of two equal keys counts, as PyYAML and Python's json have it.
+    const Document document = read(text, {.name = path, .last_key_counts = true});
+    ConfigFile file = {.path = path, .values = document.value(), .notes = document.notes()};
+    for (const auto& [pointer, line] : document.lines()) {
+      const std::string key = absl::StrReplaceAll(pointer.substr(1), {{"/", "."}});
+      file.lines[absl::StrReplaceAll(key, {{"~1", "/"}, {"~0", "~"}})] = line;
+    }
+    return Checker(file).check();
+  });
 }
 
 nlohmann::ordered_json all_fields(const ConfigFile& config) {

@@ -3,9 +3,9 @@
 ///
 /// What is read is checked against the schema and brought to its present form; nothing is lost or
 /// made up but the defaults that HF Accelerate writes as well. YAML is read as HF Accelerate reads
-/// it (yaml_reader.h), and written so that either version of YAML reads it back. Errors: one line
-/// that names the file, and the line in it where there is one. NotFound for a file
-///         that is not there, InvalidArgument for what is in it.
+/// it (accelerate/base/document.h), and written so that either version of YAML reads it back.
+/// Errors:  one line that names the file, and the line in the file if there is one. NotFound where
+///          there is not a file, InvalidArgument for a wrong one.
 /// Threads: any.
 /// Mirrors: accelerate commands/config/config_args.py, config_utils.py and default.py.
 #pragma once

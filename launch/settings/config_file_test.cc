@@ -98,7 +98,7 @@ TEST(ConfigFileTest, TheLastOfTwoEqualKeysCounts) {
           "debug": false})",
       ConfigFormat::kJson);
   EXPECT_EQ(json.values["debug"], false);
-  EXPECT_THAT(json.notes, ElementsAre("c.yaml: the key debug occurs twice; the last one counts"));
+  EXPECT_THAT(json.notes, ElementsAre("c.yaml:2: the key debug occurs twice; the last one counts"));
   const ConfigFile yaml = parsed(
       "debug: true\ndistributed_type: FSDP\nfsdp_config: {version: 1, version: 2}\ndebug: no\n");
   EXPECT_EQ(yaml.values["debug"], false);
@@ -208,7 +208,8 @@ TEST(ConfigFileTest, NamesUnknownKeysWithLineAndNearestMatch) {
 TEST(ConfigFileTest, NamesFileLineAndColumnOfBadYaml) {
   EXPECT_THAT(error_of("a: [unclosed\n"), HasSubstr("c.yaml:2:1: "));
   EXPECT_THAT(error_of("? [a]\n: 1\n"), HasSubstr("c.yaml:1:3: a key is not a plain word"));
-  EXPECT_THAT(error_of("{\"a\": \n, 1}", ConfigFormat::kJson), HasSubstr("c.yaml:2: is not JSON"));
+  EXPECT_THAT(error_of("{\"a\": \n, 1}", ConfigFormat::kJson),
+              HasSubstr("c.yaml: it is not JSON: parse error at line 2"));
 }
 
 TEST(ConfigFileTest, RefusesWhatMakesNoSense) {

@@ -4,15 +4,17 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/base/message_text.h"
-#include "nlohmann/json.hpp"
+#include "accelerate/base/document.h"
+#include "accelerate/base/status.h"
 #include "simulator/hardware/choice_names.h"
 #include "simulator/hardware/kernel_table_text.h"
 #include "simulator/hardware/kernel_time.h"
@@ -20,256 +22,167 @@
 namespace accelerate::simulator {
 namespace {
 
-using Json = nlohmann::json;
 using Stage = KernelTable::Attention::Stage;
 
 constexpr char kSchema[] = "kernel-table/1";
 constexpr double kUs = 1e3;
 constexpr double kTera = 1e12;
 constexpr double kGiga = 1e9;
-// By Stage.
-constexpr const char* kStages[] = {"forward", "backward", "both"};
 
-// Reads a document. After the first error every reader returns at once; `status_` then says what
-// was expected at which JSON pointer.
+// By Stage.
+const std::vector<std::string>& stage_names() {
+  static const auto* names = new std::vector<std::string>{"forward", "backward", "both"};
+  return *names;
+}
+
+// Reads a document.
 class Reader {
  public:
-  absl::StatusOr<KernelTable> read(absl::string_view text) {
-    Json root;
-    try {
-      root = Json::parse(text);
-    } catch (const Json::out_of_range& error) {  // a number beyond every double
-      return absl::InvalidArgumentError(
-          absl::StrCat("bad table of kernels: expected smaller numbers: ", error.what()));
-    } catch (const Json::parse_error& error) {
-      const absl::string_view before = text.substr(0, error.byte);
-      return absl::InvalidArgumentError(
-          absl::StrCat("bad table of kernels: expected JSON in line ",
-                       1 + std::count(before.begin(), before.end(), '\n'), ": ", error.what()));
+  KernelTable read(const DocumentNode& root) {
+    if (root.at("schema").text() != kSchema) {
+      root.at("schema").fail(absl::StrCat("\"", kSchema, "\""));
     }
-    read_root(root);
-    if (!status_.ok()) return status_;
+    table_.device = root.at("device").text();
+    table_.multiprocessors = static_cast<int>(number(root.at("multiprocessors"), 1e6));
+    read_peaks(root.at("peak"));
+    for (const DocumentNode& source : root.at("sources").members()) {
+      table_.sources.push_back(
+          {source.key(), absl::StrCat(source.at("name").text(), ", ", source.at("date").text(),
+                                      ", ", source.at("url").text())});
+    }
+    read_products(root.at("matmul"));
+    read_memory(root.at("memory"));
+    read_host(root.at("host"));
+    read_attention(root.at("attention"));
     derive(table_);
     return std::move(table_);
   }
 
  private:
-  void fail(absl::string_view at, absl::string_view expected) {
-    if (!status_.ok()) return;
-    status_ = absl::InvalidArgumentError(
-        absl::StrCat("bad table of kernels: expected ", expected, " at \"", at, "\""));
+  static double number(const DocumentNode& value, double largest) {
+    return value.number(absl::StrCat("a number above zero and at most ", largest),
+                        std::numeric_limits<double>::denorm_min(), largest);
   }
 
-  // The member `key`, which exists; null after an error.
-  const Json* member(const Json& object, const std::string& at, const char* key) {
-    if (!status_.ok()) return nullptr;
-    const auto found = object.is_object() ? object.find(key) : object.end();
-    if (!object.is_object() || found == object.end()) {
-      fail(absl::StrCat(at, "/", key), "a value");
-      return nullptr;
-    }
-    return &*found;
+  static bool is_estimate(const DocumentNode& object) {
+    const std::optional<DocumentNode> flag = object.find("estimate");
+    return flag && flag->boolean();
   }
 
-  double number(const Json& value, const std::string& at, double largest) {
-    if (value.is_number() && value.get<double>() > 0 && value.get<double>() <= largest) {
-      return value.get<double>();
-    }
-    fail(at, absl::StrCat("a number above zero and at most ", largest));
-    return 1;
-  }
-
-  double number(const Json& object, const std::string& at, const char* key, double largest) {
-    const Json* value = member(object, at, key);
-    return value == nullptr ? 1 : number(*value, absl::StrCat(at, "/", key), largest);
-  }
-
-  std::string text(const Json& object, const std::string& at, const char* key) {
-    const Json* value = member(object, at, key);
-    if (value != nullptr && value->is_string()) return value->get<std::string>();
-    fail(absl::StrCat(at, "/", key), "text");
-    return "";
-  }
-
-  bool flag(const Json& object, const std::string& at, const char* key) {
-    const auto found = object.find(key);
-    if (found == object.end()) return false;
-    if (found->is_boolean()) return found->get<bool>();
-    fail(absl::StrCat(at, "/", key), "true or false");
-    return false;
-  }
-
-  int source(const Json& object, const std::string& at) {
-    const std::string key = text(object, at, "source");
-    const auto found = std::ranges::find(table_.sources, key, &KernelTable::Source::key);
-    if (found != table_.sources.end()) return static_cast<int>(found - table_.sources.begin());
+  int source(const DocumentNode& object) {
     std::vector<std::string> keys;
     for (const KernelTable::Source& each : table_.sources) keys.push_back(each.key);
-    fail(absl::StrCat(at, "/source"),
-         absl::StrCat("a key of /sources (", suggestion(key, keys), ")"));
-    return -1;
+    return static_cast<int>(object.at("source").choice("a key of /sources", keys));
   }
 
-  MathType type(const Json& object, const std::string& at) {
-    const std::string name = text(object, at, "type");
-    if (const auto found = internal::choice_of<MathType>(name)) return *found;
-    fail(absl::StrCat(at, "/type"), suggestion(name, internal::choice_names<MathType>()));
-    return MathType::kFp32;
+  static MathType type(const DocumentNode& object) {
+    return static_cast<MathType>(
+        object.at("type").choice("a type", internal::choice_names<MathType>()));
   }
 
   // {"share": .., "source": ..} or {"us": .., "source": ..}, both perhaps with "estimate".
-  KernelTable::Figure figure(const Json& object, const std::string& at, const char* key,
-                             const char* unit, double scale, double largest) {
-    const Json* value = member(object, at, key);
-    const std::string inside = absl::StrCat(at, "/", key);
-    if (value == nullptr) return {};
-    return {.value = scale * number(*value, inside, unit, largest),
-            .source = source(*value, inside),
-            .estimate = status_.ok() && flag(*value, inside, "estimate")};
+  KernelTable::Figure figure(const DocumentNode& object, const char* key, const char* unit,
+                             double scale, double largest) {
+    const DocumentNode value = object.at(key);
+    return {.value = scale * number(value.at(unit), largest),
+            .source = source(value),
+            .estimate = is_estimate(value)};
+  }
+  KernelTable::Figure share(const DocumentNode& object, const char* key) {
+    return figure(object, key, "share", 1, 1);
+  }
+  KernelTable::Figure time(const DocumentNode& object, const char* key) {
+    return figure(object, key, "us", kUs, 1e6);
   }
 
-  // Calls take(row, pointer) for the rows of {"columns": [...], "values": [[...], ...]}.
+  // Calls take(row) for the rows of {"columns": [...], "values": [[...], ...]}.
   template <typename Take>
-  void rows(const Json& object, const std::string& at, const std::vector<std::string>& columns,
-            Take&& take) {
-    const Json* names = member(object, at, "columns");
-    if (names != nullptr && *names != Json(columns)) {
-      return fail(absl::StrCat(at, "/columns"), absl::StrJoin(columns, ", "));
+  static void rows(const DocumentNode& object, const std::vector<std::string>& columns,
+                   Take&& take) {
+    const DocumentNode names = object.at("columns");
+    if (names.value() != Document::Json(columns)) {
+      names.fail(absl::StrJoin(columns, ", "));
     }
-    const Json* values = member(object, at, "values");
-    if (values == nullptr) return;
-    for (size_t i = 0; i < values->size() && status_.ok(); ++i) {
-      const std::string inside = absl::StrCat(at, "/values/", i);
-      const Json& value = (*values)[i];
-      if (!value.is_array() || value.size() != columns.size()) {
-        return fail(inside, absl::StrCat(columns.size(), " numbers"));
-      }
+    for (const DocumentNode& line : object.at("values").items()) {
+      const std::string expected = absl::StrCat(columns.size(), " numbers");
+      const std::vector<DocumentNode> values = line.items(expected);
+      if (values.size() != columns.size()) line.fail(expected);
       std::vector<double> row;
-      for (size_t j = 0; j < columns.size(); ++j) {
-        const bool may_be_zero = columns[j] == "causal";
-        const std::string place = absl::StrCat(inside, "/", j);
-        row.push_back(may_be_zero && value[j] == 0 ? 0 : number(value[j], place, 1e12));
+      for (size_t i = 0; i < columns.size(); ++i) {
+        const bool may_be_zero = columns[i] == "causal";
+        row.push_back(may_be_zero && values[i].value() == 0 ? 0 : number(values[i], 1e12));
       }
-      if (status_.ok()) take(row);
+      take(row);
     }
   }
 
-  void read_root(const Json& root) {
-    if (text(root, "", "schema") != kSchema) {
-      return fail("/schema", absl::StrCat("\"", kSchema, "\""));
-    }
-    table_.device = text(root, "", "device");
-    table_.multiprocessors = static_cast<int>(number(root, "", "multiprocessors", 1e6));
-    read_peaks(root);
-    read_sources(root);
-    read_products(root);
-    read_memory(root);
-    read_host(root);
-    read_attention(root);
-  }
-
-  void read_peaks(const Json& root) {
-    const Json* peak = member(root, "", "peak");
-    if (peak == nullptr) return;
+  void read_peaks(const DocumentNode& peak) {
     DeviceModel& device = table_.measured;
     device.name = table_.device;
     device.kernel_ns_min = 1;
     device.launch_ns = internal::kLaunchNs;
-    device.memory_bytes_per_second = kGiga * number(*peak, "/peak", "memory_gb_s", 1e9);
+    device.memory_bytes_per_second = kGiga * number(peak.at("memory_gb_s"), 1e9);
     // Nothing is measured in other formats.
-    const double half = kTera * number(*peak, "/peak", "fp16_tflops", 1e9);
-    device.flops_per_second.fill(half);
+    device.flops_per_second.fill(kTera * number(peak.at("fp16_tflops"), 1e9));
     device.flops_per_second[static_cast<size_t>(MathType::kFp8)] =
-        kTera * number(*peak, "/peak", "fp8_tflops", 1e9);
+        kTera * number(peak.at("fp8_tflops"), 1e9);
   }
 
-  void read_sources(const Json& root) {
-    const Json* sources = member(root, "", "sources");
-    if (sources == nullptr) return;
-    for (const auto& [key, value] : sources->items()) {
-      const std::string at = absl::StrCat("/sources/", key);
-      std::string line = absl::StrCat(text(value, at, "name"), ", ", text(value, at, "date"), ", ",
-                                      text(value, at, "url"));
-      if (!status_.ok()) return;
-      table_.sources.push_back({key, std::move(line)});
-    }
-  }
-
-  void read_products(const Json& root) {
-    const std::string at = "/matmul";
-    const Json* matmul = member(root, "", "matmul");
-    const Json* plateau = matmul == nullptr ? nullptr : member(*matmul, at, "plateau");
-    if (plateau == nullptr) return;
+  void read_products(const DocumentNode& matmul) {
+    const DocumentNode plateau = matmul.at("plateau");
     for (size_t i = 0; i < kNumMathTypes; ++i) {
-      table_.plateau[i] = figure(*plateau, "/matmul/plateau",
-                                 internal::choice_names<MathType>()[i].c_str(), "share", 1, 1);
+      table_.plateau[i] = share(plateau, internal::choice_names<MathType>()[i].c_str());
     }
-    table_.product_ramp_ns = figure(*matmul, at, "ramp", "us", kUs, 1e6);
-    table_.unaligned = figure(*matmul, at, "unaligned", "share", 1, 1);
-    if (const Json* tiles = member(*matmul, at, "tiles")) {
-      rows(*tiles, "/matmul/tiles", {"m", "n", "share"}, [this](const std::vector<double>& row) {
-        if (row[2] > 1) fail("/matmul/tiles/values", "shares of at most 1");
-        table_.tiles.push_back(
-            {static_cast<int64_t>(row[0]), static_cast<int64_t>(row[1]), row[2]});
-      });
-      if (table_.tiles.empty()) fail("/matmul/tiles/values", "a tile");
-    }
-    each_group(*matmul, at, [this](const Json& group, const std::string& inside) {
+    table_.product_ramp_ns = time(matmul, "ramp");
+    table_.unaligned = share(matmul, "unaligned");
+    const DocumentNode tiles = matmul.at("tiles");
+    rows(tiles, {"m", "n", "share"}, [&](const std::vector<double>& row) {
+      if (row[2] > 1) tiles.fail_at("values", "shares of at most 1");
+      table_.tiles.push_back({static_cast<int64_t>(row[0]), static_cast<int64_t>(row[1]), row[2]});
+    });
+    if (table_.tiles.empty()) tiles.fail_at("values", "a tile");
+    for (const DocumentNode& group : matmul.at("measured").items()) {
       KernelTable::Product product;
-      product.type = type(group, inside);
-      product.source = source(group, inside);
-      product.estimate = status_.ok() && flag(group, inside, "estimate");
-      rows(group, inside, {"m", "n", "k", "us"}, [&](const std::vector<double>& row) {
+      product.type = type(group);
+      product.source = source(group);
+      product.estimate = is_estimate(group);
+      rows(group, {"m", "n", "k", "us"}, [&](const std::vector<double>& row) {
         product.m = static_cast<int64_t>(row[0]);
         product.n = static_cast<int64_t>(row[1]);
         product.k = static_cast<int64_t>(row[2]);
         product.ns = row[3] * kUs;
         table_.products.push_back(product);
       });
-    });
+    }
   }
 
-  void read_memory(const Json& root) {
-    const Json* memory = member(root, "", "memory");
-    if (memory == nullptr) return;
-    table_.read = figure(*memory, "/memory", "read", "share", 1, 1);
-    table_.copy = figure(*memory, "/memory", "copy", "share", 1, 1);
-    table_.add = figure(*memory, "/memory", "add", "share", 1, 1);
-    table_.memory_ramp_ns = figure(*memory, "/memory", "ramp", "us", kUs, 1e6);
+  void read_memory(const DocumentNode& memory) {
+    table_.read = share(memory, "read");
+    table_.copy = share(memory, "copy");
+    table_.add = share(memory, "add");
+    table_.memory_ramp_ns = time(memory, "ramp");
   }
 
-  void read_host(const Json& root) {
-    const std::string at = "/host";
-    const Json* host = member(root, "", "host");
-    if (host == nullptr) return;
-    const auto us = [&](const char* key) { return figure(*host, at, key, "us", kUs, 1e6); };
-    table_.host = {.view_ns = us("view"),
-                   .kernel_ns = us("kernel"),
-                   .record_ns = us("record"),
-                   .node_ns = us("node"),
-                   .product_ns = us("product"),
-                   .tensor_ns = us("tensor"),
-                   .collective_ns = us("collective")};
-    table_.pinned = figure(*host, at, "pinned", "share", 1, 1);
-    table_.pageable = figure(*host, at, "pageable", "share", 1, 1);
+  void read_host(const DocumentNode& host) {
+    table_.host = {.view_ns = time(host, "view"),
+                   .kernel_ns = time(host, "kernel"),
+                   .record_ns = time(host, "record"),
+                   .node_ns = time(host, "node"),
+                   .product_ns = time(host, "product"),
+                   .tensor_ns = time(host, "tensor"),
+                   .collective_ns = time(host, "collective")};
+    table_.pinned = share(host, "pinned");
+    table_.pageable = share(host, "pageable");
   }
 
-  void read_attention(const Json& root) {
-    const Json* attention = member(root, "", "attention");
-    if (attention == nullptr) return;
-    each_group(*attention, "/attention", [this](const Json& group, const std::string& inside) {
+  void read_attention(const DocumentNode& attention) {
+    for (const DocumentNode& group : attention.at("measured").items()) {
       KernelTable::Attention line;
-      line.type = type(group, inside);
-      line.source = source(group, inside);
-      line.estimate = status_.ok() && flag(group, inside, "estimate");
-      const std::string stage = text(group, inside, "stage");
-      const auto found = std::ranges::find(kStages, stage);
-      if (found == std::end(kStages)) {
-        return fail(absl::StrCat(inside, "/stage"),
-                    absl::StrCat("one of ", absl::StrJoin(kStages, ", ")));
-      }
-      line.stage = static_cast<Stage>(found - std::begin(kStages));
-      rows(group, inside, {"head_dim", "causal", "length", "batch", "heads", "us"},
+      line.type = type(group);
+      line.source = source(group);
+      line.estimate = is_estimate(group);
+      line.stage = static_cast<Stage>(group.at("stage").choice("a stage", stage_names()));
+      rows(group, {"head_dim", "causal", "length", "batch", "heads", "us"},
            [&](const std::vector<double>& row) {
              line.head_dim = static_cast<int64_t>(row[0]);
              line.causal = row[1] != 0;
@@ -279,28 +192,18 @@ class Reader {
              line.ns = row[5] * kUs;
              table_.attention.push_back(line);
            });
-    });
+    }
     for (const Stage stage : {Stage::kForward, Stage::kBackward}) {
       const auto serves = [stage](const KernelTable::Attention& line) {
         return line.stage == stage || line.stage == Stage::kBoth;
       };
       if (std::ranges::any_of(table_.attention, serves)) continue;
-      fail("/attention/measured",
-           absl::StrCat("a line of stage ", kStages[static_cast<size_t>(stage)], " or both"));
+      attention.fail_at(
+          "measured",
+          absl::StrCat("a line of stage ", stage_names()[static_cast<size_t>(stage)], " or both"));
     }
   }
 
-  // Calls take(group, pointer) for each group in "measured".
-  template <typename Take>
-  void each_group(const Json& object, const std::string& at, Take&& take) {
-    const Json* groups = member(object, at, "measured");
-    if (groups == nullptr) return;
-    for (size_t i = 0; i < groups->size() && status_.ok(); ++i) {
-      take((*groups)[i], absl::StrCat(at, "/measured/", i));
-    }
-  }
-
-  absl::Status status_;
   KernelTable table_;
 };
 
@@ -381,7 +284,10 @@ void derive(KernelTable& table) {
 }
 
 absl::StatusOr<KernelTable> parse_kernel_table(absl::string_view json) {
-  return Reader().read(json);
+  return as_status(absl::StatusCode::kInvalidArgument, [&]() -> absl::StatusOr<KernelTable> {
+    const Document document = Document::json(json, {.name = "bad table of kernels"});
+    return Reader().read(document.root());
+  });
 }
 
 const KernelTable* find_kernel_table(absl::string_view device) {

@@ -14,8 +14,8 @@
 
 namespace accelerate::simulator {
 
-/// Reads a table. Errors: InvalidArgument that names the place as a JSON pointer, or the line of
-/// what is not JSON.
+/// Reads a table. Errors: InvalidArgument that names the place as a JSON pointer with its line, or
+/// the line of what is not JSON.
 absl::StatusOr<KernelTable> parse_kernel_table(absl::string_view json);
 
 /// Derives what lookups need from products and attention, after a change to them.

@@ -459,7 +459,7 @@ TEST(KernelTable, RefusesWhatItCannotUse) {
            Case{"\"stage\": \"both\"", "\"stage\": \"forward\"",
                 "a line of stage backward or both"},
            Case{"\"stage\": \"both\"", "\"stage\": \"back\"", "at \"/attention/measured/0/stage\""},
-           Case{"{", "[", "expected JSON in line 2"},
+           Case{"{", "[", "it is not JSON: parse error at line 2"},
        }) {
     const std::string text = absl::StrReplaceAll(kKernelsH100, {{c.old_text, c.new_text}});
     const auto table = parse_kernel_table(text);

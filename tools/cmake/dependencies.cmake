@@ -71,7 +71,7 @@ endfunction()
 accelerate_header_only(accelerate_json nlohmann/json.hpp TRUE nlohmann_json::nlohmann_json)
 accelerate_header_only(accelerate_cli11 CLI/CLI.hpp FALSE CLI11::CLI11)
 
-# ---- yaml-cpp: for the launcher.
+# ---- yaml-cpp: for the reader of documents.
 if(NOT TARGET yaml-cpp::yaml-cpp)
   find_package(yaml-cpp CONFIG QUIET)
 endif()

@@ -177,7 +177,7 @@ target_compile_options(accelerate_public INTERFACE ${torch_flags})
 
 accelerate_library(accelerate "${built_accelerate}" ${library_sources})
 target_link_libraries(accelerate PUBLIC "$<BUILD_INTERFACE:accelerate_public>"
-  PRIVATE accelerate_backends accelerate_hwloc ${CMAKE_DL_LIBS})
+  PRIVATE accelerate_backends accelerate_hwloc accelerate_yaml ${CMAKE_DL_LIBS})
 add_library(Accelerate::accelerate ALIAS accelerate)
 # at::RecordFunction has a member more where NDEBUG is not defined, and LibTorch is built with it.
 file(GLOB with_record_function accelerate/profiling/*.cc)
@@ -231,7 +231,7 @@ if(with_trackers)
   accelerate_library(accelerate_trackers_library "${built_trackers}" ${tracker_sources})
   target_include_directories(accelerate_trackers_library PRIVATE "${PROJECT_BINARY_DIR}/messages")
   target_link_libraries(accelerate_trackers_library
-    PRIVATE CURL::libcurl PNG::PNG SQLite::SQLite3 ZLIB::ZLIB ${Protobuf_LIBRARIES} accelerate_yaml)
+    PRIVATE CURL::libcurl PNG::PNG SQLite::SQLite3 ZLIB::ZLIB ${Protobuf_LIBRARIES})
   # LibTorch's package gives the name protobuf::libprotobuf to nothing.
   target_include_directories(accelerate_trackers_library SYSTEM PRIVATE ${Protobuf_INCLUDE_DIRS})
   accelerate_registering_library(trackers)

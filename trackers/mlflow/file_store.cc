@@ -9,11 +9,11 @@
 #include <string>
 #include <utility>
 
-#include <yaml-cpp/yaml.h>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/base/status.h"
@@ -59,19 +59,20 @@ std::string file_uri(const std::string& path) {
   return absl::StrCat("file://", url_escape_path(path));
 }
 
-// A file's entries; none if the file is not valid YAML.
-YAML::Node read_yaml(FileSystem& files, const std::string& path) {
+// A file's entries as texts; none if the file is not valid YAML.
+nlohmann::ordered_json read_yaml(FileSystem& files, const std::string& path) {
+  const std::string text = check(read_file(files, path));
   try {
-    YAML::Node node = YAML::Load(check(read_file(files, path)));
-    return node.IsMap() ? node : YAML::Node(YAML::NodeType::Map);
-  } catch (const YAML::Exception&) {
-    return YAML::Node(YAML::NodeType::Map);
+    return Document::yaml(text, {.last_key_counts = true, .words_are_texts = true}).value();
+  } catch (const DocumentError&) {
+    return nullptr;
   }
 }
 
-std::string text_at(const YAML::Node& node, const char* name) {
-  const YAML::Node value = node[name];
-  return value.IsDefined() && value.IsScalar() ? value.Scalar() : std::string();
+std::string text_at(const nlohmann::ordered_json& entries, const char* name) {
+  if (!entries.is_object() || !entries.contains(name)) return "";
+  const nlohmann::ordered_json& value = entries.at(name);
+  return value.is_string() ? value.get<std::string>() : "";
 }
 
 // Replaces the value of the line that begins with the name, or appends such a line.
@@ -121,7 +122,7 @@ class FileStore final : public MlflowStore {
       const std::string meta = join_path(join_path(folder_, entry), kMeta);
       const auto info = files_.info(meta);
       if (!info.ok() || info->is_directory) continue;
-      const YAML::Node yaml = read_yaml(files_, meta);
+      const nlohmann::ordered_json yaml = read_yaml(files_, meta);
       const std::string stage = text_at(yaml, "lifecycle_stage");
       if (text_at(yaml, "name") == name && stage != "deleted") ids.push_back(entry);
     }
@@ -152,7 +153,7 @@ class FileStore final : public MlflowStore {
 
   MlflowRun create_run(const MlflowNewRun& run) override {
     const std::string experiment = join_path(folder_, run.experiment_id);
-    const YAML::Node meta = read_yaml(files_, join_path(experiment, kMeta));
+    const nlohmann::ordered_json meta = read_yaml(files_, join_path(experiment, kMeta));
     MlflowRun result{.experiment_id = run.experiment_id,
                      .run_id = next_hex(random_state_) + next_hex(random_state_)};
     std::string location = text_at(meta, "artifact_location");
@@ -207,7 +208,7 @@ class FileStore final : public MlflowStore {
       MlflowRun run{.experiment_id = entry, .run_id = run_id};
       const std::string meta = join_path(run_folder(run), kMeta);
       if (!files_.info(meta).ok()) continue;
-      const YAML::Node yaml = read_yaml(files_, meta);
+      const nlohmann::ordered_json yaml = read_yaml(files_, meta);
       if (text_at(yaml, "lifecycle_stage") == "deleted") {
         throw std::runtime_error(absl::StrCat("run ", run_id, " in ", folder_, " is deleted"));
       }

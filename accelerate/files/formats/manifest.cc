@@ -1,7 +1,7 @@
 #include "accelerate/files/formats/manifest.h"
 
 #include <algorithm>
-#include <stdexcept>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/checksum.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/status.h"
 
@@ -22,70 +23,27 @@ namespace {
 constexpr char kFormat[] = "accelerate-checkpoint";
 constexpr int64_t kVersion = 1;
 // Doubles hold every integer up to this one, and many JSON readers have only doubles.
-constexpr uint64_t kMaxCount = uint64_t{1} << 53;
+constexpr int64_t kMaxCount = int64_t{1} << 53;
+// What errors begin with.
+constexpr char kName[] = "not a manifest";
 
 using Json = nlohmann::json;
 
-template <typename... Parts>
-[[noreturn]] void fail(const Parts&... what) {
-  throw std::invalid_argument(absl::StrCat("not a manifest: ", what...));
+uint32_t checksum(const Json& json) { return internal::crc32c(json.dump()); }
+
+int64_t count_of(const DocumentNode& value) { return value.integer("a count", 0, kMaxCount); }
+
+uint32_t crc_of(const DocumentNode& value) {
+  constexpr char kExpected[] = "a checksum of eight digits";
+  const std::string& text = value.text(kExpected);
+  uint32_t crc = 0;
+  if (text.size() != 8 || !absl::SimpleHexAtoi(text, &crc)) value.fail(kExpected);
+  return crc;
 }
 
-uint32_t checksum(const Json& json) { return internal::crc32c(internal::exact_json_text(json)); }
-
-// The members of one JSON object, each of the type that it must have.
-class Members {
- public:
-  Members(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
-    if (!json_.is_object()) fail(where_, " is not an object");
-  }
-
-  std::string text(const char* name) const {
-    return get(name, &Json::is_string, "a string").get<std::string>();
-  }
-  bool flag(const char* name) const {
-    return get(name, &Json::is_boolean, "a boolean").get<bool>();
-  }
-  int64_t count(const char* name) const {
-    const Json& value = get(name, &Json::is_number_unsigned, "a count");
-    if (value.get<uint64_t>() > kMaxCount) wrong(name, "a count");
-    return value.get<int64_t>();
-  }
-  std::vector<int64_t> counts(const char* name) const {
-    const Json& list = get(name, &Json::is_array, "a list");
-    if (!std::ranges::all_of(list, &Json::is_number_unsigned)) wrong(name, "a list of counts");
-    return list.get<std::vector<int64_t>>();
-  }
-  const Json& object(const char* name) const { return get(name, &Json::is_object, "an object"); }
-
-  uint32_t crc(const char* name) const { return crc_of(find(name), name); }
-  uint32_t crc_of(const Json& value, const std::string& name) const {
-    uint32_t crc = 0;
-    if (!value.is_string() || value.get_ref<const std::string&>().size() != 8 ||
-        !absl::SimpleHexAtoi(value.get_ref<const std::string&>(), &crc)) {
-      fail(where_, " has a checksum \"", name, "\" that is none");
-    }
-    return crc;
-  }
-
- private:
-  const Json& find(const char* name) const {
-    const auto found = json_.find(name);
-    if (found == json_.end()) fail(where_, " has no \"", name, "\"");
-    return *found;
-  }
-  const Json& get(const char* name, bool (Json::*is)() const noexcept, const char* type) const {
-    const Json& value = find(name);
-    if (!(value.*is)()) wrong(name, type);
-    return value;
-  }
-  [[noreturn]] void wrong(const char* name, const char* type) const {
-    fail(where_, " has a \"", name, "\" that is not ", type);
-  }
-
-  const Json& json_;
-  const std::string where_;
-};
+std::string text_or_empty(const std::optional<DocumentNode>& value) {
+  return value ? value->text() : "";
+}
 
 // Relative, and below the folder.
 bool is_plain(const std::string& name) {
@@ -109,18 +67,20 @@ Json files_json(const std::map<std::string, ManifestFile>& files) {
   return json;
 }
 
-std::map<std::string, ManifestFile> files_of(const Json& json) {
+std::map<std::string, ManifestFile> files_of(const DocumentNode& root) {
   std::map<std::string, ManifestFile> files;
-  for (const auto& [name, entry] : json.items()) {
-    if (!is_plain(name)) fail("\"", name, "\" is not the name of a file in it");
-    const Members members(entry, absl::StrCat("the entry of \"", name, "\""));
-    ManifestFile& file = files[name];
-    file.size = members.count("size");
-    file.crc32c = members.crc("crc32c");
-    if (!entry.contains("header")) continue;
-    file.header = members.crc("header");
-    for (const auto& [tensor, crc] : members.object("tensors").items()) {
-      file.tensors[tensor] = members.crc_of(crc, tensor);
+  for (const DocumentNode& entry : root.members()) {
+    if (!is_plain(entry.key())) {
+      entry.refuse(absl::StrCat("\"", entry.key(), "\" is not the name of a file in it"));
+    }
+    ManifestFile& file = files[entry.key()];
+    file.size = count_of(entry.at("size"));
+    file.crc32c = crc_of(entry.at("crc32c"));
+    const auto header = entry.find("header");
+    if (!header) continue;
+    file.header = crc_of(*header);
+    for (const DocumentNode& tensor : entry.at("tensors").members()) {
+      file.tensors[tensor.key()] = crc_of(tensor);
     }
   }
   return files;
@@ -143,45 +103,36 @@ Json json_of(const Manifest& manifest) {
   return json;
 }
 
-Json parse(absl::string_view text) {
-  // The parser is recursive, so depth is checked first.
-  if (internal::is_text_too_deep(text)) fail("it is nested too deeply");
-  Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) fail("it is not JSON");
-  if (!json.is_object()) fail("it is not a JSON object");
-  return json;
-}
-
-Manifest manifest_of(const Json& json) {
-  const auto format = json.find("format");
-  if (format == json.end() || *format != kFormat) {
-    fail("its \"format\" is not \"", kFormat, "\"");
-  }
-  const Members members(json, "it");
-  const int64_t version = members.count("version");
-  const uint32_t own = members.crc("checksum");
+Manifest manifest_of(const DocumentNode& root) {
+  const DocumentNode format = root.at("format");
+  if (format.value() != kFormat) format.fail(absl::StrCat("\"", kFormat, "\""));
+  const int64_t version = count_of(root.at("version"));
+  const uint32_t own = crc_of(root.at("checksum"));
   if (version != kVersion) {
-    fail("it is of version ", version, ", and this software reads version ", kVersion);
+    root.refuse(
+        absl::StrCat("it is of version ", version, ", and this software reads version ", kVersion));
   }
-  Manifest manifest{.id = members.text("id"),
-                    .durable = members.flag("durable"),
-                    .world_size = members.count("world_size"),
-                    .mesh = json.contains("mesh") ? members.text("mesh") : "",
-                    .iteration = members.count("iteration"),
-                    .step = members.count("step"),
-                    .numerics = json.contains("numerics") ? members.text("numerics") : ""};
-  if (json.contains("share_ranks")) manifest.share_ranks = members.counts("share_ranks");
-  for (const auto& [name, value] : members.object("versions").items()) {
-    if (!value.is_string()) fail("it has a version that is not a string");
-    manifest.versions[name] = value.get<std::string>();
+  Manifest manifest{.id = root.at("id").text(),
+                    .durable = root.at("durable").boolean(),
+                    .world_size = count_of(root.at("world_size")),
+                    .mesh = text_or_empty(root.find("mesh")),
+                    .iteration = count_of(root.at("iteration")),
+                    .step = count_of(root.at("step")),
+                    .numerics = text_or_empty(root.find("numerics"))};
+  if (const auto ranks = root.find("share_ranks")) {
+    for (const DocumentNode& rank : ranks->items()) {
+      manifest.share_ranks.push_back(rank.integer("a count", 0));
+    }
   }
-  for (const auto& [name, value] : members.object("counts").items()) {
-    if (!value.is_number_unsigned()) fail("it has a count that is none");
-    manifest.counts[name] = value.get<int64_t>();
+  for (const DocumentNode& each : root.at("versions").members()) {
+    manifest.versions[each.key()] = each.text();
   }
-  manifest.files = files_of(members.object("files"));
+  for (const DocumentNode& each : root.at("counts").members()) {
+    manifest.counts[each.key()] = each.integer("a count", 0);
+  }
+  manifest.files = files_of(root.at("files"));
   if (checksum(json_of(manifest)) != own) {
-    fail("its own checksum does not match: it is damaged");
+    root.refuse("its own checksum does not match: it is damaged");
   }
   return manifest;
 }
@@ -198,8 +149,9 @@ std::string manifest_text(const Manifest& manifest) {
 }
 
 absl::StatusOr<Manifest> parse_manifest(absl::string_view text) {
-  return as_status(absl::StatusCode::kDataLoss,
-                   [&]() -> absl::StatusOr<Manifest> { return manifest_of(parse(text)); });
+  return as_status(absl::StatusCode::kDataLoss, [&]() -> absl::StatusOr<Manifest> {
+    return manifest_of(Document::json(text, {.name = kName}).root());
+  });
 }
 
 std::string manifest_files_text(const std::map<std::string, ManifestFile>& files) {
@@ -208,8 +160,9 @@ std::string manifest_files_text(const std::map<std::string, ManifestFile>& files
 
 absl::StatusOr<std::map<std::string, ManifestFile>> parse_manifest_files(absl::string_view text) {
   using Files = std::map<std::string, ManifestFile>;
-  return as_status(absl::StatusCode::kDataLoss,
-                   [&]() -> absl::StatusOr<Files> { return files_of(parse(text)); });
+  return as_status(absl::StatusCode::kDataLoss, [&]() -> absl::StatusOr<Files> {
+    return files_of(Document::json(text, {.name = kName}).root());
+  });
 }
 
 }  // namespace accelerate

@@ -46,7 +46,7 @@ TEST(Manifest, CountsUpToWhatDoublesHold) {
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(*parsed, manifest);
   ++manifest.step;
-  EXPECT_THAT(error_of(manifest_text(manifest)), HasSubstr("\"step\" that is not a count"));
+  EXPECT_THAT(error_of(manifest_text(manifest)), HasSubstr("expected a count at \"/step\""));
 }
 
 TEST(Manifest, WithoutAMeshSaysNothingOfOne) {
@@ -89,7 +89,7 @@ TEST(Manifest, EveryTruncationIsSeen) {
 
 TEST(Manifest, WhatIsNoneIsRefused) {
   EXPECT_THAT(error_of(""), HasSubstr("not JSON"));
-  EXPECT_THAT(error_of("[]"), HasSubstr("not a JSON object"));
+  EXPECT_THAT(error_of("[]"), HasSubstr("expected an object"));
   EXPECT_THAT(error_of("{}"), HasSubstr("format"));
   const std::string opened(200'000, '['), closed(200'000, ']');
   EXPECT_THAT(error_of(opened), HasSubstr("nested too deeply"));
@@ -99,10 +99,10 @@ TEST(Manifest, WhatIsNoneIsRefused) {
               HasSubstr("version 2"));
   EXPECT_THAT(error_of(R"({"format": "accelerate-checkpoint", "version": -1,
                            "checksum": "00000000"})"),
-              HasSubstr("\"version\" that is not a count"));
+              HasSubstr("expected a count at \"/version\""));
   EXPECT_THAT(error_of(R"({"format": "accelerate-checkpoint", "version": 1,
                            "checksum": "zz"})"),
-              HasSubstr("\"checksum\" that is none"));
+              HasSubstr("expected a checksum of eight digits at \"/checksum\""));
 }
 
 TEST(Manifest, NamesStayInTheFolder) {

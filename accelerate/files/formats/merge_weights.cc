@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/constants.h"
-#include "accelerate/base/json_text.h"
+#include "accelerate/base/document.h"
 #include "accelerate/files/formats/boxes.h"
 #include "accelerate/files/formats/safetensors_header.h"
 #include "accelerate/files/formats/sharded_metadata.h"
@@ -280,11 +280,11 @@ absl::StatusOr<MergedWeights> merge_optimizer(FileSystem& files, const std::stri
   merged.files = {absl::StrCat(kOptimizerName, names.empty() ? ".json" : ".safetensors")};
   const std::string path = join_path(output_path, merged.files[0]);
   if (names.empty()) {
-    const nlohmann::ordered_json values =
-        internal::parse_ordered_json(checkpoint.metadata.values, /*allow_exceptions=*/false);
-    if (values.is_discarded()) return absl::DataLossError("the optimizer's values are not JSON");
-    const std::string text = internal::exact_json_text(values, 2) + "\n";
-    if (absl::Status status = write_file(files, path, text); !status.ok()) return status;
+    const auto values = json_value(checkpoint.metadata.values, {.name = "the optimizer's values"});
+    if (!values.ok()) return values.status();
+    if (absl::Status status = write_file(files, path, values->dump(2) + "\n"); !status.ok()) {
+      return status;
+    }
     return merged;
   }
   if (absl::Status status = make_directories_durably(files, output_path); !status.ok()) {

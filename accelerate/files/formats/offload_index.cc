@@ -3,20 +3,19 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <stdexcept>
 
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/base/json_keys.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/files/formats/safetensors_header.h"
 
 namespace accelerate {
 namespace {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr std::pair<const char*, int64_t> kDtypeSizes[] = {
@@ -41,10 +40,6 @@ constexpr std::pair<const char*, int64_t> kDtypeSizes[] = {
     {"float8_e5m2fnuz", 1},
 };
 
-absl::Status wrong(const std::string& name, absl::string_view what) {
-  return absl::DataLossError(absl::StrCat("the entry of \"", name, "\" ", what));
-}
-
 // Below the folder that it is relative to.
 bool stays_inside(const std::string& path) {
   if (path.empty() || path.find_first_of(std::string("\\\0", 2)) != std::string::npos) return false;
@@ -53,47 +48,33 @@ bool stays_inside(const std::string& path) {
          normal.has_filename();
 }
 
-absl::StatusOr<std::string> text_field(const std::string& name, const json& entry,
-                                       const char* field) {
+std::string text_field(const DocumentNode& entry, const char* field) {
   const auto found = entry.find(field);
-  if (found == entry.end() || found->is_null()) return "";
-  if (!found->is_string()) return wrong(name, absl::StrCat("has a \"", field, "\" without text"));
-  return found->get<std::string>();
+  return found && !found->value().is_null() ? found->text() : "";
 }
 
-absl::StatusOr<OffloadedTensor> parse_entry(const std::string& name, const json& entry) {
-  if (!entry.is_object()) return wrong(name, "is not an object");
-  OffloadedTensor tensor;
-  for (const auto& [field, text] : {std::pair("dtype", &tensor.dtype),
-                                    {"safetensors_file", &tensor.safetensors_file},
-                                    {"weight_name", &tensor.weight_name}}) {
-    absl::StatusOr<std::string> value = text_field(name, entry, field);
-    if (!value.ok()) return value.status();
-    *text = *std::move(value);
-  }
+OffloadedTensor parse_entry(const DocumentNode& entry) {
+  if (!entry.value().is_object()) entry.fail("an object");
+  OffloadedTensor tensor = {.dtype = text_field(entry, "dtype"),
+                            .safetensors_file = text_field(entry, "safetensors_file"),
+                            .weight_name = text_field(entry, "weight_name")};
   const bool is_in_safetensors = !tensor.safetensors_file.empty();
   if (is_in_safetensors ? !tensor.dtype.empty() && offload_dtype_size(tensor.dtype) == 0
                         : offload_dtype_size(tensor.dtype) == 0) {
-    return wrong(name, absl::StrCat("has the unknown dtype \"", tensor.dtype, "\""));
+    entry.refuse(absl::StrCat("unknown dtype \"", tensor.dtype, "\""));
   }
   if (is_in_safetensors) {
     if (stays_inside(tensor.safetensors_file)) return tensor;
-    return wrong(name, absl::StrCat("is in \"", tensor.safetensors_file,
-                                    "\", which is not a file in the index's folder"));
+    entry.refuse(
+        absl::StrCat("\"", tensor.safetensors_file, "\" is not a file in the index's folder"));
   }
   tensor.weight_name.clear();
-  if (const auto file = offload_file_name(name); !file.ok()) {
-    return absl::DataLossError(file.status().message());
+  if (const auto file = offload_file_name(entry.key()); !file.ok()) {
+    entry.refuse(file.status().message());
   }
-  const auto shape = entry.find("shape");
-  if (shape == entry.end()) return wrong(name, "has no \"shape\"");
-  try {
-    tensor.shape = internal::integers_of(*shape);
-  } catch (const std::invalid_argument& error) {
-    return wrong(name, absl::StrCat("has a wrong \"shape\": ", error.what()));
-  }
+  tensor.shape = entry.at("shape").integers();
   if (const auto bytes = offloaded_bytes(tensor); !bytes.ok()) {
-    return wrong(name, bytes.status().message());
+    entry.refuse(absl::StrCat("the tensor ", bytes.status().message()));
   }
   return tensor;
 }
@@ -160,17 +141,14 @@ absl::StatusOr<std::string> offload_index_text(const OffloadIndex& index) {
 }
 
 absl::StatusOr<OffloadIndex> parse_offload_index(absl::string_view text) {
-  const absl::StatusOr<json> checked = internal::parse_strictly(text);
-  if (!checked.ok()) return checked.status();
-  if (!checked->is_object()) return absl::DataLossError("the index is not an object");
-  OffloadIndex index;
-  index.reserve(checked->size());
-  for (const std::string& name : internal::keys_in_order(text)) {
-    absl::StatusOr<OffloadedTensor> tensor = parse_entry(name, checked->at(name));
-    if (!tensor.ok()) return tensor.status();
-    index.emplace_back(name, *std::move(tensor));
-  }
-  return index;
+  return as_status(absl::StatusCode::kDataLoss, [&]() -> absl::StatusOr<OffloadIndex> {
+    const Document document = Document::json(text);
+    OffloadIndex index;
+    for (const DocumentNode& entry : document.root().members()) {
+      index.emplace_back(entry.key(), parse_entry(entry));
+    }
+    return index;
+  });
 }
 
 absl::StatusOr<OffloadIndex> read_offload_index(FileSystem& files, const std::string& folder) {

@@ -11,8 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/shard_rows.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate {
 namespace {
@@ -209,44 +211,43 @@ absl::Status check_tensor(const std::string& name, const ShardedTensor& tensor,
   return wrong(name, absl::StrCat(missing, ", and no box has ", box_text(hole.value_or(Box()))));
 }
 
-TensorShard shard_of(const json& value) {
-  return {.file = value.at("file").get<std::string>(),
-          .key = value.at("key").get<std::string>(),
-          .offsets = internal::integers_of(value.at("offsets")),
-          .lengths = internal::integers_of(value.at("lengths"))};
+TensorShard shard_of(const DocumentNode& value) {
+  return {.file = value.at("file").text(),
+          .key = value.at("key").text(),
+          .offsets = value.at("offsets").integers(),
+          .lengths = value.at("lengths").integers()};
 }
 
-ShardedTensor tensor_of(const json& value) {
-  ShardedTensor tensor{.dtype = value.at("dtype").get<std::string>(),
-                       .shape = internal::integers_of(value.at("shape"))};
-  const json& shards = value.at("shards");
-  if (shards == kByRows) {
-    tensor.by_rows = true;
-    return tensor;
-  }
-  if (!shards.is_array()) throw std::invalid_argument("shards is not a list");
-  for (const json& shard : shards) tensor.shards.push_back(shard_of(shard));
+ShardedTensor tensor_of(const DocumentNode& value) {
+  ShardedTensor tensor{.dtype = value.at("dtype").text(), .shape = value.at("shape").integers()};
+  const DocumentNode shards = value.at("shards");
+  tensor.by_rows = shards.value() == kByRows;
+  if (tensor.by_rows) return tensor;
+  for (const DocumentNode& shard : shards.items()) tensor.shards.push_back(shard_of(shard));
   return tensor;
 }
 
-absl::StatusOr<ShardedMetadata> metadata_of(const json& value) {
-  if (!value.is_object() || value.value("format", "") != kFormat) {
+absl::StatusOr<ShardedMetadata> metadata_of(const DocumentNode& root) {
+  if (root.at("format").value() != kFormat) {
     return absl::DataLossError(absl::StrCat("its format is not \"", kFormat, "\""));
   }
-  const int64_t version = internal::integer_of(value.at("version"));
+  const int64_t version = root.at("version").integer();
   if (version != kVersion) {
     return absl::DataLossError(
         absl::StrCat("its version is ", version, "; this program knows version ", kVersion));
   }
-  ShardedMetadata metadata{.world_size = internal::integer_of(value.at("world_size")),
-                           .root = value.value("root", ""),
-                           .values = value.value("values", "")};
+  ShardedMetadata metadata{.world_size = root.at("world_size").integer()};
+  if (const auto name = root.find("root")) metadata.root = name->text();
+  if (const auto values = root.find("values")) metadata.values = values->text();
   if (metadata.world_size < 1) return absl::DataLossError("its world_size is below 1");
-  const json& tensors = value.at("tensors");
-  if (!tensors.is_object()) return absl::DataLossError("its tensors are not an object");
-  for (const auto& [name, tensor] : tensors.items()) metadata.tensors[name] = tensor_of(tensor);
-  if (const auto writers = value.find("writers"); writers != value.end()) {
-    metadata.writers = writers->get<ShardWriters>();
+  for (const DocumentNode& tensor : root.at("tensors").members()) {
+    metadata.tensors[tensor.key()] = tensor_of(tensor);
+  }
+  if (const auto writers = root.find("writers")) {
+    for (const DocumentNode& files : writers->items()) {
+      std::vector<std::string>& names = metadata.writers.emplace_back();
+      for (const DocumentNode& file : files.items()) names.push_back(file.text());
+    }
   }
   if (absl::Status checked = check_sharded_metadata(metadata); !checked.ok()) return checked;
   return metadata;
@@ -283,13 +284,10 @@ std::string sharded_metadata_text(const ShardedMetadata& metadata) {
 }
 
 absl::StatusOr<ShardedMetadata> parse_sharded_metadata(absl::string_view text) {
-  const absl::StatusOr<json> value = internal::parse_strictly(text);
-  if (!value.ok()) return value.status();
-  try {
-    return metadata_of(*value);
-  } catch (const std::exception& error) {
-    return absl::DataLossError(absl::StrCat("it is not the metadata of shards: ", error.what()));
-  }
+  return as_status(absl::StatusCode::kDataLoss, [&]() -> absl::StatusOr<ShardedMetadata> {
+    const Document document = Document::json(text, {.name = "it is not the metadata of shards"});
+    return metadata_of(document.root());
+  });
 }
 
 absl::Status check_sharded_metadata(const ShardedMetadata& metadata) {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "accelerate/base/constants.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/files/formats/safetensors_header.h"
@@ -177,11 +178,12 @@ std::string shard_index_text(const ShardIndex& index) {
 }
 
 absl::StatusOr<ShardIndex> parse_shard_index(absl::string_view text) {
-  const absl::StatusOr<json> parsed = internal::parse_strictly(text);
+  const absl::StatusOr<nlohmann::ordered_json> parsed = json_value(text);
   if (!parsed.ok()) return parsed.status();
-  const json& value = *parsed;
+  const nlohmann::ordered_json& value = *parsed;
   // Without a weight_map the object is the map itself.
-  const json& map = value.is_object() && value.contains("weight_map") ? value["weight_map"] : value;
+  const nlohmann::ordered_json& map =
+      value.is_object() && value.contains("weight_map") ? value["weight_map"] : value;
   if (!map.is_object() || (map.empty() && &map == &value)) {
     return absl::DataLossError("the index has no weight_map");
   }
