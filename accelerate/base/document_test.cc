@@ -212,13 +212,9 @@ TEST(DocumentNode, SaysWhatWasExpectedWhereAndWhatWasFound) {
             "d.json: expected a list, found {\"a/b\":{\"sizes\":[1,-2.5]},\"name\":3}");
   EXPECT_EQ(error_of([&] { root.at("name").refuse("a number cannot be a name"); }),
             "d.json: a number cannot be a name at \"/name\" (line 3)");
-  EXPECT_EQ(error_of([&] {
-              root.check_keys({"a/b", "names"});
-            }),
+  EXPECT_EQ(error_of([&] { root.check_keys({"a/b", "names"}); }),
             "d.json: expected a key (did you mean \"names\"?) at \"/name\" (line 3)");
-  EXPECT_EQ(error_of([&] {
-              root.at("name").check_keys({"x", "y"});
-            }),
+  EXPECT_EQ(error_of([&] { root.at("name").check_keys({"x", "y"}); }),
             "d.json: expected an object with x, y at \"/name\" (line 3), found 3");
 }
 
@@ -241,9 +237,7 @@ TEST(DocumentNode, ChecksRanges) {
   EXPECT_EQ(items[1].integer("a count", 1, 9), 5);
   EXPECT_THAT(error_of([&] { items[2].integer(); }), HasSubstr("found 18446744073709551615"));
   EXPECT_EQ(items[2].number(), 18446744073709551615.0);
-  EXPECT_EQ(error_of([&] {
-              items[3].choice("a device", {"h100", "tpu"});
-            }),
+  EXPECT_EQ(error_of([&] { items[3].choice("a device", {"h100", "tpu"}); }),
             "expected a device (did you mean \"h100\"?) at \"/3\", found \"h10\"");
   EXPECT_EQ(error_of([&] { items[4].number("a rate", 0, 1); }),
             "expected a rate at \"/4\", found 1e+300");

@@ -47,9 +47,9 @@ void check_choice(const options::Option& row, const char* who, const char* name,
 /// truth value.
 template <typename T>
 concept OptionField = EnumWithText<T> || std::same_as<T, bool> || std::same_as<T, int64_t> ||
-    std::same_as<T, double> || std::same_as<T, std::vector<std::string>> ||
-    std::constructible_from<T, std::string> ||
-    (std::constructible_from<T, bool> && !std::is_arithmetic_v<T>);
+                      std::same_as<T, double> || std::same_as<T, std::vector<std::string>> ||
+                      std::constructible_from<T, std::string> ||
+                      (std::constructible_from<T, bool> && !std::is_arithmetic_v<T>);
 
 template <OptionField T>
 T option_value(const options::Option& row, const std::string& text) {
@@ -57,7 +57,7 @@ T option_value(const options::Option& row, const std::string& text) {
     const int index = index_of_text<T>(text);
     if (index < 0) refuse_choice(row, text, EnumTable<T>::kTexts);
     return static_cast<T>(index);
-  } else if constexpr (requires(T & value) { read_option(row, text, value); }) {
+  } else if constexpr (requires(T& value) { read_option(row, text, value); }) {
     T value{};
     read_option(row, text, value);
     return value;

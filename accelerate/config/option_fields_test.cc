@@ -145,9 +145,7 @@ TEST(OptionFields, AreNumbersWithFractions) {
   };
   EXPECT_EQ(clipping(with({})), 1.0);
   EXPECT_EQ(clipping(with({{"MEGATRON_LM_GRADIENT_CLIPPING", "2.5"}})), 2.5);
-  EXPECT_THAT(value_error_of([&] {
-                clipping(with({{"MEGATRON_LM_GRADIENT_CLIPPING", "a"}}));
-              }),
+  EXPECT_THAT(value_error_of([&] { clipping(with({{"MEGATRON_LM_GRADIENT_CLIPPING", "a"}})); }),
               HasSubstr("MEGATRON_LM_GRADIENT_CLIPPING=\"a\" is not a number"));
 }
 

@@ -28,7 +28,7 @@ struct Row {
   constexpr operator Option() const { return option; }
 
   template <typename T>
-  constexpr Row with(T Option::*column, std::type_identity_t<T> value) const {
+  constexpr Row with(T Option::* column, std::type_identity_t<T> value) const {
     Row row = *this;
     row.option.*column = value;
     return row;

@@ -243,9 +243,9 @@ std::string options_markdown() {
                                                : std::string(value_name(row));
     const bool has_default = row.default_value != nullptr && row.type != ValueType::kFlag;
     absl::StrAppend(&text, "| ", flag, " | ", key, " | ",
-                    variable.empty() ? "" : absl::StrCat("`", variable, "`"), " | ",
-                    escaped(value), " | ", has_default ? row.default_value : "", " | ",
-                    escaped(row.help), row.origin == SettingOrigin::kOurs ? " (ours)" : "",
+                    variable.empty() ? "" : absl::StrCat("`", variable, "`"), " | ", escaped(value),
+                    " | ", has_default ? row.default_value : "", " | ", escaped(row.help),
+                    row.origin == SettingOrigin::kOurs ? " (ours)" : "",
                     row.since == nullptr ? "" : absl::StrCat(" (since ", row.since, ")"),
                     row.works() ? "" : "; **not in this version**", " |\n");
   }

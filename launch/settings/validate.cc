@@ -398,8 +398,7 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
   if (absl::Status ok = check_simulation(settings); !ok.ok()) return ok;
   if (settings.is_typed("num_processes")) {
     const bool is_one_machine = !settings.is_set("num_machines") && !settings.is_set("nnodes");
-    const int64_t max =
-        is_one_machine ? process::kMaxProcesses : setting("num_processes").most;
+    const int64_t max = is_one_machine ? process::kMaxProcesses : setting("num_processes").most;
     if (absl::Status ok = check_range(settings, "num_processes", 1, max); !ok.ok()) return ok;
   }
   if (settings.is_set("simulate")) {
@@ -408,7 +407,9 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
     take_job(settings, job);
   }
   if (absl::Status ok = take_nodes(settings); !ok.ok()) return ok;
-  if (absl::Status ok = check_range(settings, "num_machines", 1, setting("num_machines").most); !ok.ok()) return ok;
+  if (absl::Status ok = check_range(settings, "num_machines", 1, setting("num_machines").most);
+      !ok.ok())
+    return ok;
   if (absl::Status ok = check_machines(settings); !ok.ok()) return ok;
   if (absl::Status ok = take_processes(settings, machine, job); !ok.ok()) return ok;
   if (absl::Status ok = check_ranges(settings); !ok.ok()) return ok;
