@@ -35,6 +35,7 @@ constexpr std::array<const char*, std::variant_size_v<KwargsHandler>> kNames = {
     "AORecipeKwargs",
     "FP8RecipeKwargs",
     "ShardedDataParallelKwargs",
+    "TensorParallelPlan",
 };
 
 constexpr options::Section kFp8 = options::Section::kFp8;
@@ -224,6 +225,7 @@ KwargsHandlers KwargsHandlers::from_list(const std::vector<KwargsHandler>& list)
                           sharded.group_bytes, ", less than 1");
         handlers.sharded = sharded;
       },
+      [&](const TensorParallelPlan& plan) { handlers.tensor_parallel = plan; },
   };
   std::array<bool, std::variant_size_v<KwargsHandler>> seen{};
   for (const KwargsHandler& handler : list) {

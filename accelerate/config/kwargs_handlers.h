@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "accelerate/base/enums.h"
 #include "accelerate/base/fields.h"
+#include "accelerate/config/tensor_parallel_plan.h"
 #include "accelerate/platform/environment.h"
 
 namespace torch::nn {
@@ -381,7 +382,7 @@ ACCELERATE_FIELDS(ProjectConfiguration, project_dir, logging_dir, automatic_chec
 using KwargsHandler =
     std::variant<DistributedDataParallelKwargs, InitProcessGroupKwargs, ProfileKwargs,
                  AutocastKwargs, GradScalerKwargs, TERecipeKwargs, MSAMPRecipeKwargs,
-                 AORecipeKwargs, FP8RecipeKwargs, ShardedDataParallelKwargs>;
+                 AORecipeKwargs, FP8RecipeKwargs, ShardedDataParallelKwargs, TensorParallelPlan>;
 
 /// The handlers by class, defaults where none was given.
 struct KwargsHandlers {
@@ -392,6 +393,8 @@ struct KwargsHandlers {
   AutocastKwargs autocast;
   GradScalerKwargs scaler;
   Fp8Handlers fp8;
+  /// Absent: models have their own, or none.
+  std::optional<TensorParallelPlan> tensor_parallel;
 
   /// Errors: c10::ValueError naming the class that was given twice.
   static KwargsHandlers from_list(const std::vector<KwargsHandler>& list);

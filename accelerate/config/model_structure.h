@@ -1,5 +1,5 @@
-/// A model's description of its structure, for sharding and device maps. A model without this
-/// description is divided by the options alone.
+/// A model's description of its structure, for sharding, tensor parallelism and device maps. A model
+/// without this description is divided by the options alone.
 ///
 ///     class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
 ///       std::string input_embeddings() const override { return "tokens"; }
@@ -8,13 +8,15 @@
 /// Modules are named by their dotted path from the model, "" is the model.
 /// Threads: constant functions of the model.
 /// Mirrors: of transformers' models the attributes _no_split_modules and base_model_prefix and the
-///          functions get_input_embeddings and get_output_embeddings.
+///          functions get_input_embeddings and get_output_embeddings; the attribute tp_plan.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "accelerate/config/tensor_parallel_plan.h"
 
 namespace accelerate {
 
@@ -35,6 +37,8 @@ class ModelStructure {
   /// The sizes of the hidden states: one, or one for each stage of the model. ZeRO's sizes that are
   /// "auto" follow the largest.
   virtual std::vector<int64_t> hidden_sizes() const { return {}; }
+  /// How ranks along tp divide the model's layers; absent: the options must say it.
+  virtual std::optional<TensorParallelPlan> tensor_parallel_plan() const { return std::nullopt; }
 };
 
 }  // namespace accelerate

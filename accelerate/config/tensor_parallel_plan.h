@@ -1,0 +1,85 @@
+/// How the ranks along tp divide the layers of a model: a plan of names.
+///
+///   const TensorParallelPlan plan = {
+///       {.pattern = "tokens", .style = TensorStyle::kEmbedding},
+///       {.pattern = "blocks.*.attention.qkv", .style = TensorStyle::kColumn, .groups = kv_heads},
+///       {.pattern = "blocks.*.attention.project", .style = TensorStyle::kRow},
+///       {.pattern = "head", .style = TensorStyle::kColumn, .gather_output = true}};
+///
+/// A model brings its plan (ModelStructure), or an Accelerator gives one for its models among its
+/// kwargs_handlers; the Accelerator's goes before. A plan without rules leaves models whole, so
+/// that ranks along tp compute the same.
+/// Errors:  a model is refused when it is prepared; see parallel/tensor/plan_layout.h.
+/// Threads: values.
+/// Mirrors: of transformers' models the attribute tp_plan.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "accelerate/base/enum_text.h"
+
+namespace accelerate {
+
+/// What each rank has of the parameters of a layer, and what the layer computes with it.
+enum class TensorStyle {
+  /// All of them.
+  kReplicate,
+  /// Rows of the weight and elements of the bias: each rank computes some of the output features.
+  kColumn,
+  /// Columns of the weight, which follow the input features that the rank has. The ranks' outputs
+  /// are summed, and the bias, which all have, is added once.
+  kRow,
+  /// Rows of a table, by words of the vocabulary. A Linear layer with the same weight, as a tied
+  /// head, is a column layer whose output is gathered.
+  kEmbedding,
+};
+
+template <>
+struct EnumTable<TensorStyle> {
+  static constexpr char kName[] = "style of tensor parallelism";
+  static constexpr const char* kTexts[] = {"replicate", "column", "row", "embedding"};
+};
+
+struct TensorRule {
+  /// A name of modules or of parameters, whole, as in the model's state dict. `*` stands for any
+  /// text without dots. The first rule that matches a parameter or its module is the parameter's.
+  std::string pattern = {};
+  TensorStyle style = TensorStyle::kReplicate;
+  /// Of a column layer: ranks put their outputs together, so that all have the whole output.
+  bool gather_output = false;
+  /// Of a row layer: its input is whole on all ranks, and each takes its part.
+  bool split_input = false;
+  /// Of a parameter that ranks have alike and use with features of their own, as the weight of a
+  /// norm inside heads: their gradients are parts of a sum.
+  bool partial_gradient = false;
+  /// Of a weight that is several weights one after another: their lengths along the dim that is
+  /// cut, or the proportion of these. Each is cut alike. {1, 1, 1}: queries, keys and values.
+  std::vector<int64_t> blocks = {};
+  /// How many groups of features, as heads, each block consists of, which stay whole; 0: features
+  /// are cut anywhere.
+  int64_t groups = 0;
+
+  bool operator==(const TensorRule&) const = default;
+};
+
+struct TensorParallelPlan {
+  TensorParallelPlan() = default;
+  TensorParallelPlan(std::initializer_list<TensorRule> given) : rules(given) {}
+
+  std::vector<TensorRule> rules = {};
+
+  bool operator==(const TensorParallelPlan&) const = default;
+};
+
+/// The plan of a dictionary in transformers' words, from patterns to "colwise", "rowwise",
+/// "colwise_rep" ("colwise_gather_output"), "rowwise_rep" ("rowwise_split_input"),
+/// "embedding_rowwise", "packed_colwise", "packed_rowwise" (two weights in one), "replicate" and
+/// "replicated_with_grad_allreduce". A "rowwise" table of words is an embedding.
+/// Errors: c10::ValueError naming the entry, for another word.
+TensorParallelPlan tensor_parallel_plan(const std::map<std::string, std::string>& tp_plan);
+
+}  // namespace accelerate

@@ -1,0 +1,53 @@
+#include "accelerate/config/tensor_parallel_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/testing/value_error.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(TensorParallelPlan, IsReadInTheWordsOfADictionary) {
+  const TensorParallelPlan plan =
+      tensor_parallel_plan({{"layers.*.down", "rowwise"},
+                            {"layers.*.gate_up", "packed_colwise"},
+                            {"layers.*.up", "colwise"},
+                            {"lm_head", "colwise_rep"},
+                            {"norm", "replicate"},
+                            {"q_norm", "replicated_with_grad_allreduce"},
+                            {"router", "rowwise_rep"}});
+  const TensorParallelPlan expected = {
+      {.pattern = "layers.*.down", .style = TensorStyle::kRow},
+      {.pattern = "layers.*.gate_up", .style = TensorStyle::kColumn, .blocks = {1, 1}},
+      {.pattern = "layers.*.up", .style = TensorStyle::kColumn},
+      {.pattern = "lm_head", .style = TensorStyle::kColumn, .gather_output = true},
+      {.pattern = "norm"},
+      {.pattern = "q_norm", .partial_gradient = true},
+      {.pattern = "router", .style = TensorStyle::kRow, .split_input = true}};
+  EXPECT_EQ(plan, expected);
+}
+
+TEST(TensorParallelPlan, RefusesAnotherWordWithANearOne) {
+  EXPECT_THAT(value_error_of([] {
+                tensor_parallel_plan({{"up", "colwize"}});
+              }),
+              AllOf(HasSubstr("tp_plan: \"up\" is \"colwize\""), HasSubstr("\"colwise\"")));
+}
+
+TEST(TensorParallelPlan, IsAHandlerOfAnAccelerator) {
+  const TensorParallelPlan plan = {{.pattern = "up", .style = TensorStyle::kColumn}};
+  EXPECT_EQ(KwargsHandlers::from_list({plan}).tensor_parallel, plan);
+  EXPECT_FALSE(KwargsHandlers::from_list({}).tensor_parallel);
+  EXPECT_THAT(value_error_of([&] {
+                KwargsHandlers::from_list({plan, plan});
+              }),
+              HasSubstr("only one TensorParallelPlan can be given"));
+}
+
+}  // namespace
+}  // namespace accelerate
