@@ -1,5 +1,5 @@
-/// A model's description of its structure, for sharding, tensor parallelism and device maps. A model
-/// without this description is divided by the options alone.
+/// A model's description of its structure, for sharding, tensor parallelism and device maps. A
+/// model without this description is divided by the options alone.
 ///
 ///     class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
 ///       std::string input_embeddings() const override { return "tokens"; }

@@ -31,11 +31,6 @@ OperatorHandlers in_order(OperatorHandlers handlers) {
   return handlers;
 }
 
-struct Product {
-  size_t num_arguments;
-  at::Tensor input, weight, bias;
-};
-
 c10::OperatorHandle find(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
 }
@@ -59,32 +54,6 @@ at::Tensor transposed_of(const at::Tensor& matrix) {
                             base.storage_offset() == matrix.storage_offset() &&
                             base.scalar_type() == matrix.scalar_type();
   return is_transpose ? base : at::Tensor();
-}
-
-// The layer's product that an operator computes; without a weight if it is not one.
-Product product_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  static const c10::OperatorHandle linear = find("aten::linear");
-  static const c10::OperatorHandle matmul = find("aten::matmul");
-  static const c10::OperatorHandle addmm = find("aten::addmm");
-  const auto argument = [&stack](size_t i, size_t count) -> const c10::IValue& {
-    return torch::jit::peek(stack, i, count);
-  };
-  if (op == linear) {
-    const c10::IValue& bias = argument(2, 3);
-    return {3, argument(0, 3).toTensor(), argument(1, 3).toTensor(),
-            bias.isNone() ? at::Tensor() : bias.toTensor()};
-  }
-  if (op == matmul) {
-    return {2, argument(0, 2).toTensor(), transposed_of(argument(1, 2).toTensor()), {}};
-  }
-  if (op == addmm) {
-    const at::Tensor& self = argument(0, 5).toTensor();
-    const bool is_layer =
-        self.dim() == 1 && argument(3, 5).toScalar().equal(1) && argument(4, 5).toScalar().equal(1);
-    if (!is_layer) return {};
-    return {5, argument(1, 5).toTensor(), transposed_of(argument(2, 5).toTensor()), self};
-  }
-  return {};
 }
 
 }  // namespace
@@ -164,11 +133,36 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&show_operator>());
 }
 
+std::optional<LinearProduct> linear_product(const OperatorCall& call) {
+  static const c10::OperatorHandle linear = find("aten::linear");
+  static const c10::OperatorHandle matmul = find("aten::matmul");
+  static const c10::OperatorHandle addmm = find("aten::addmm");
+  const auto argument = [&call](size_t i, size_t count) -> const c10::IValue& {
+    return torch::jit::peek(call.stack(), i, count);
+  };
+  const c10::OperatorHandle& op = call.op();
+  if (op == linear) {
+    const c10::IValue& bias = argument(2, 3);
+    return LinearProduct{argument(0, 3).toTensor(), argument(1, 3).toTensor(),
+                         bias.isNone() ? at::Tensor() : bias.toTensor()};
+  }
+  LinearProduct product;
+  if (op == matmul) {
+    product = {argument(0, 2).toTensor(), transposed_of(argument(1, 2).toTensor()), {}};
+  } else if (op == addmm) {
+    const at::Tensor& self = argument(0, 5).toTensor();
+    const bool is_layer =
+        self.dim() == 1 && argument(3, 5).toScalar().equal(1) && argument(4, 5).toScalar().equal(1);
+    if (!is_layer) return std::nullopt;
+    product = {argument(1, 5).toTensor(), transposed_of(argument(2, 5).toTensor()), self};
+  }
+  return product.weight.defined() ? std::optional(std::move(product)) : std::nullopt;
+}
+
 void LinearHandler::call(const OperatorCall& call) {
-  const Product product = product_of(call.op(), call.stack());
-  if (product.weight.defined()) {
-    if (auto output = linear(product.input, product.weight, product.bias)) {
-      torch::jit::drop(call.stack(), product.num_arguments);
+  if (const auto product = linear_product(call)) {
+    if (auto output = linear(product->input, product->weight, product->bias)) {
+      torch::jit::drop(call.stack(), call.op().schema().arguments().size());
       torch::jit::push(call.stack(), *std::move(output));
       return;
     }

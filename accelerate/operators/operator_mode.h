@@ -41,6 +41,9 @@ namespace accelerate {
 enum class OperatorOrder {
   /// Says where tensors are made, which all handlers below may read from the arguments.
   kConstruction,
+  /// Computes layers of which ranks have parts: what a rank computes of a linear layer is left to
+  /// the handlers below.
+  kTensorParallel,
   /// Computes linear layers in another way.
   kLinearProducts,
 };
@@ -113,13 +116,22 @@ class OperatorModeScope {
   const bool was_included_;
 };
 
+/// The product of a linear layer: input x weight^T + bias.
+/// Shapes: input [..., in], weight [out, in], bias [out] or undefined.
+struct LinearProduct {
+  at::Tensor input, weight, bias;
+};
+
+/// The product of a linear layer that an operator is about to compute, which is what
+/// torch::nn::Linear, F::linear and at::linear come down to; absent for other operators.
+std::optional<LinearProduct> linear_product(const OperatorCall& call);
+
 /// A handler that computes the Linear layers of a forward pass.
 ///
 /// A module holds its layers in typed members, so none of them can be replaced by a layer of
 /// another type. What can be replaced is the product that a layer asks for: inside an
-/// OperatorModeScope this handler is offered each product of an input with a parameter's transpose,
-/// which is what torch::nn::Linear, F::linear and at::linear come down to, and computes it or
-/// leaves it to the next handler. All other operators pass.
+/// OperatorModeScope this handler is offered each linear_product, and computes it or leaves it to
+/// the next handler. All other operators pass.
 /// The product comes before autograd and automatic mixed precision, so both still apply to what the
 /// handler computes.
 class LinearHandler : public OperatorHandler {
