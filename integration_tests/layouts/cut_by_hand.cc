@@ -4,12 +4,11 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include "accelerate/files/box_view.h"
 #include "accelerate/parallel/apply.h"
+#include "accelerate/parallel/tensor/cut.h"
 #include "accelerate/plan/plan.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/step/training_state.h"
@@ -55,17 +54,6 @@ void cut_modules_by_hand() {
   auto* const training = Runtime::current().find_shared<internal::TrainingState>();
   TORCH_CHECK(training != nullptr, "cut_modules_by_hand: make an Accelerator first");
   training->techniques = rows;
-}
-
-at::Tensor cut_part(const at::Tensor& whole, const TensorPlacement& placement, const Mesh& mesh,
-                    int rank) {
-  TensorPlacement cut = placement;
-  cut.rows = {};
-  const at::Tensor part = at::empty(cut_shape(cut, mesh, rank), whole.options());
-  for (const PlacedBox& box : boxes_of(cut, mesh, rank)) {
-    box_view(part, box.part).copy_(box_view(whole, box.whole));
-  }
-  return part;
 }
 
 }  // namespace accelerate

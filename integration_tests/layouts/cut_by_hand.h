@@ -6,9 +6,6 @@
 
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
-#include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
 
 namespace accelerate {
@@ -26,9 +23,5 @@ class CutByHand {
 /// The rank's job has the technique from now on, beside all others. Local; after the job's
 /// Accelerator is made, and before models are prepared.
 void cut_modules_by_hand();
-
-/// The rank's part of a whole tensor, before rows are divided. Local.
-at::Tensor cut_part(const at::Tensor& whole, const TensorPlacement& placement, const Mesh& mesh,
-                    int rank);
 
 }  // namespace accelerate

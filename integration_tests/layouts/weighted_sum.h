@@ -13,6 +13,7 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/parallel/tensor/cut.h"
 #include "integration_tests/layouts/cut_by_hand.h"
 
 namespace accelerate {

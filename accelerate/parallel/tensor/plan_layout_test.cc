@@ -1,0 +1,216 @@
+#include "accelerate/parallel/tensor/plan_layout.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/modules/rnn.h>
+#include <torch/types.h>
+
+#include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/config/model_structure.h"
+#include "accelerate/forward/model_state.h"
+#include "accelerate/mesh/mesh.h"
+#include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/plan/plan.h"
+#include "accelerate/testing/value_error.h"
+
+namespace accelerate {
+namespace {
+
+using enum TensorStyle;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A model of one block, whose head is tied if it is told so.
+class ModelImpl : public torch::nn::Module, public ModelStructure {
+ public:
+  explicit ModelImpl(bool tied = false) {
+    const auto tokens = register_module("tokens", torch::nn::Embedding(12, 8));
+    register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})));
+    register_module("qkv", torch::nn::Linear(8, 24));
+    register_module("up", torch::nn::Linear(8, 16));
+    register_module("down", torch::nn::Linear(16, 8));
+    register_module("head", torch::nn::Linear(torch::nn::LinearOptions(8, 12).bias(false)));
+    if (tied) register_parameter("tied", tokens->weight);
+  }
+  std::optional<TensorParallelPlan> tensor_parallel_plan() const override { return plan; }
+
+  std::optional<TensorParallelPlan> plan =
+      TensorParallelPlan{{.pattern = "tokens", .style = kEmbedding},
+                         {.pattern = "qkv", .style = kColumn, .blocks = {1, 1, 1}},
+                         {.pattern = "up", .style = kColumn},
+                         {.pattern = "down", .style = kRow},
+                         {.pattern = "head", .style = kColumn, .gather_output = true}};
+};
+
+std::shared_ptr<const ModelLayout> layout_of(const std::shared_ptr<torch::nn::Module>& module,
+                                             const Mesh& mesh,
+                                             const KwargsHandlers& handlers = {}) {
+  const ModelState model(module);
+  return tensor_parallel_layout({.model = model, .mesh = mesh, .handlers = handlers});
+}
+
+std::string refused(const std::shared_ptr<torch::nn::Module>& module,
+                    const TensorParallelPlan& plan, int tp = 2) {
+  KwargsHandlers handlers;
+  handlers.tensor_parallel = plan;
+  return value_error_of([&] { layout_of(module, Mesh({.tp = tp}), handlers); });
+}
+
+std::vector<Cut> cuts_of(const ModelLayout& layout, const char* name) {
+  return layout.find(name)->cuts;
+}
+
+TEST(TensorParallelLayout, CutsWhatThePlanNames) {
+  const auto layout = layout_of(std::make_shared<ModelImpl>(), Mesh({.dp_shard = 2, .tp = 2}));
+  ASSERT_NE(layout, nullptr);
+  const Cut rows = {.axis = MeshAxis::kTp, .dim = 0}, columns = {.axis = MeshAxis::kTp, .dim = 1};
+  EXPECT_THAT(cuts_of(*layout, "tokens.weight"), ElementsAre(rows));
+  EXPECT_THAT(cuts_of(*layout, "up.weight"), ElementsAre(rows));
+  EXPECT_THAT(cuts_of(*layout, "up.bias"), ElementsAre(rows));
+  EXPECT_THAT(cuts_of(*layout, "down.weight"), ElementsAre(columns));
+  EXPECT_THAT(cuts_of(*layout, "down.bias"), ElementsAre());
+  EXPECT_THAT(cuts_of(*layout, "norm.weight"), ElementsAre());
+  const Cut fused = {.axis = MeshAxis::kTp, .dim = 0, .blocks = {8, 8, 8}};
+  EXPECT_THAT(cuts_of(*layout, "qkv.weight"), ElementsAre(fused));
+  EXPECT_THAT(cuts_of(*layout, "qkv.bias"), ElementsAre(fused));
+  EXPECT_EQ(layout->divides(), AxisSet{MeshAxis::kTp});
+}
+
+TEST(TensorParallelLayout, IsNothingWithoutAnAxisOrWithoutRules) {
+  EXPECT_EQ(layout_of(std::make_shared<ModelImpl>(), Mesh({.dp_shard = 4})), nullptr);
+  KwargsHandlers handlers;
+  handlers.tensor_parallel = TensorParallelPlan();
+  EXPECT_EQ(layout_of(std::make_shared<ModelImpl>(), Mesh({.tp = 2}), handlers), nullptr);
+}
+
+TEST(TensorParallelLayout, NeedsAPlan) {
+  const auto model = std::make_shared<ModelImpl>();
+  model->plan.reset();
+  EXPECT_THAT(value_error_of([&] { layout_of(model, Mesh({.tp = 2})); }),
+              AllOf(HasSubstr("tp_size=2, but nothing says how ranks divide a Model"),
+                    HasSubstr("TensorParallelPlan")));
+}
+
+TEST(TensorParallelLayout, KeepsTheCutsOfOtherTechniques) {
+  const auto module = std::make_shared<ModelImpl>();
+  const ModelState model(module);
+  const Mesh mesh({.cp = 2, .tp = 2});
+  const ModelLayout whole = whole_layout(*module, mesh);
+  std::vector<TensorPlacement> placements = whole.placements();
+  placements[0].cuts = {{.axis = MeshAxis::kCp, .dim = 1}};
+  const ModelLayout before(mesh, placements, {MeshAxis::kSp});
+  const auto layout = tensor_parallel_layout(
+      {.model = model, .mesh = mesh, .layout = &before, .handlers = KwargsHandlers()});
+  EXPECT_EQ(layout->placements()[0].cuts.size(), 2);
+  EXPECT_EQ(layout->divides(), (AxisSet{MeshAxis::kCp, MeshAxis::kSp, MeshAxis::kTp}));
+}
+
+TEST(TensorParallelLayout, GivesTiedParametersOneCut) {
+  const auto model = std::make_shared<ModelImpl>(/*tied=*/true);
+  const auto layout = layout_of(model, Mesh({.tp = 2}));
+  EXPECT_EQ(cuts_of(*layout, "tied"), cuts_of(*layout, "tokens.weight"));
+  EXPECT_EQ(cuts_of(*layout, "tied").size(), 1);
+  const TensorParallelPlan both = {{.pattern = "tokens", .style = kEmbedding},
+                                   {.pattern = "tied", .style = kColumn}};
+  const std::vector<PlannedParameter> planned = planned_parameters(*model, both);
+  EXPECT_EQ(planned.front().name, "tied");
+  EXPECT_EQ(planned.front().rule.style, kEmbedding);
+  EXPECT_FALSE(planned.front().rule.gather_output) << "as the head says";
+  EXPECT_THAT(refused(model, {{.pattern = "tokens", .style = kEmbedding},
+                              {.pattern = "tied", .style = kRow}}),
+              HasSubstr("\"tied\" and \"tokens.weight\" are one tensor, but one is to be row and "
+                        "the other embedding"));
+}
+
+TEST(TensorParallelLayout, TakesPatternsOfModulesAndOfParameters) {
+  const auto model = std::make_shared<ModelImpl>();
+  KwargsHandlers handlers;
+  handlers.tensor_parallel = TensorParallelPlan{{.pattern = "up.weight", .style = kColumn},
+                                                {.pattern = "*.bias"},
+                                                {.pattern = "n*m", .partial_gradient = true},
+                                                {.pattern = "tok*", .style = kRow}};
+  const auto layout = layout_of(model, Mesh({.tp = 2}), handlers);
+  EXPECT_EQ(cuts_of(*layout, "up.weight").size(), 1);
+  EXPECT_EQ(cuts_of(*layout, "up.bias").size(), 0);
+  EXPECT_EQ(layout->find("norm.weight")->sums, AxisSet{MeshAxis::kTp});
+  EXPECT_EQ(layout->find("norm.bias")->sums, AxisSet()) << "the first rule that matches decides";
+  EXPECT_THAT(cuts_of(*layout, "tokens.weight"), ElementsAre(Cut{.axis = MeshAxis::kTp, .dim = 0}));
+}
+
+TEST(TensorParallelLayout, RefusesAPatternWithoutAMatch) {
+  EXPECT_THAT(refused(std::make_shared<ModelImpl>(), {{.pattern = "dwn", .style = kRow}}),
+              HasSubstr("\"dwn\" names no parameter of the Model; did you mean down?"));
+}
+
+TEST(TensorParallelLayout, NamesATpSizeThatDivides) {
+  const auto model = std::make_shared<ModelImpl>();
+  EXPECT_THAT(refused(model, {{.pattern = "up", .style = kColumn}}, /*tp=*/3),
+              AllOf(HasSubstr("\"up.weight\" has 16 features along dim 0, which the 3 ranks along "
+                              "tp do not divide evenly"),
+                    HasSubstr("a tp_size of 2 does, and so would 18 features")));
+  // Two heads of keys, which stay whole.
+  EXPECT_THAT(refused(model, {{.pattern = "qkv", .style = kColumn, .groups = 2}}, /*tp=*/4),
+              AllOf(HasSubstr("\"qkv.weight\" has 2 groups of features"),
+                    HasSubstr("a tp_size of 2 does")));
+  EXPECT_THAT(refused(model, {{.pattern = "qkv", .style = kColumn, .blocks = {1, 1, 1}}}, 3),
+              HasSubstr("has 8 features along dim 0 in a block"));
+  EXPECT_THAT(refused(model, {{.pattern = "tokens", .style = kEmbedding}}, 5),
+              HasSubstr("a tp_size of 4 does, and so would 15 features"));
+}
+
+TEST(TensorParallelLayout, RefusesSeveralWeightsInOneWithoutBlocks) {
+  const auto model = std::make_shared<ModelImpl>();
+  EXPECT_THAT(refused(model, {{.pattern = "qkv", .style = kColumn}}),
+              AllOf(HasSubstr("\"qkv.weight\" looks like several weights in one"),
+                    HasSubstr("blocks, as {1, 1, 1}")));
+  EXPECT_THAT(refused(model, {{.pattern = "qkv", .style = kColumn, .blocks = {1, 4}}}),
+              HasSubstr("is 24 long, which blocks of 1, 4 do not fill"));
+  EXPECT_EQ(refused(model, {{.pattern = "qkv", .style = kColumn, .groups = 4}}), "no error");
+  EXPECT_EQ(refused(model, {{.pattern = "qkv", .style = kColumn, .blocks = {16, 4, 4}}}),
+            "no error");
+}
+
+// A module with one child.
+class WithImpl : public torch::nn::Module {
+ public:
+  explicit WithImpl(std::shared_ptr<torch::nn::Module> child) {
+    register_module("child", std::move(child));
+  }
+};
+
+TEST(TensorParallelLayout, RefusesModulesThatAreNotDivided) {
+  const auto refused_child = [](const std::shared_ptr<torch::nn::Module>& child) {
+    return refused(std::make_shared<WithImpl>(child), {{.pattern = "child", .style = kColumn}});
+  };
+  EXPECT_THAT(refused_child(torch::nn::LSTM(4, 4).ptr()),
+              AllOf(HasSubstr("belongs to a LSTM, whose gates"), HasSubstr("leave it whole")));
+  EXPECT_THAT(refused_child(torch::nn::Conv2d(4, 4, 3).ptr()),
+              HasSubstr("belongs to a Conv2d, but Linear layers"));
+  EXPECT_THAT(refused_child(torch::nn::MultiheadAttention(8, 2).ptr()),
+              HasSubstr("belongs to a MultiheadAttention, which computes with whole weights"));
+}
+
+TEST(TensorParallelLayout, RefusesTensorsOfOtherShapesAndKinds) {
+  const auto model = std::make_shared<ModelImpl>();
+  model->register_parameter("cube", torch::zeros({4, 4, 4}));
+  model->register_parameter("codes", torch::zeros({4, 4}, torch::kChar), /*requires_grad=*/false);
+  EXPECT_THAT(refused(model, {{.pattern = "cube", .style = kColumn}}),
+              HasSubstr("\"cube\" has 3 dims"));
+  EXPECT_THAT(refused(model, {{.pattern = "codes", .style = kColumn}}),
+              HasSubstr("as where weights are quantised or offloaded"));
+}
+
+}  // namespace
+}  // namespace accelerate
