@@ -1,22 +1,23 @@
-/// Collectives with gradients: each is told by what moves forward and what moves backward.
+/// Collectives with gradients, named by what they do forward and what they do backward.
 ///
 /// Where ranks have the same tensor and each computes a part of what follows, the tensor enters by
-/// `identity_forward_all_reduce_backward`, and sums leave by `all_reduce_forward_identity_backward`.
-/// Where ranks have parts of a tensor, it is put together and divided by the other four. Parts are
-/// in the order of ranks, of equal size along `dim`, and the ranks' tensors have the same dtype and
-/// the same other sizes. Sums are made in the tensors' dtype, so half precision travels as such.
+/// identity_forward_all_reduce_backward, and sums of the parts leave by
+/// all_reduce_forward_identity_backward. The other four put a tensor together of the ranks' parts,
+/// or divide it. Parts come in the order of ranks and are of equal size along `dim`; ranks pass
+/// tensors of the same sizes and dtype. Sums are made in that dtype, so half precision travels as
+/// it is.
 ///
-/// All functions are collective over `group`, where they or their gradients move anything; a null
-/// group stands for one rank alone, which gets its input back. The call of the forward pass and
-/// that of the backward pass are waited for on the current stream of the device; the host does not
-/// wait. They are described with the CollectivePurpose that lives at the forward pass.
-/// `dim` counts from the end if it is negative. A result has memory of its own, but for `identity`,
-/// whose result is a view. A tensor that is moved into a function, and that no one else uses, lends
-/// its memory to the result.
-/// Errors:  c10::ValueError for a dim that the tensor does not have, or that ranks do not divide
-///          evenly, with both numbers; c10::Error for a second derivative (backward with
-///          create_graph); the backend's own where ranks disagree.
-/// Threads: one at a time for each group. Backward passes are LibTorch's.
+/// All functions are collective over `group` where they move something, and so is the backward pass
+/// of their results. A null group stands for one rank alone and returns the input. The current
+/// stream of the device waits for what is moved. A CollectivePurpose that lives around a call
+/// describes what the call moves and, after "gradient of", what its backward pass moves.
+/// `dim` counts from the end if it is negative. Results have memory of their own, but for the
+/// identity, whose result is a view of the input.
+/// Errors:  c10::ValueError for a dim that the tensor does not have, and, with both numbers, for a
+///          size that does not divide evenly among ranks: on this rank alone, before anything is
+///          sent. c10::Error in a backward pass with create_graph, for there is no second
+///          derivative. The backend's own if ranks disagree.
+/// Threads: one call at a time for each group.
 #pragma once
 
 #include <cstdint>
@@ -27,30 +28,31 @@
 
 namespace accelerate {
 
-/// The tensor; its gradient is the sum of the ranks' gradients.
+/// The tensor itself, whose gradient is the sum of the ranks' gradients.
 at::Tensor identity_forward_all_reduce_backward(const at::Tensor& tensor,
                                                 const ProcessGroupPtr& group);
 
-/// The sum of the ranks' tensors, which has the same gradient on all ranks; so has each of them.
+/// The sum of the ranks' tensors; its gradient, which ranks have alike, is the gradient of each. A
+/// tensor that is moved in and that nothing else uses lends its memory to the sum.
 at::Tensor all_reduce_forward_identity_backward(at::Tensor tensor, const ProcessGroupPtr& group);
 
-/// The ranks' parts put together along `dim`. Each rank goes on with the whole by itself, so the
-/// gradient of a part is the sum of what ranks say of it (reduce-scatter).
-/// Shapes: in [..., part, ...]; out [..., ranks * part, ...], contiguous.
+/// The ranks' parts put together. Each rank computes something else with the whole, so the gradient
+/// of a part is a sum over ranks: a reduce-scatter.
+/// Shapes: in [..., part, ...]; out [..., ranks * part, ...].
 at::Tensor all_gather_along(const at::Tensor& part, int64_t dim, const ProcessGroupPtr& group);
 
-/// This rank's part along `dim` of the sum of the ranks' tensors. The gradient is put together of
-/// the parts' gradients (all-gather).
-/// Shapes: in [..., ranks * part, ...]; out [..., part, ...], contiguous.
+/// This rank's part of the sum of the ranks' tensors. The gradient is put together of the gradients
+/// of the parts: an all-gather.
+/// Shapes: in [..., ranks * part, ...]; out [..., part, ...].
 at::Tensor reduce_scatter_along(const at::Tensor& whole, int64_t dim, const ProcessGroupPtr& group);
 
-/// As all_gather_along, where what follows is the same on all ranks: the gradient of a part is that
-/// part of the gradient, and nothing moves backward.
+/// As all_gather_along where all ranks compute the same with the whole: the gradient of a part is
+/// its part of the whole's gradient, and nothing is sent backward.
 at::Tensor gather_along_split_backward(const at::Tensor& part, int64_t dim,
                                        const ProcessGroupPtr& group);
 
-/// This rank's part along `dim` of a tensor that ranks have alike; nothing moves forward. The
-/// gradient is put together of the parts' gradients (all-gather), the same on all ranks.
+/// This rank's part of a tensor that ranks have alike; nothing is sent forward. The gradient is put
+/// together of the gradients of the parts: an all-gather, after which ranks have it alike.
 /// Shapes: as reduce_scatter_along.
 at::Tensor split_along_gather_backward(const at::Tensor& whole, int64_t dim,
                                        const ProcessGroupPtr& group);
