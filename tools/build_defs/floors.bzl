@@ -27,6 +27,7 @@ FLOORS = {
             "data",
             "parallel",
             "parallel/residency",
+            "parallel/tensor",
             "precision",
             "profiling",
             "tracking/run",
