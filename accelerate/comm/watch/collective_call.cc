@@ -136,6 +136,9 @@ thread_local bool calls_are_compared = false;
 CollectivePurpose::CollectivePurpose(const std::string& purpose)
     : outer_(std::exchange(current_purpose, &purpose)) {}
 CollectivePurpose::~CollectivePurpose() { current_purpose = outer_; }
+std::string CollectivePurpose::current() {
+  return current_purpose != nullptr ? *current_purpose : std::string();
+}
 
 ComparedCalls::ComparedCalls() : outer_(std::exchange(calls_are_compared, true)) {}
 ComparedCalls::~ComparedCalls() { calls_are_compared = outer_; }

@@ -70,6 +70,9 @@ class CollectivePurpose {
   CollectivePurpose(const CollectivePurpose&) = delete;
   CollectivePurpose& operator=(const CollectivePurpose&) = delete;
 
+  /// The text of the innermost one that lives on this thread; empty without one.
+  static std::string current();
+
  private:
   const std::string* const outer_;
 };

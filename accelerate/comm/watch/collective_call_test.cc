@@ -64,6 +64,7 @@ TEST(CollectivePurpose, TellsCallsOfTheSameShapesApart) {
   const CollectiveCall call{.op = OpType::ALLREDUCE, .inputs = tensors, .repeat = repeat};
   const auto described = [&](const std::string& text) {
     const CollectivePurpose purpose(text);
+    EXPECT_EQ(CollectivePurpose::current(), text);
     return call.describe();
   };
   const CollectiveFingerprint weights = described("weights"), biases = described("biases");
@@ -72,6 +73,7 @@ TEST(CollectivePurpose, TellsCallsOfTheSameShapesApart) {
   EXPECT_NE(weights.hash(), biases.hash());
   EXPECT_EQ(weights.to_string(), "all_reduce #0 (Float[4], weights)");
   EXPECT_EQ(call.describe().purpose, "");
+  EXPECT_EQ(CollectivePurpose::current(), "");
 }
 
 // The same shapes cut differently are not the same.
