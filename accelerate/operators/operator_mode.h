@@ -41,6 +41,8 @@ namespace accelerate {
 enum class OperatorOrder {
   /// Says where tensors are made, which all handlers below may read from the arguments.
   kConstruction,
+  /// Says which random numbers operators draw (random_streams.h).
+  kRandomStreams,
   /// Computes linear layers in another way.
   kLinearProducts,
 };
