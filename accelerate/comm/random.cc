@@ -1,6 +1,7 @@
 #include "accelerate/comm/random.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <mutex>
 #include <utility>
 
@@ -30,6 +31,26 @@ at::Generator generator_of(RNGType type, const at::Generator& given) {
   if (type != RNGType::kGenerator) return default_generator(type);
   TORCH_CHECK_VALUE(given.defined(), "synchronize_rng_state: there is no generator");
   return given;
+}
+
+// FNV-1a.
+uint64_t hash_of(const at::Tensor& bytes) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  const uint8_t* data = bytes.const_data_ptr<uint8_t>();
+  for (int64_t i = 0; i < bytes.numel(); ++i) hash = (hash ^ data[i]) * 0x100000001B3u;
+  return hash;
+}
+
+// The finisher of SplitMix64, which changes half of the bits for each that changes.
+uint64_t scattered(uint64_t bits) {
+  bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9u;
+  bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBu;
+  return bits ^ (bits >> 31);
+}
+
+uint64_t seed_for(const at::Tensor& state, int64_t number) {
+  constexpr uint64_t kGamma = 0x9E3779B97F4A7C15u;
+  return scattered(hash_of(state) + kGamma * (static_cast<uint64_t>(number) + 1));
 }
 
 }  // namespace
@@ -63,6 +84,16 @@ void check_generator_state(at::Generator generator, const at::Tensor& state) {
   } catch (const c10::Error& error) {
     TORCH_CHECK_VALUE(false, "a generator's state is damaged: ", error.what_without_backtrace());
   }
+}
+
+at::Generator derived_generator(at::Generator like, const at::Tensor& state, int64_t number) {
+  at::Generator derived;
+  {
+    std::lock_guard<std::mutex> lock(like.mutex());
+    derived = like.clone();
+  }
+  derived.set_current_seed(seed_for(state, number));
+  return derived;
 }
 
 std::string bytes_to_text(const at::Tensor& bytes) {

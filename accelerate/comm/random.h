@@ -6,6 +6,7 @@
 /// Threads: the rank's thread; for one generator's state any, and it is locked meanwhile.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -30,6 +31,11 @@ void set_generator_state(at::Generator generator, const at::Tensor& state);
 
 /// The same errors, and sets nothing.
 void check_generator_state(at::Generator generator, const at::Tensor& state);
+
+/// A generator of the kind of `like`. Its seed is a hash of the bytes of `state`, which is what
+/// generator_state() gives, and of `number`: the same on every machine, another for another state
+/// or another number. `like` does not change. Local.
+at::Generator derived_generator(at::Generator like, const at::Tensor& state, int64_t number);
 
 /// A uint8 vector as text (base64), and back. Errors: c10::ValueError for text that is none.
 std::string bytes_to_text(const at::Tensor& bytes);

@@ -68,6 +68,21 @@ TEST_F(RngStateTest, IsNotChangedByWhatIsDrawnAfterwards) {
   EXPECT_TRUE(at::equal(state.states.at("torch"), before));
 }
 
+TEST_F(RngStateTest, DerivesGeneratorsFromAStateAndANumber) {
+  const auto drawn = [this](const at::Tensor& state, int64_t number) {
+    at::Generator derived = derived_generator(own_, state, number);
+    return at::randn({}, derived, at::kFloat).item<double>();
+  };
+  const at::Tensor before = generator_state(own_);
+  const double first = drawn(before, 0);
+  EXPECT_EQ(drawn(before, 0), first);
+  EXPECT_NE(drawn(before, 1), first);
+  EXPECT_TRUE(at::equal(generator_state(own_), before));
+  draw_own();
+  EXPECT_NE(drawn(generator_state(own_), 0), first);
+  EXPECT_EQ(drawn(before, 0), first);
+}
+
 TEST_F(RngStateTest, NamesWhatDoesNotFit) {
   const RngState good = capture_rng_state({{"sampler", own_}});
   EXPECT_THAT(error_of(good),

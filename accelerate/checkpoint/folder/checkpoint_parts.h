@@ -126,9 +126,9 @@ namespace accelerate::internal {
 ///
 /// In the mesh that saved them, ranks go on with their own random numbers. In another one a rank
 /// continues those of the first saved rank of its share of the data, because ranks of one share
-/// draw alike and others differently. A technique whose ranks draw otherwise, as those along tp
-/// would inside of layers that are cut, has a generator of its own and keeps its state in
-/// Technique::state_dict().
+/// draw alike and others differently. Where ranks of a share have parts of tensors, their own
+/// streams follow from these states (operators/random_streams.h). A technique that has generators
+/// besides keeps their states in Technique::state_dict().
 /// Threads: the rank's thread. All is local.
 struct TrainingParts {
   Runtime& runtime;

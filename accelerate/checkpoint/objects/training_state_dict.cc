@@ -195,26 +195,6 @@ bool is_known_technique(TechniqueList known, std::string_view name, const ModelS
                              [name](const auto& technique) { return technique->name() == name; });
 }
 
-// FNV-1a.
-uint64_t hash_of(const at::Tensor& bytes) {
-  uint64_t hash = 0xCBF29CE484222325u;
-  const uint8_t* data = bytes.const_data_ptr<uint8_t>();
-  for (int64_t i = 0; i < bytes.numel(); ++i) hash = (hash ^ data[i]) * 0x100000001B3u;
-  return hash;
-}
-
-// The finisher of SplitMix64, which changes half of the bits for each that changes.
-uint64_t scattered(uint64_t bits) {
-  bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9u;
-  bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBu;
-  return bits ^ (bits >> 31);
-}
-
-uint64_t seed_for(const at::Tensor& state, int rank) {
-  constexpr uint64_t kGamma = 0x9E3779B97F4A7C15u;
-  return scattered(hash_of(state) + kGamma * (static_cast<uint64_t>(rank) + 1));
-}
-
 void check_bytes(const std::string& name, const at::Tensor& bytes) {
   TORCH_CHECK_VALUE(bytes.defined() && bytes.scalar_type() == at::kByte && bytes.dim() == 1,
                     "the state of generator \"", name, "\" is not a vector of bytes");
@@ -368,9 +348,8 @@ RngState derive_rng_state(const RngState& rank0, int rank, const NamedGenerators
     TORCH_CHECK_VALUE(found != rank0.states.end(), "rank 0 has no state of a generator \"", name,
                       "\", nor of \"torch\", that one for rank ", rank, " could be derived from");
     check_bytes(found->first, found->second);
-    at::Generator generator = own.clone();
-    generator.set_current_seed(seed_for(found->second.cpu().contiguous(), rank));
-    derived.states.emplace(name, generator_state(generator));
+    derived.states.emplace(
+        name, generator_state(derived_generator(own, found->second.cpu().contiguous(), rank)));
   }
   return derived;
 }

@@ -1,0 +1,84 @@
+#include "accelerate/operators/random_streams.h"
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "absl/cleanup/cleanup.h"
+#include "accelerate/base/enums.h"
+#include "accelerate/comm/random.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate {
+namespace {
+
+// The number of the first stream, by which Megatron-LM tells these from the common one as well. The
+// numbers below may be those of shares of the data, whose states checkpoints derive.
+constexpr int64_t kFirstStream = 2718;
+
+// Whether an operator takes numbers from a default generator.
+bool draws(const OperatorCall& call) {
+  if (!call.op().hasTag(at::Tag::nondeterministic_seeded)) return false;
+  const std::vector<c10::Argument>& arguments = call.op().schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& value = torch::jit::peek(call.stack(), i, arguments.size());
+    const std::string& name = arguments[i].name();
+    if (value.isGenerator() && value.toGenerator().defined()) return false;
+    if (value.isDouble() && value.toDouble() == 0 && (name == "p" || name == "dropout_p")) {
+      return false;
+    }
+    if (value.isBool() && !value.toBool() && (name == "train" || name == "training")) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+RandomStreams::RandomStreams(int64_t number, IsPart is_part)
+    : OperatorHandler(OperatorOrder::kRandomStreams),
+      number_(number),
+      is_part_(std::move(is_part)) {}
+
+std::shared_ptr<RandomStreams> RandomStreams::along(const ProcessGroupPtr& group, IsPart is_part) {
+  std::vector<RNGType> types = {RNGType::kTorch};
+  if (!Runtime::current().device().is_cpu()) types.push_back(RNGType::kDevice);
+  synchronize_rng_states(group, types);
+  return std::make_shared<RandomStreams>(group ? group->getRank() : 0, std::move(is_part));
+}
+
+std::optional<c10::Device> RandomStreams::draws_for_part(const OperatorCall& call) const {
+  if (!draws(call)) return std::nullopt;
+  for (const c10::IValue& value :
+       torch::jit::last(call.stack(), call.op().schema().arguments().size())) {
+    if (!value.isTensor()) continue;
+    const at::Tensor& tensor = value.toTensor();
+    // Without values nothing is drawn.
+    if (!tensor.defined() || tensor.is_meta() || !is_part_(tensor)) continue;
+    return tensor.device();
+  }
+  return std::nullopt;
+}
+
+void RandomStreams::call(const OperatorCall& call) {
+  const std::optional<c10::Device> device = draws_for_part(call);
+  if (!device) return call.proceed();
+  // What the operator calls draws from its stream, whatever it draws for.
+  const OperatorModeScope inside = OperatorModeScope::without(OperatorOrder::kRandomStreams);
+  at::empty({1}, at::TensorOptions(*device).dtype(at::kLong)).random_();
+  const at::Generator generator = at::globalContext().defaultGenerator(*device);
+  const at::Tensor common = generator_state(generator);
+  const absl::Cleanup go_on = [&] { set_generator_state(generator, common); };
+  set_generator_state(
+      generator, generator_state(derived_generator(generator, common, kFirstStream + number_)));
+  call.proceed();
+}
+
+}  // namespace accelerate

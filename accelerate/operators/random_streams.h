@@ -1,0 +1,69 @@
+/// Random numbers where ranks have parts of one tensor, as along tp.
+///
+/// Ranks that train the same data draw alike: their default generators are in the same state, which
+/// is the common stream. Where all of them have the same values that is right, since dropout must
+/// leave out the same ones on each rank. Where each has a part of a tensor, dropout would leave out
+/// the same places of each part, so ranks have to draw different numbers there.
+///
+///     const auto streams = RandomStreams::along(mesh.group(MeshAxis::kTp), &is_part);
+///     ...
+///     const OperatorModeScope scope(streams);  // in each forward pass
+///
+/// Inside of the scope an operator that draws for a part takes the rank's own stream: the common
+/// stream advances by one number, as it does on the other ranks, and for this operator the default
+/// generator of the part's device is one that is derived from the common state and from the number
+/// of the rank (derived_generator).
+///
+/// So a stream of a rank's own has no state besides the common one. What sets the default
+/// generators sets all streams: set_seed, a recomputation (checkpoint.h), and load_state, which
+/// gives the ranks of a share of the data the states of that share. How far the common stream
+/// advances for a part does not depend on the part's size, so ranks that resume in another layout
+/// draw what the ranks of that layout would have drawn.
+///
+/// Operators that draw are those that LibTorch calls so (at::Tag::nondeterministic_seeded), unless
+/// their arguments say that nothing is drawn (p = 0, train = false), or from which generator. Some
+/// take no tensor, such as at::rand of a shape: they draw from the common stream.
+///
+/// Errors:  those of operators; the common stream goes on as after a draw.
+/// Threads: as OperatorMode. While an operator draws for a part, other threads of the rank must not
+///          draw from the same default generator.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include "accelerate/comm/process_group.h"
+#include "accelerate/operators/operator_mode.h"
+
+namespace accelerate {
+
+class RandomStreams final : public OperatorHandler {
+ public:
+  /// Whether other ranks have other values in the place of this tensor's, which is defined. Called
+  /// for tensors among the arguments of operators that draw, on any thread.
+  using IsPart = std::function<bool(const at::Tensor& tensor)>;
+
+  /// `number`: the rank's among those that have the parts of a tensor, from 0.
+  RandomStreams(int64_t number, IsPart is_part);
+
+  /// For the ranks of a group, each of which has other parts; null stands for one rank. The default
+  /// generators of all get the state of the first rank's, because ranks may have been seeded
+  /// differently, or by chance. Collective.
+  static std::shared_ptr<RandomStreams> along(const ProcessGroupPtr& group, IsPart is_part);
+
+  void call(const OperatorCall& call) override;
+
+ private:
+  // Where the operator draws for a part; nothing if it does not.
+  std::optional<c10::Device> draws_for_part(const OperatorCall& call) const;
+
+  const int64_t number_;
+  const IsPart is_part_;
+};
+
+}  // namespace accelerate
