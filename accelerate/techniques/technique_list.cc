@@ -6,6 +6,9 @@
 #include "accelerate/parallel/replicated/ddp.h"
 #include "accelerate/parallel/sharded/activation_checkpointing.h"
 #include "accelerate/parallel/sharded/sharded.h"
+#include "accelerate/parallel/tensor/cut.h"
+#include "accelerate/parallel/tensor/plan_layout.h"
+#include "accelerate/parallel/tensor/tensor_technique.h"
 #include "accelerate/precision/techniques.h"
 #include "accelerate/quantization/models/quantized_checks.h"
 
@@ -23,6 +26,8 @@ enum Depth : int {
   kShards,
   // fp8 is inside automatic mixed precision, which casts the products that fp8 leaves alone.
   kAutocast,
+  // fp8 computes what a rank has of a layer.
+  kTensorParallel,
   kFp8,
   kRecomputation,
   // The module computes where a device map has placed it, whatever surrounds its passes.
@@ -41,6 +46,11 @@ void check_ddp_handler(const KwargsHandlers& handlers, PrecisionType /*precision
 
 // In the order in which techniques are made.
 constexpr TechniqueRow kTechniques[] = {
+    {.name = TensorParallelTechnique::kName,
+     .depth = kTensorParallel,
+     .layout = &tensor_parallel_layout,
+     .cut = &cut_tensor_parallel,
+     .make = &make_tensor_parallel_technique},
     {.name = ActivationCheckpointingTechnique::kName,
      .depth = kRecomputation,
      .make = &make_activation_checkpointing_technique},

@@ -1,0 +1,61 @@
+/// Where the dim of features of which a rank has a part comes to stand in what an operator makes of
+/// them.
+///
+/// The dim goes along with views, and with operators that compute element by element or along other
+/// dims; where an operator is not known, it goes along where the result has the same length there,
+/// and is lost otherwise. An operator that would compute something else of a part than of the whole
+/// has a fault: a sum, a norm or a softmax along the dim, a product that adds up along it, a view
+/// with lengths of the whole.
+///
+/// Threads: values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include "accelerate/operators/operator_mode.h"
+
+namespace accelerate {
+
+class FeatureFlow {
+ public:
+  /// Before the operator runs: of its argument with this number, or of a tensor in it. `from_end`:
+  /// the dim, counted from the end.
+  FeatureFlow(const OperatorCall& call, size_t argument, const at::Tensor& features, int from_end);
+
+  /// What the operator does that a part does not allow, as "sums up"; empty: nothing.
+  const std::string& fault() const { return fault_; }
+  /// Whether the operator computes element by element, as far as is known.
+  bool is_pointwise() const { return way_ == Way::kAlong; }
+  /// Whether its arguments say which lengths the result has.
+  bool is_view() const { return way_ == Way::kView; }
+
+  /// The dim of a result, counted from the end; 0: it is not there.
+  int in(const at::Tensor& result);
+
+ private:
+  enum class Way {
+    kAlong,    // from the end, where the length is the same
+    kMoved,    // to a dim, counted from the front
+    kReduced,  // as kMoved, less the dims before that a result lacks
+    kView,
+  };
+  void find_way(const OperatorCall& call, size_t argument);
+  void go_through_reduction(const OperatorCall& call);
+  void go_through_product(const std::string& name, size_t argument);
+  int in_view(const at::Tensor& result);
+
+  const c10::SmallVector<int64_t, 6> sizes_;
+  const int from_end_;
+  const int64_t dim_;  // counted from the front
+  Way way_ = Way::kAlong;
+  int64_t to_;
+  int64_t removed_ = 0;
+  std::string fault_;
+};
+
+}  // namespace accelerate

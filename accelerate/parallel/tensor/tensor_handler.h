@@ -1,0 +1,85 @@
+/// Computes the layers of a model of which ranks along tp have parts, in forward passes.
+///
+///   - A Linear layer with a column weight gets its input as it is; in the backward pass ranks sum
+///     the input's gradients, once for all column layers of one input. Its output is features of
+///     which the rank has a part, unless it is gathered.
+///   - A Linear layer with a row weight gets such features; ranks sum its outputs, and the bias is
+///     added once.
+///   - A table of words looks up those that the rank has, and ranks sum what they found.
+///   - What other operators make of features is features as well (feature_flow.h).
+/// The rank's part of a product is left to the next handlers, such as fp8's.
+///
+/// Errors:  c10::ValueError naming the rank, the operator and the parameter: for an operator with a
+///          cut parameter that is none of these layers; one that needs all features; a trainable
+///          parameter that ranks have alike and use with features of their own, unless its rule
+///          says so; inputs that do not fit a layer's part.
+/// Collective over the ranks along tp: layers, and the backward passes of columns.
+/// Threads: those of the model's passes.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include "accelerate/comm/process_group.h"
+#include "accelerate/operators/operator_mode.h"
+#include "accelerate/parallel/tensor/feature_flow.h"
+#include "accelerate/parallel/tensor/tensor_mark.h"
+
+namespace accelerate {
+
+class TensorHandler final : public OperatorHandler {
+ public:
+  using Parameters = std::vector<std::pair<at::Tensor, std::shared_ptr<const LayerParameter>>>;
+
+  /// `group`: the ranks along tp. `rank`: this one in the job, for messages. The parameters outlive
+  /// the handler.
+  TensorHandler(ProcessGroupPtr group, int rank, Parameters parameters);
+
+  /// Before a pass: parameters that were given other data have their marks.
+  void mark_parameters() const;
+
+  void call(const OperatorCall& call) override;
+
+ private:
+  // An argument with a mark.
+  struct Operand {
+    at::Tensor tensor;
+    TensorMark* mark = nullptr;
+    size_t argument = 0;
+  };
+  struct Operands {
+    std::optional<Operand> cut, whole, features;
+    bool empty() const { return !cut && !whole && !features; }
+  };
+  static Operands operands_of(const OperatorCall& call);
+
+  // The result of a layer that the plan divides; absent for other operators.
+  std::optional<at::Tensor> layer(const OperatorCall& call) const;
+  at::Tensor column(const LinearProduct& product, const LayerParameter& parameter) const;
+  at::Tensor row(const LinearProduct& product, const LayerParameter& parameter) const;
+  at::Tensor embedding(const OperatorCall& call, const LayerParameter& parameter) const;
+  at::Tensor entered(const at::Tensor& input) const;
+
+  void pass_parameter(const OperatorCall& call, const Operand& parameter) const;
+  void pass_features(const OperatorCall& call, const Operands& operands) const;
+  void check_uses_features(const OperatorCall& call, const FeatureFlow& flow,
+                           const Operands& operands) const;
+  // "rank 1: "
+  std::string on_this_rank() const;
+  // "features of which each rank along tp has 64 of 128, made with "up.weight""
+  std::string text_of(const Operand& features) const;
+
+  const ProcessGroupPtr group_;
+  const int rank_;
+  const Parameters parameters_;
+  std::vector<TensorMarkPtr> marks_;  // by parameter
+};
+
+}  // namespace accelerate

@@ -1,0 +1,44 @@
+#include "accelerate/parallel/tensor/tensor_technique.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "accelerate/mesh/device_mesh.h"
+#include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/parallel/tensor/plan_layout.h"
+#include "accelerate/parallel/tensor/tensor_mark.h"
+#include "accelerate/plan/plan.h"
+
+namespace accelerate {
+
+void TensorParallelTechnique::forward(ForwardPass& pass) {
+  handler_->mark_parameters();
+  const OperatorModeScope layers(handler_), draws(streams_);
+  pass.proceed();
+}
+
+std::unique_ptr<Technique> make_tensor_parallel_technique(const TechniqueContext& context) {
+  const ModelPlan& plan = context.plan;
+  if (plan.layout == nullptr || plan.mesh.size(MeshAxis::kTp) == 1) return nullptr;
+  const torch::nn::Module& module = *context.model.module();
+  const std::optional<TensorParallelPlan> rules = find_plan(module, plan.handlers);
+  if (!rules) return nullptr;
+  const std::vector<PlannedParameter> planned = planned_parameters(module, *rules);
+  const auto is_cut = [](const PlannedParameter& each) { return each.cut_dim().has_value(); };
+  if (std::ranges::none_of(planned, is_cut)) return nullptr;
+  TensorHandler::Parameters parameters;
+  for (const PlannedParameter& each : planned) {
+    parameters.emplace_back(each.tensor, std::make_shared<const LayerParameter>(LayerParameter{
+                                             .name = each.name,
+                                             .rule = each.rule,
+                                             .whole = plan.layout->find(each.name)->shape,
+                                             .cut_dim = each.cut_dim()}));
+  }
+  const ProcessGroupPtr& group = plan.device_mesh->group(MeshAxis::kTp);
+  return std::make_unique<TensorParallelTechnique>(
+      std::make_shared<TensorHandler>(group, plan.rank, std::move(parameters)),
+      RandomStreams::along(group, &has_part_of_features));
+}
+
+}  // namespace accelerate

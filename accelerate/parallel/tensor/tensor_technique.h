@@ -1,0 +1,42 @@
+/// Models whose layers the ranks along tp divide by a plan (config/tensor_parallel_plan.h).
+///
+/// The plan gives the model's layout, the cuts leave a rank its parts of parameters, and around
+/// forward passes operators with them compute what the whole model computes (tensor_handler.h).
+/// Where a rank has a part of features, operators draw random numbers of the rank's own
+/// (operators/random_streams.h).
+///
+/// Threads: the rank's thread.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "accelerate/forward/technique.h"
+#include "accelerate/operators/random_streams.h"
+#include "accelerate/parallel/tensor/tensor_handler.h"
+
+namespace accelerate {
+
+struct TechniqueContext;
+
+class TensorParallelTechnique final : public Technique {
+ public:
+  TensorParallelTechnique(std::shared_ptr<TensorHandler> handler,
+                          std::shared_ptr<RandomStreams> streams)
+      : handler_(std::move(handler)), streams_(std::move(streams)) {}
+
+  static constexpr std::string_view kName = "tensor_parallel";
+  std::string_view name() const override { return kName; }
+  void forward(ForwardPass& pass) override;
+
+ private:
+  const std::shared_ptr<TensorHandler> handler_;
+  const std::shared_ptr<RandomStreams> streams_;
+};
+
+/// Null for a model whose plan cuts nothing. Collective over the ranks along tp, see
+/// RandomStreams::along.
+std::unique_ptr<Technique> make_tensor_parallel_technique(const TechniqueContext& context);
+
+}  // namespace accelerate
