@@ -56,6 +56,9 @@ class MoveAround {
 void check_dispatched_model(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   const DispatchedModels dispatched = internal::dispatched_within(*context.model.module());
+  TORCH_CHECK_VALUE(dispatched.empty() || plan.layout == nullptr,
+                    "prepare: the model is placed by a device map, and rank ", plan.rank,
+                    " is to have parts of its layers; leave the device map out");
   const bool has_several_ranks = plan.num_ranks > 1;
   const bool is_spread = std::ranges::any_of(
       dispatched, [](const auto& each) { return each->device_map().size() > 1; });

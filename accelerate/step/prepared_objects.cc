@@ -29,6 +29,7 @@
 #include "accelerate/optim/zero_objects.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/parallel/layout/placement.h"
 #include "accelerate/parallel/sharded/options.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
@@ -103,6 +104,18 @@ void renew_unused_state(torch::optim::Optimizer& optimizer, const at::Tensor& pa
   auto state = std::make_unique<torch::optim::AdagradParamState>();
   state->sum(at::full_like(shard.detach(), options.initial_accumulator_value()));
   states[shard.unsafeGetTensorImpl()] = std::move(state);
+}
+
+// An optimizer begins with the part of a parameter that the rank's module has.
+// Errors: those of check_trains_shard.
+void train_parts(torch::optim::Optimizer& optimizer, const ModelState& model) {
+  if (!model.placements().is_cut) return;
+  for (const TrainedParameter& each : model.trained()) {
+    const bool is_cut = each.placement != nullptr && !each.placement->cuts.empty();
+    if (!is_cut || !has_parameter(optimizer, each.parameter)) continue;
+    check_trains_shard(optimizer, each.parameter, each.name);
+    renew_unused_state(optimizer, each.parameter, each.parameter);
+  }
 }
 
 using TrainedByParameter = std::unordered_map<const at::TensorImpl*, TrainedParameter>;
@@ -256,6 +269,8 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
   if (is_new) {
     if (zero != nullptr) model->zero = std::make_shared<const ZeroConfig>(*zero);
     training_.models.push_back(model);
+    for_each_alive(training_.optimizers,
+                   [&](const auto& prepared) { train_parts(*prepared->optimizer, *model); });
   }
   for_each_alive(training_.optimizers,
                  [&](const auto& prepared) { train_shards(*prepared, *model); });
@@ -271,7 +286,10 @@ AcceleratedOptimizer TrainingStep::add_optimizer(
                                 {.scaler = training_.precision.scaler(),
                                  .packs_moments = training_.precision.packs_moments()});
   const std::shared_ptr<SharedOptimizer>& shared = Access::to(prepared);
-  for (const auto& model : training_.models) train_shards(*shared, *model);
+  for (const auto& model : training_.models) {
+    train_parts(*shared->optimizer, *model);
+    train_shards(*shared, *model);
+  }
   shared->readers = training_.readers;
   shared->owner = training_.engine;
   engine.prepare(shared, training_group());

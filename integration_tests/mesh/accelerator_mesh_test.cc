@@ -1,5 +1,7 @@
 // An Accelerator whose ranks are arranged by a ParallelismConfig, on clusters of the shape that the
 // configuration needs.
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/config/parallelism_config.h"
+#include "accelerate/config/tensor_parallel_plan.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/optim/schedulers/decay.h"
 #include "accelerate/testing/recorded_warnings.h"
@@ -132,10 +135,7 @@ TEST(AcceleratorMesh, OfOneRankHasNoGroups) {
 TEST(AcceleratorMesh, RefusesAxesWithoutAnEngineByName) {
   Cluster("1x2:h100").run_on_every_rank([](Rank&) {
     const std::vector<std::pair<const char*, ParallelismOptions>> missing = {
-        {"pp_size", {.pp_size = 2}},
-        {"cp_size", {.cp_size = 2}},
-        {"sp_size", {.sp_size = 2}},
-        {"tp_size", {.tp_size = 2}}};
+        {"pp_size", {.pp_size = 2}}, {"cp_size", {.cp_size = 2}}, {"sp_size", {.sp_size = 2}}};
     for (const auto& [name, options] : missing) {
       EXPECT_THAT(value_error_of([&] {
                     Accelerator accelerator({.parallelism_config = ParallelismConfig(options)});
@@ -146,39 +146,44 @@ TEST(AcceleratorMesh, RefusesAxesWithoutAnEngineByName) {
   });
 }
 
-TEST(AcceleratorMesh, RefusesToDivideLayersWhoeverAsksForIt) {
-  const auto refuses = HasSubstr(
-      "parallelism_config: tp_size=2, but this version does not divide layers; set it to 1");
-  Cluster("1x4:h100").run_on_every_rank([&](Rank&) {
-    EXPECT_THAT(value_error_of([] {
-                  Accelerator({.torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = 2}});
-                }),
-                refuses);
-    const ParallelismConfig with_shards({.dp_shard_size = 2, .tp_size = 2});
-    EXPECT_THAT(value_error_of([&] { Accelerator({.parallelism_config = with_shards}); }), refuses);
-    EXPECT_THAT(value_error_of([&] {
-                  Accelerator({.parallelism_config = with_shards,
-                               .fsdp_plugin = FullyShardedDataParallelPlugin{.fsdp_version = 2}});
-                }),
-                refuses);
-    // Also beside an Accelerator that has no mesh.
-    const Accelerator plain;
-    EXPECT_THAT(value_error_of([&] { Accelerator({.parallelism_config = with_shards}); }), refuses);
-  });
-  ClusterOptions options;
-  options.environment.set("ACCELERATE_USE_PARALLELISM_CONFIG", "true");
-  options.environment.set("PARALLELISM_CONFIG_TP_SIZE", "2");
-  Cluster("1x2:h100", options).run_on_every_rank([&](Rank&) {
-    EXPECT_THAT(value_error_of([] { Accelerator(); }), refuses);
-    // A size that is not given is the variable's.
-    const ParallelismConfig from_variable({.dp_replicate_size = 1});
-    EXPECT_THAT(value_error_of([&] { Accelerator({.parallelism_config = from_variable}); }),
-                refuses);
-  });
-  // What no rank is arranged by is arithmetic.
-  Cluster("1x1").run_on_every_rank([](Rank&) {
-    EXPECT_EQ(ParallelismConfig({.dp_shard_size = 2, .tp_size = 4}).total_size(), 8);
-  });
+// Whoever asks for tp.
+TEST(AcceleratorMesh, NeedsAPlanToDivideLayers) {
+  const auto error_of = [](const char* spec, const std::function<AcceleratorOptions()>& options,
+                           const ClusterOptions& cluster = {}) {
+    std::string error;
+    Cluster(spec, cluster).run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(options());
+      EXPECT_EQ(accelerator.tensor_parallel_rank(), rank.index() % 2);
+      error = value_error_of(
+          [&] { accelerator.prepare(std::make_shared<torch::nn::LinearImpl>(4, 4)); });
+    });
+    return error;
+  };
+  const auto with_shards = [] {
+    return AcceleratorOptions{.parallelism_config =
+                                  ParallelismConfig({.dp_shard_size = 2, .tp_size = 2})};
+  };
+  const auto with_fsdp = [&] {
+    AcceleratorOptions options = with_shards();
+    options.fsdp_plugin = FullyShardedDataParallelPlugin{.fsdp_version = 2};
+    return options;
+  };
+  const auto with_plugin = [] {
+    return AcceleratorOptions{.torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = 2}};
+  };
+  const auto refuses = HasSubstr("tp_size=2, but nothing says how ranks divide a Linear");
+  EXPECT_THAT(error_of("1x2:h100", with_plugin), refuses);
+  EXPECT_THAT(error_of("1x4:h100", with_shards), refuses);
+  EXPECT_THAT(error_of("1x4:h100", with_fsdp), refuses);
+  ClusterOptions variables;
+  variables.environment.set("ACCELERATE_USE_PARALLELISM_CONFIG", "true");
+  variables.environment.set("PARALLELISM_CONFIG_TP_SIZE", "2");
+  EXPECT_THAT(error_of("1x2:h100", [] { return AcceleratorOptions(); }, variables), refuses);
+  // A plan without rules leaves models whole.
+  const auto with_plan = [] {
+    return AcceleratorOptions{.kwargs_handlers = {TensorParallelPlan()}};
+  };
+  EXPECT_EQ(error_of("1x2:h100", with_plan, variables), "no error");
 }
 
 TEST(AcceleratorMesh, RefusesRanksThatItDoesNotFit) {

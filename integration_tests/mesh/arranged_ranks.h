@@ -1,10 +1,14 @@
-/// Ranks along axes that no engine divides models by yet, such as tp, which an Accelerator refuses
-/// from a user: what such an engine will stand on, as shares of the data, is tested with them.
+/// Ranks along axes that no engine divides models by yet, which an Accelerator refuses from a user:
+/// what such an engine will stand on, as shares of the data, is tested with them. Along tp models
+/// stay whole, unless the options say more.
 #pragma once
 
+#include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/config/tensor_parallel_plan.h"
 #include "accelerate/state/accelerator_state.h"
 
 namespace accelerate {
@@ -25,6 +29,12 @@ inline AcceleratorOptions arranged(AcceleratorOptions options,
                                    Runtime& runtime = Runtime::current()) {
   internal::ArrangedRanks::make(options, runtime);
   options.parallelism_config.reset();
+  const auto is_plan = [](const KwargsHandler& each) {
+    return std::holds_alternative<TensorParallelPlan>(each);
+  };
+  if (std::ranges::none_of(options.kwargs_handlers, is_plan)) {
+    options.kwargs_handlers.emplace_back(TensorParallelPlan());
+  }
   return options;
 }
 

@@ -236,6 +236,22 @@ torch::Tensor LmImpl::forward_part(const PieceRange& pieces, torch::Tensor x,
   return at::linear(norm_(x), head_ ? head_->weight : tokens_->weight);
 }
 
+// Attention is divided by heads of keys, the perceptron and the vocabulary anywhere.
+std::optional<accelerate::TensorParallelPlan> LmImpl::tensor_parallel_plan() const {
+  using enum accelerate::TensorStyle;
+  accelerate::TensorParallelPlan plan = {
+      {.pattern = "tokens", .style = kEmbedding},
+      {.pattern = "blocks.*.attention.qkv", .style = kColumn, .groups = config_.kv_heads},
+      {.pattern = "blocks.*.attention.project", .style = kRow},
+      {.pattern = "blocks.*.mlp.up", .style = kColumn},
+      {.pattern = "blocks.*.mlp.down", .style = kRow}};
+  if (!is_gpt(config_)) plan.rules.push_back({.pattern = "blocks.*.mlp.gate", .style = kColumn});
+  if (head_) {
+    plan.rules.push_back({.pattern = "head", .style = kColumn, .gather_output = true});
+  }
+  return plan;
+}
+
 torch::Tensor counting_sequences(const Config& config, int64_t count) {
   const torch::Tensor first = at::randint(config.vocabulary, {count, 1}, at::kLong);
   return (first + at::arange(config.sequence_length + 1, at::kLong)).remainder(config.vocabulary);

@@ -141,6 +141,7 @@ class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
     return head_ ? "head" : "tokens";
   }
   std::vector<int64_t> hidden_sizes() const override { return {config_.hidden}; }
+  std::optional<accelerate::TensorParallelPlan> tensor_parallel_plan() const override;
 
  protected:
   const Config& config() const { return config_; }

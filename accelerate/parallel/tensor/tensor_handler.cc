@@ -102,6 +102,7 @@ void TensorHandler::call(const OperatorCall& call) {
     }
   }
   if (operands.features) return pass_features(call, operands);
+  if (operands.cut && adds_gathered_bias(call, *operands.cut)) return;
   pass_parameter(call, operands.cut ? *operands.cut : *operands.whole);
 }
 
@@ -199,6 +200,20 @@ at::Tensor TensorHandler::entered(const at::Tensor& input) const {
     set_mark(input, std::move(remembered));
   }
   return entered;
+}
+
+// torch::nn::Linear adds the bias apart, here to an output that was gathered before.
+bool TensorHandler::adds_gathered_bias(const OperatorCall& call, const Operand& bias) const {
+  const std::string& name = call.op().schema().name();
+  const bool adds = name == "aten::add" || name == "aten::add_";
+  if (!adds || !bias.mark->parameter->rule.gather_output || bias.tensor.dim() != 1) return false;
+  const size_t first = call.stack().size() - call.op().schema().arguments().size();
+  {
+    const OperatorModeScope inside = OperatorModeScope::without(OperatorOrder::kTensorParallel);
+    call.stack()[first + bias.argument] = gather_along_split_backward(bias.tensor, 0, group_);
+  }
+  call.proceed();
+  return true;
 }
 
 // ---- Other operators.

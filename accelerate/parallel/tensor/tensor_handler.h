@@ -66,6 +66,7 @@ class TensorHandler final : public OperatorHandler {
   at::Tensor row(const LinearProduct& product, const LayerParameter& parameter) const;
   at::Tensor embedding(const OperatorCall& call, const LayerParameter& parameter) const;
   at::Tensor entered(const at::Tensor& input) const;
+  bool adds_gathered_bias(const OperatorCall& call, const Operand& bias) const;
 
   void pass_parameter(const OperatorCall& call, const Operand& parameter) const;
   void pass_features(const OperatorCall& call, const Operands& operands) const;

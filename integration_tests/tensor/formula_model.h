@@ -1,0 +1,61 @@
+/// The language model of the examples with weights and text that any program can compute, so that
+/// its training can be compared with other libraries'.
+///
+/// Element i of the parameter NAME is base + (u - 1/2) * scale, computed in double and rounded
+/// once, where u = (splitmix64(fnv1a64(NAME) + i) >> 40) / 2^24. Matrices have base 0 and scale
+/// 1/16, biases 0 and 1/64, weights of norms 1 and 1/8. Byte i of the text is kText[i % its
+/// length]; step s has the bytes from s * rows * (length + 1) on, row after row.
+///
+/// Threads: the rank's thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "accelerate/accelerator_options.h"
+#include "accelerate/config/parallelism_config.h"
+#include "accelerate/examples/lm/config.h"
+#include "accelerate/examples/lm/model.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+
+/// Gives all parameters of a module the values of the formula. Local.
+void fill_by_formula(torch::nn::Module& module);
+
+/// The inputs and the labels of one step: int64 [rows, length] each.
+std::pair<at::Tensor, at::Tensor> formula_batch(int step, int64_t rows, int64_t length);
+
+/// A training of it.
+struct FormulaTraining {
+  lm::Config config = {};
+  lm::LmOptions lm = {};
+  /// Absent: one process.
+  std::optional<ParallelismOptions> sizes = std::nullopt;
+  std::string cluster = "1x1:h100";
+  int steps = 10;
+  int64_t rows = 8;  ///< of a step, over all shares of the data
+  /// Changes what the Accelerator is made with.
+  std::function<void(AcceleratorOptions&)> change = [](AcceleratorOptions&) {};
+  /// Whether gradients are clipped by their norm, which is told then.
+  bool clips = true;
+};
+
+struct FormulaOutcome {
+  std::vector<double> losses;  ///< of all rows of each step, before it
+  std::vector<double> norms;   ///< of each step's gradients, before they are clipped
+  double bytes = 0;            ///< that all ranks sent together
+  int64_t elements = 0;        ///< of the first rank's parameters
+};
+
+/// SGD with a learning rate of 0.1 and momentum 0.9, on gradients that are clipped to norm 1.
+FormulaOutcome train_by_formula(const FormulaTraining& training);
+
+}  // namespace accelerate
