@@ -1,0 +1,127 @@
+// What ranks along tp begin with, on clusters of the shape that the mesh needs: their parts of the
+// values of one process, however the model was built.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/base/access.h"
+#include "accelerate/config/parallelism_config.h"
+#include "accelerate/examples/lm/config.h"
+#include "accelerate/examples/lm/model.h"
+#include "accelerate/files/box_view.h"
+#include "accelerate/forward/model_state.h"
+#include "accelerate/parallel/layout/model_layout.h"
+#include "integration_tests/sharding/gauges.h"
+#include "simulator/cluster/cluster.h"
+#include "simulator/disk/sim_disk.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::Rank;
+using simulator::SimDisk;
+using torch::Tensor;
+
+constexpr char kWeights[] = "/sim/weights";
+
+std::vector<std::pair<std::string, ParallelismOptions>> layouts() {
+  return {{"1x2:h100", {.tp_size = 2}},
+          {"1x4:h100", {.tp_size = 4}},
+          {"1x4:h100", {.dp_shard_size = 2, .tp_size = 2}},
+          {"1x4:h100", {.dp_replicate_size = 2, .tp_size = 2}}};
+}
+
+lm::Config config() {
+  return lm::model_config("tiny", {.blocks = lm::Blocks::kLlama, .layers = 2, .kv_heads = 4});
+}
+
+lm::Lm built() {
+  torch::manual_seed(3);
+  return lm::Lm(config());
+}
+
+lm::Lm built_empty() {
+  torch::manual_seed(3);
+  const EmptyInit empty = init_empty_weights();
+  return lm::Lm(config());
+}
+
+// Whether what the rank trains has its boxes of the whole model's values, bit by bit. Returns their
+// bytes.
+int64_t expect_values(Accelerator& accelerator, lm::Lm model, const NamedTensors& whole) {
+  const std::shared_ptr<torch::optim::Optimizer> sgd =
+      std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.1));
+  auto [prepared, optimizer] = accelerator.prepare(model.ptr(), sgd);
+  const std::shared_ptr<ModelState>& state = internal::Access::to(prepared);
+  const ModelLayout& layout = *state->placements().layout;
+  size_t found = 0;
+  int64_t bytes = 0;
+  for (const TrainedParameter& each : state->trained()) {
+    for (const auto& [name, values] : whole) {
+      if (name != each.name) continue;
+      ++found;
+      EXPECT_NE(each.placement, nullptr) << name;
+      if (each.placement == nullptr) continue;
+      EXPECT_FALSE(each.trained.is_meta()) << name;
+      const Tensor own = each.trained.detach().cpu();
+      for (const PlacedBox& box :
+           boxes_of(*each.placement, layout.mesh(), accelerator.process_index())) {
+        EXPECT_TRUE(torch::equal(box_view(own, box.part), box_view(values, box.whole)))
+            << name << " on rank " << accelerator.process_index();
+        bytes += box.whole.numel() * static_cast<int64_t>(own.element_size());
+      }
+    }
+  }
+  EXPECT_EQ(found, whole.size());
+  return bytes;
+}
+
+NamedTensors values_of(const lm::Lm& model) {
+  NamedTensors values;
+  for (const auto& item : model->named_parameters()) {
+    values.emplace_back(item.key(), item.value().detach().clone());
+  }
+  return values;
+}
+
+TEST(InitialValuesAlongTp, AreThoseOfOneProcess) {
+  for (const auto& [cluster, sizes] : layouts()) {
+    for (const bool is_empty : {false, true}) {
+      Cluster(cluster).run_on_every_rank([&, &sizes = sizes](Rank&) {
+        Accelerator accelerator({.parallelism_config = ParallelismConfig(sizes)});
+        const NamedTensors whole = values_of(built());
+        expect_values(accelerator, is_empty ? built_empty() : built(), whole);
+      });
+    }
+  }
+}
+
+// A rank reads its runs of each tensor, and no more.
+TEST(InitialValuesAlongTp, AreReadFromAFileInParts) {
+  for (const auto& [cluster, sizes] : layouts()) {
+    const auto disk = std::make_shared<SimDisk>();
+    Cluster("1x1", {.disk = disk}).run_on_every_rank([&](Rank&) {
+      save_model(*disk, values_of(built()), kWeights, {});
+    });
+    Cluster(cluster, {.disk = disk}).run_on_every_rank([&, &sizes = sizes](Rank& rank) {
+      Accelerator accelerator({.parallelism_config = ParallelismConfig(sizes)});
+      const NamedTensors whole = values_of(built());
+      CountedFiles files(rank.runtime().files());
+      lm::Lm model = built_empty();
+      load_checkpoint_in_model(files, *model, kWeights, {.lazy = true});
+      const int64_t bytes = expect_values(accelerator, model, whole);
+      EXPECT_GE(files.total(), bytes);
+      EXPECT_LE(files.total(), bytes + 16384) << "what is read beside are heads of files";
+    });
+  }
+}
+
+}  // namespace
+}  // namespace accelerate
