@@ -73,6 +73,7 @@ Kind kind_of(std::string_view name) {
       {"prod", kReduction},
       {"reshape", kView},
       {"rms_norm", kNorm},
+      {"scaled_dot_product_attention", kSameDims},
       {"select", kSelect},
       {"slice", kSameDims},
       {"softmax", kReduction},
@@ -150,7 +151,10 @@ void FeatureFlow::find_way(const OperatorCall& call, size_t argument) {
   const Kind kind = kind_of(name);
   way_ = Way::kMoved;
   switch (kind) {
-    case Kind::kPointwise: way_ = Way::kAlong; break;
+    case Kind::kPointwise:
+      is_pointwise_ = true;
+      way_ = Way::kAlong;
+      break;
     case Kind::kSameDims: break;
     case Kind::kView: way_ = Way::kView; break;
     case Kind::kTranspose: {

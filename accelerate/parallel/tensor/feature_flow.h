@@ -29,8 +29,9 @@ class FeatureFlow {
 
   /// What the operator does that a part does not allow, as "sums up"; empty: nothing.
   const std::string& fault() const { return fault_; }
-  /// Whether the operator computes element by element, as far as is known.
-  bool is_pointwise() const { return way_ == Way::kAlong; }
+  /// Whether the operator is not one of those that are known, so that it computes element by
+  /// element, or consists of others.
+  bool is_pointwise() const { return is_pointwise_; }
   /// Whether its arguments say which lengths the result has.
   bool is_view() const { return way_ == Way::kView; }
 
@@ -53,6 +54,7 @@ class FeatureFlow {
   const int from_end_;
   const int64_t dim_;  // counted from the front
   Way way_ = Way::kAlong;
+  bool is_pointwise_ = false;
   int64_t to_;
   int64_t removed_ = 0;
   std::string fault_;

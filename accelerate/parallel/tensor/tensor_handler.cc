@@ -8,10 +8,12 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/where.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/differentiable.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {
@@ -50,6 +52,11 @@ bool gives_same_values(const c10::OperatorHandle& op) {
   if (alias != nullptr) return !alias->isWrite();
   const std::string& name = op.schema().name();
   return name == "aten::clone" || name == "aten::_to_copy";
+}
+
+// One inside of a forward pass, but for a recomputation, which records what it computes.
+bool is_backward_pass() {
+  return torch::autograd::get_current_graph_task_id() >= 0 && !at::GradMode::is_enabled();
 }
 
 // Part of a message: "192 of 384".
@@ -93,7 +100,7 @@ TensorHandler::Operands TensorHandler::operands_of(const OperatorCall& call) {
 
 void TensorHandler::call(const OperatorCall& call) {
   const Operands operands = operands_of(call);
-  if (operands.empty()) return call.proceed();
+  if (operands.empty() || is_backward_pass()) return call.proceed();
   if (operands.cut) {
     if (std::optional<at::Tensor> result = layer(call)) {
       torch::jit::drop(call.stack(), call.op().schema().arguments().size());
@@ -255,13 +262,13 @@ void TensorHandler::pass_features(const OperatorCall& call, const Operands& oper
   };
   try {
     call.proceed();
-  } catch (const c10::Error& error) {
+  } catch (const std::exception& error) {
     if (!flow.is_view()) throw;
-    TORCH_CHECK_VALUE(false, explain("does not fit"), " (", error.what_without_backtrace(), ")");
+    TORCH_CHECK_VALUE(false, explain("does not fit"), " (", exception_text(error), ")");
   }
   for_each_result(call, [&](const at::Tensor& result) {
-    const TensorMark* const known = find_mark(result);
-    if (known != nullptr && known->is_features()) return;  // by an operator inside of this one
+    // By an operator inside of this one, which is not known itself.
+    if (flow.is_pointwise() && has_part_of_features(result)) return;
     const int from_end = flow.in(result);
     TORCH_CHECK_VALUE(flow.fault().empty(), explain(flow.fault()));
     if (from_end == 0) return;

@@ -1,9 +1,9 @@
 /// What tensor parallelism knows of a tensor: a mark on the tensor itself, so that programs see
 /// plain tensors.
 ///
-/// Parameters have marks, and so have features of which a rank has a part. LibTorch hands a mark on
-/// to what detach() gives alone; the handler (tensor_handler.h), which sees every operator of a
-/// forward pass, sets it on results.
+/// Parameters have marks, and so have features of which a rank has a part. LibTorch hands no mark
+/// on; the handler (tensor_handler.h), which sees every operator of a forward pass, sets marks on
+/// results.
 ///
 /// Mechanism: c10::BackendMeta, a slot of TensorImpl that LibTorch itself leaves alone.
 /// Threads: as tensors.
@@ -49,10 +49,10 @@ struct TensorMark final : c10::BackendMeta {
   bool is_whole_parameter() const { return kind == Kind::kParameter && !parameter->cut_dim; }
   bool is_features() const { return kind == Kind::kFeatures; }
 
-  // Only features stay what they are when autograd saves them, or a program detaches them.
+  // What autograd saves has none: a backward pass computes with parts as they are.
   c10::intrusive_ptr<c10::BackendMeta> clone(
-      const c10::intrusive_ptr<c10::BackendMeta>& self) const override {
-    return kind == Kind::kFeatures ? self : c10::intrusive_ptr<c10::BackendMeta>();
+      const c10::intrusive_ptr<c10::BackendMeta>& /*self*/) const override {
+    return c10::intrusive_ptr<c10::BackendMeta>();
   }
 
   const Kind kind;
