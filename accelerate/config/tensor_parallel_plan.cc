@@ -25,6 +25,7 @@ const std::map<std::string, TensorRule>& rules_by_word() {
       {"rowwise", {.style = kRow}},
       {"rowwise_rep", {.style = kRow, .split_input = true}},
       {"rowwise_split_input", {.style = kRow, .split_input = true}},
+      {"sequence_parallel", {.sequence = true}},
   };
   return rules;
 }
@@ -45,6 +46,7 @@ TensorParallelPlan tensor_parallel_plan(const std::map<std::string, std::string>
                       "\", which this version does not do; ", suggestion(word, words()));
     TensorRule rule = found->second;
     rule.pattern = pattern;
+    plan.sequence_parallel |= rule.sequence;
     plan.rules.push_back(std::move(rule));
   }
   return plan;

@@ -59,6 +59,10 @@ struct TensorRule {
   /// Of a weight that is several weights one after another: their lengths along the dim that is
   /// cut, or the proportion of these. Each is cut alike. {1, 1, 1}: queries, keys and values.
   std::vector<int64_t> blocks = {};
+  /// Where the plan has sequence shards: of an embedding, whether nothing is added to its output
+  /// before the first shard is used, so that ranks get shards of it; of a parameter that ranks have
+  /// alike, as a norm's, whether it is used with shards, so that its gradients are parts of a sum.
+  bool sequence = false;
   /// How many groups of features, as heads, each block consists of, which stay whole; 0: features
   /// are cut anywhere.
   int64_t groups = 0;
@@ -71,14 +75,20 @@ struct TensorParallelPlan {
   TensorParallelPlan(std::initializer_list<TensorRule> given) : rules(given) {}
 
   std::vector<TensorRule> rules = {};
+  /// Between the layers that are divided each rank has a part of every sequence, along the dim
+  /// before the last: row layers leave it there, and column layers put the parts together. So norms
+  /// and dropout compute and keep parts, and as much is sent. Where the embedding does not begin
+  /// with parts, the model calls shard_sequence (parallel/tensor/sequence_shards.h).
+  bool sequence_parallel = false;
 
   bool operator==(const TensorParallelPlan&) const = default;
 };
 
 /// The plan of a dictionary in transformers' words, from patterns to "colwise", "rowwise",
 /// "colwise_rep" ("colwise_gather_output"), "rowwise_rep" ("rowwise_split_input"),
-/// "embedding_rowwise", "packed_colwise", "packed_rowwise" (two weights in one), "replicate" and
-/// "replicated_with_grad_allreduce". A "rowwise" table of words is an embedding.
+/// "embedding_rowwise", "packed_colwise", "packed_rowwise" (two weights in one), "replicate",
+/// "replicated_with_grad_allreduce" and "sequence_parallel", with which the plan has sequence
+/// shards. A "rowwise" table of words is an embedding.
 /// Errors: c10::ValueError naming the entry, for another word.
 TensorParallelPlan tensor_parallel_plan(const std::map<std::string, std::string>& tp_plan);
 

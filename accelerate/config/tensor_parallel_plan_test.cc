@@ -32,6 +32,13 @@ TEST(TensorParallelPlan, IsReadInTheWordsOfADictionary) {
   EXPECT_EQ(plan, expected);
 }
 
+TEST(TensorParallelPlan, HasSequenceShardsWhereANormDoes) {
+  const TensorParallelPlan plan =
+      tensor_parallel_plan({{"norm", "sequence_parallel"}, {"up", "colwise"}});
+  EXPECT_TRUE(plan.sequence_parallel);
+  EXPECT_EQ(plan.rules[0], (TensorRule{.pattern = "norm", .sequence = true}));
+}
+
 TEST(TensorParallelPlan, RefusesAnotherWordWithANearOne) {
   EXPECT_THAT(value_error_of([] {
                 tensor_parallel_plan({{"up", "colwize"}});

@@ -117,14 +117,15 @@ Tensor part_of(const Tensor& whole, const Tensor& part, int64_t rank, int64_t bl
 }
 
 // Whether ranks compute what one process does.
-void expect_as_whole(const LayersImpl::Forward& forward, const Tensor& input = numbers()) {
+void expect_as_whole(const LayersImpl::Forward& forward, const Tensor& input = numbers(),
+                     const TensorParallelPlan& plan = plan_of_layers()) {
   LayersImpl whole(forward);
   const Outcome expected = pass(
       whole, [&](const Tensor& x) { return whole.forward(x); },
       [](const Tensor& loss) { loss.backward(); }, input.clone());
   for (const int64_t tp : {2, 4}) {
     Cluster(absl::StrCat("1x", tp, ":h100")).run_on_every_rank([&](Rank& rank) {
-      Accelerator accelerator(options_of(tp, plan_of_layers()));
+      Accelerator accelerator(options_of(tp, plan));
       const auto module = std::make_shared<LayersImpl>(forward);
       auto model = accelerator.prepare(module);
       const Outcome outcome = pass(
@@ -319,6 +320,58 @@ TEST(DividedLayers, RefuseOptimizersThatHaveStepped) {
     EXPECT_THAT(value_error_of([&] { accelerator.prepare(module, adam); }),
                 HasSubstr("the optimizer has state for parameter"));
   });
+}
+
+// ---- Sequence shards.
+
+TensorParallelPlan plan_with_shards(bool names_scale) {
+  TensorParallelPlan plan = plan_of_layers();
+  plan.sequence_parallel = true;
+  plan.rules.back() = {.pattern = "scale", .sequence = names_scale};
+  return plan;
+}
+
+// Half a norm: some features by a weight that all ranks have.
+Tensor scaled(LayersImpl& m, const Tensor& x) {
+  return torch::cat({x.narrow(-1, 0, 4) * m.scale, x.narrow(-1, 4, 4)}, -1);
+}
+
+TEST(SequenceShards, ComputeWhatWholeSequencesDo) {
+  expect_as_whole(
+      [](LayersImpl& m, const Tensor& x) {
+        Tensor part = shard_sequence(x);
+        part = part + m.down(m.up(scaled(m, part)) * m.gate(part));
+        return m.head(scaled(m, part));
+      },
+      numbers(), plan_with_shards(/*names_scale=*/true));
+}
+
+TEST(SequenceShards, RefuseParametersWhoseGradientsNothingSums) {
+  const auto forward = [](LayersImpl& m, const Tensor& x) {
+    return m.head(scaled(m, shard_sequence(x)));
+  };
+  EXPECT_THAT(error_in(forward, plan_with_shards(/*names_scale=*/false)),
+              AllOf(HasSubstr("aten::mul uses \"scale\", which all ranks have, with dim -2 of "
+                              "sequences, of which each rank along tp has 2 of 4"),
+                    HasSubstr("or sequence, lets ranks sum the parts")));
+  // And the sums of what is whole.
+  EXPECT_THAT(error_in([](LayersImpl& m, const Tensor& x) { return m.head(scaled(m, x)); },
+                       plan_with_shards(/*names_scale=*/true)),
+              AllOf(HasSubstr("aten::mul uses \"scale\" with a tensor that all ranks"),
+                    HasSubstr("call shard_sequence before")));
+}
+
+TEST(SequenceShards, RefuseLengthsThatRanksDoNotDivide) {
+  EXPECT_THAT(error_in([](LayersImpl& m,
+                          const Tensor& x) { return m.head(shard_sequence(x.narrow(1, 0, 3))); },
+                       plan_with_shards(/*names_scale=*/true)),
+              AllOf(HasSubstr("rank 1: sequences of 3 tokens, which the 2 ranks along tp"),
+                    HasSubstr("pad them to 4")));
+}
+
+TEST(SequenceShards, AreWholeWithoutAPlanForThem) {
+  expect_as_whole([](LayersImpl& m, const Tensor& x) { return m.head(shard_sequence(x)); });
+  EXPECT_EQ(shard_sequence(numbers()).sizes(), numbers().sizes());
 }
 
 // ---- Random numbers.

@@ -3,14 +3,17 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/accelerator_options.h"
 #include "accelerate/config/parallelism_config.h"
+#include "accelerate/config/tensor_parallel_plan.h"
 #include "accelerate/examples/lm/config.h"
+#include "accelerate/examples/lm/model.h"
 #include "integration_tests/tensor/formula_model.h"
 
 namespace accelerate {
@@ -105,8 +108,35 @@ TEST(TensorParallelTraining, IsTheSameWhereBlocksAreComputedAgain) {
                kLlamaLosses, kLlamaNorms);
 }
 
+// The model's own plan, with sequence shards.
+std::function<void(AcceleratorOptions&)> with_sequence_shards(const lm::Config& config) {
+  return [config](AcceleratorOptions& options) {
+    TensorParallelPlan plan = *lm::Lm(config)->tensor_parallel_plan();
+    plan.sequence_parallel = true;
+    options.kwargs_handlers.emplace_back(plan);
+  };
+}
+
+TEST(TensorParallelTraining, IsTheSameWithSequenceShards) {
+  for (const Blocks blocks : {Blocks::kGpt, Blocks::kLlama}) {
+    const bool is_gpt = blocks == Blocks::kGpt;
+    for (const Layout& layout : layouts_of_two()) {
+      for (const bool again : {false, true}) {
+        expect_equal(text_of(layout),
+                     train_by_formula({.config = tiny(blocks),
+                                       .lm = {.activation_checkpointing = again},
+                                       .sizes = layout.sizes,
+                                       .cluster = layout.cluster,
+                                       .change = with_sequence_shards(tiny(blocks))}),
+                     is_gpt ? kGptLosses : kLlamaLosses, is_gpt ? kGptNorms : kLlamaNorms);
+      }
+    }
+  }
+}
+
 // Of one step more, by one of the two ranks.
-double bytes_of_a_step(Blocks blocks, bool activation_checkpointing = false) {
+double bytes_of_a_step(Blocks blocks, bool activation_checkpointing = false,
+                       bool sequence_shards = false) {
   const auto bytes = [&](int steps) {
     return train_by_formula({.config = tiny(blocks),
                              .lm = {.activation_checkpointing = activation_checkpointing},
@@ -114,6 +144,8 @@ double bytes_of_a_step(Blocks blocks, bool activation_checkpointing = false) {
                              .cluster = "1x2:h100",
                              .steps = steps,
                              .rows = 4,
+                             .change = sequence_shards ? with_sequence_shards(tiny(blocks))
+                                                       : [](AcceleratorOptions&) {},
                              .clips = false})
         .bytes;
   };
@@ -129,6 +161,17 @@ TEST(TensorParallelTraining, SendsWhatItsLayersSum) {
   EXPECT_EQ(bytes_of_a_step(Blocks::kLlama), 4'980'736);
   EXPECT_EQ(bytes_of_a_step(Blocks::kLlama, /*activation_checkpointing=*/true),
             4'980'736 + 4 * 2 * kActivations);
+}
+
+// A gather and a reduce-scatter in place of each sum, and once a step the sums of what norms and
+// biases of rows have: GPT's 3,328 elements, Llama's 1,152. GPT adds positions to whole sequences,
+// whose gradient is put together besides.
+TEST(TensorParallelTraining, SendsAsMuchWithSequenceShards) {
+  constexpr double kHalfOfActivations = 4 * 128 * 128 * 4 / 2;  // bytes
+  EXPECT_EQ(bytes_of_a_step(Blocks::kGpt, false, /*sequence_shards=*/true),
+            4'980'736 + kHalfOfActivations + 3'328 * 4);
+  EXPECT_EQ(bytes_of_a_step(Blocks::kLlama, false, /*sequence_shards=*/true),
+            4'980'736 + 1'152 * 4);
 }
 
 TEST(TensorParallelTraining, LeavesARankItsPartsAlone) {

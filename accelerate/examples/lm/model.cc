@@ -21,6 +21,7 @@
 
 #include "accelerate/operators/block.h"
 #include "accelerate/operators/checkpoint.h"
+#include "accelerate/parallel/tensor/sequence_shards.h"
 
 namespace lm {
 namespace {
@@ -215,7 +216,7 @@ torch::Tensor LmImpl::forward_part(const PieceRange& pieces, torch::Tensor x,
                     " tokens is longer than the model's ", config_.sequence_length);
   check_positions(context.positions, x);
   const c10::Device device = x.device();
-  if (begin == 0) x = embedded(x, context.positions);
+  if (begin == 0) x = accelerate::shard_sequence(embedded(x, context.positions));
   const int64_t first = std::max<int64_t>(begin - 1, 0);
   const int64_t last = std::min(end - 1, config_.layers);
   Rotation rotation;
@@ -236,11 +237,15 @@ torch::Tensor LmImpl::forward_part(const PieceRange& pieces, torch::Tensor x,
   return at::linear(norm_(x), head_ ? head_->weight : tokens_->weight);
 }
 
-// Attention is divided by heads of keys, the perceptron and the vocabulary anywhere.
+// Attention is divided by heads of keys, the perceptron and the vocabulary anywhere. With sequence
+// shards norms have parts, and positions are added to whole sequences.
 std::optional<accelerate::TensorParallelPlan> LmImpl::tensor_parallel_plan() const {
   using enum accelerate::TensorStyle;
   accelerate::TensorParallelPlan plan = {
-      {.pattern = "tokens", .style = kEmbedding},
+      {.pattern = "tokens", .style = kEmbedding, .sequence = !is_gpt(config_)},
+      {.pattern = "blocks.*.norm1", .sequence = true},
+      {.pattern = "blocks.*.norm2", .sequence = true},
+      {.pattern = "norm", .sequence = true},
       {.pattern = "blocks.*.attention.qkv", .style = kColumn, .groups = config_.kv_heads},
       {.pattern = "blocks.*.attention.project", .style = kRow},
       {.pattern = "blocks.*.mlp.up", .style = kColumn},

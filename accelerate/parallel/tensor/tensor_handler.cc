@@ -59,6 +59,20 @@ bool is_backward_pass() {
   return torch::autograd::get_current_graph_task_id() >= 0 && !at::GradMode::is_enabled();
 }
 
+// Sequences are along the dim before the last.
+constexpr int kSequenceFromEnd = 2;
+
+// That of the output of a layer with this weight.
+TensorMarkPtr sequence_mark(const at::Tensor& weight) {
+  return c10::make_intrusive<TensorMark>(Kind::kSequence, find_mark(weight)->parameter,
+                                         kSequenceFromEnd);
+}
+
+// 0 for a tensor whose changes are not counted.
+uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<uint32_t>(tensor._version());
+}
+
 // Part of a message: "192 of 384".
 std::string part_text(int64_t part, int64_t whole) { return absl::StrCat(part, " of ", whole); }
 
@@ -71,6 +85,7 @@ TensorHandler::TensorHandler(ProcessGroupPtr group, int rank, Parameters paramet
       parameters_(std::move(parameters)) {
   for (const auto& [tensor, parameter] : parameters_) {
     marks_.push_back(c10::make_intrusive<TensorMark>(Kind::kParameter, parameter));
+    has_sequence_shards_ |= parameter->rule.sequence;
   }
 }
 
@@ -88,7 +103,7 @@ TensorHandler::Operands TensorHandler::operands_of(const OperatorCall& call) {
     for_each_tensor(value, [&](const at::Tensor& tensor) {
       TensorMark* const mark = find_mark(tensor);
       if (mark == nullptr || mark->kind == Kind::kEntered) return;
-      std::optional<Operand>& slot = mark->is_features()        ? operands.features
+      std::optional<Operand>& slot = mark->is_part()            ? operands.part
                                      : mark->is_cut_parameter() ? operands.cut
                                                                 : operands.whole;
       if (!slot) slot = Operand{tensor, mark, argument};
@@ -108,7 +123,7 @@ void TensorHandler::call(const OperatorCall& call) {
       return;
     }
   }
-  if (operands.features) return pass_features(call, operands);
+  if (operands.part) return pass_part(call, operands);
   if (operands.cut && adds_gathered_bias(call, *operands.cut)) return;
   pass_parameter(call, operands.cut ? *operands.cut : *operands.whole);
 }
@@ -135,9 +150,10 @@ std::optional<at::Tensor> TensorHandler::layer(const OperatorCall& call) const {
 
 at::Tensor TensorHandler::column(const LinearProduct& product,
                                  const LayerParameter& parameter) const {
-  TORCH_CHECK_VALUE(!has_part_of_features(product.input) || find_mark(product.input)->from_end != 1,
+  TensorMark* const part = find_part(product.input);
+  TORCH_CHECK_VALUE(part == nullptr || part->kind != Kind::kFeatures || part->from_end != 1,
                     on_this_rank(), "column layer \"", parameter.name, "\" gets ",
-                    text_of({product.input, find_mark(product.input)}),
+                    text_of({product.input, part}),
                     "; make it a row layer, or gather the output of the layer before");
   at::Tensor output =
       at::linear(entered(product.input), product.weight,
@@ -159,10 +175,19 @@ at::Tensor TensorHandler::row(const LinearProduct& product, const LayerParameter
                       part_text(own, parameter.whole[1]),
                       "; put it behind a column layer, or let its rule split its input");
   }
-  const at::Tensor output =
-      all_reduce_forward_identity_backward(at::linear(input, product.weight), group_);
-  if (!product.bias.defined()) return output;
-  return output + product.bias.to(output.scalar_type());
+  at::Tensor output = summed(at::linear(input, product.weight), parameter);
+  if (product.bias.defined()) output = output + product.bias.to(output.scalar_type());
+  if (parameter.rule.sequence) set_mark(output, sequence_mark(product.weight));
+  return output;
+}
+
+// Whole, or this rank's part of the sequences.
+at::Tensor TensorHandler::summed(at::Tensor output, const LayerParameter& parameter) const {
+  if (!parameter.rule.sequence) {
+    return all_reduce_forward_identity_backward(std::move(output), group_);
+  }
+  check_sequences(output);
+  return reduce_scatter_along(output, -kSequenceFromEnd, group_);
 }
 
 at::Tensor TensorHandler::embedding(const OperatorCall& call,
@@ -182,16 +207,18 @@ at::Tensor TensorHandler::embedding(const OperatorCall& call,
   const bool has_padding = padding >= first && padding < first + rows;
   at::Tensor found = at::embedding(weight, own, has_padding ? padding - first : -1);
   found.masked_fill_(elsewhere.unsqueeze(-1), 0);
-  return all_reduce_forward_identity_backward(std::move(found), group_);
+  at::Tensor output = summed(std::move(found), parameter);
+  if (parameter.rule.sequence) set_mark(output, sequence_mark(weight));
+  return output;
 }
 
 // One node of the graph for all column layers of an input, so that its gradients are summed once.
 // The mark has the node alone: a tensor of the graph would keep the input, which has the mark.
 at::Tensor TensorHandler::entered(const at::Tensor& input) const {
-  if (!at::GradMode::is_enabled() || !input.requires_grad()) return input;
-  const bool is_counted = !input.is_inference();
-  const auto version = is_counted ? static_cast<uint32_t>(input._version()) : 0;
   TensorMark* const mark = find_mark(input);
+  if (mark != nullptr && mark->kind == Kind::kSequence) return gathered(input, *mark);
+  if (!at::GradMode::is_enabled() || !input.requires_grad()) return input;
+  const uint32_t version = version_of(input);
   if (mark != nullptr && mark->kind == Kind::kEntered && mark->version == version) {
     if (internal::NodePointer node = mark->entered.lock()) {
       at::Tensor again = input.detach();
@@ -207,6 +234,40 @@ at::Tensor TensorHandler::entered(const at::Tensor& input) const {
     set_mark(input, std::move(remembered));
   }
   return entered;
+}
+
+// The ranks' parts put together, once for all column layers of one input. The mark has the whole as
+// long as the part lives; but a leaf, which its gradient's graph keeps, would live as long as that.
+at::Tensor TensorHandler::gathered(const at::Tensor& part, TensorMark& mark) const {
+  const bool records = at::GradMode::is_enabled() && part.requires_grad();
+  const uint32_t version = version_of(part);
+  if (mark.gathered.defined() && mark.version == version &&
+      mark.gathered.requires_grad() == records) {
+    return mark.gathered;
+  }
+  at::Tensor whole = all_gather_along(part, -mark.from_end, group_);
+  if (records && part.is_leaf()) return whole;
+  mark.gathered = whole;
+  mark.version = version;
+  return whole;
+}
+
+void TensorHandler::check_sequences(const at::Tensor& whole) const {
+  const int64_t ranks = size_of(group_);
+  const int64_t length = whole.dim() >= kSequenceFromEnd ? whole.size(-kSequenceFromEnd) : 0;
+  TORCH_CHECK_VALUE(length > 0 && length % ranks == 0, on_this_rank(), "sequences of ", length,
+                    " tokens, which the ", ranks,
+                    " ranks along tp do not divide evenly; pad them to ",
+                    (length / ranks + 1) * ranks, ", or turn the plan's sequence_parallel off");
+}
+
+at::Tensor TensorHandler::shard_sequence(const at::Tensor& whole) const {
+  if (!has_sequence_shards_ || find_part(whole) != nullptr) return whole;
+  check_sequences(whole);
+  const OperatorModeScope inside = OperatorModeScope::without(OperatorOrder::kTensorParallel);
+  at::Tensor part = split_along_gather_backward(whole, -kSequenceFromEnd, group_);
+  set_mark(part, c10::make_intrusive<TensorMark>(Kind::kSequence, nullptr, kSequenceFromEnd));
+  return part;
 }
 
 // torch::nn::Linear adds the bias apart, here to an output that was gathered before.
@@ -240,6 +301,7 @@ void TensorHandler::pass_parameter(const OperatorCall& call, const Operand& para
         "parameter whole, or use one of these");
   };
   check_cut(same);
+  if (!same) check_is_whole(call, parameter);
   call.proceed();
   if (!same) return;
   for_each_result(call, [&](const at::Tensor& result) {
@@ -248,15 +310,29 @@ void TensorHandler::pass_parameter(const OperatorCall& call, const Operand& para
   });
 }
 
-void TensorHandler::pass_features(const OperatorCall& call, const Operands& operands) const {
-  const Operand& features = *operands.features;
-  FeatureFlow flow(call, features.argument, features.tensor, features.mark->from_end);
-  check_uses_features(call, flow, operands);
-  const TensorMark& mark = *features.mark;
-  const auto same_mark = TensorMarkPtr::reclaim_copy(features.mark);
+// A parameter whose gradients ranks sum is not used with what all ranks have.
+void TensorHandler::check_is_whole(const OperatorCall& call, const Operand& parameter) const {
+  const LayerParameter& of = *parameter.mark->parameter;
+  if (!of.rule.partial_gradient || !at::GradMode::is_enabled()) return;
+  if (!parameter.tensor.requires_grad()) return;
+  for (const c10::IValue& value : arguments_of(call)) {
+    for_each_tensor(value, [&](const at::Tensor& other) {
+      TORCH_CHECK_VALUE(find_mark(other) != nullptr || other.dim() == 0, on_this_rank(),
+                        call.op().schema().name(), " uses \"", of.name,
+                        "\" with a tensor that all ranks along tp have alike, but its rule says "
+                        "that they use it with parts, so that its gradients would count several "
+                        "times; change the rule, or call shard_sequence before");
+    });
+  }
+}
+
+void TensorHandler::pass_part(const OperatorCall& call, const Operands& operands) const {
+  const Operand& part = *operands.part;
+  FeatureFlow flow(call, part.argument, part.tensor, part.mark->from_end);
+  check_uses_part(call, flow, operands);
+  const auto mark = TensorMarkPtr::reclaim_copy(part.mark);
   const auto explain = [&](const std::string& what) {
-    return absl::StrCat(on_this_rank(), call.op().schema().name(), " ", what, " ",
-                        text_of(features),
+    return absl::StrCat(on_this_rank(), call.op().schema().name(), " ", what, " ", text_of(part),
                         "; a count of heads or features in a divided layer must not be fixed: "
                         "write -1 for it");
   };
@@ -268,31 +344,34 @@ void TensorHandler::pass_features(const OperatorCall& call, const Operands& oper
   }
   for_each_result(call, [&](const at::Tensor& result) {
     // By an operator inside of this one, which is not known itself.
-    if (flow.is_pointwise() && has_part_of_features(result)) return;
+    if (flow.is_pointwise() && find_part(result) != nullptr) return;
     const int from_end = flow.in(result);
     TORCH_CHECK_VALUE(flow.fault().empty(), explain(flow.fault()));
     if (from_end == 0) return;
-    set_mark(result, from_end == mark.from_end ? same_mark
-                                               : c10::make_intrusive<TensorMark>(
-                                                     Kind::kFeatures, mark.parameter, from_end));
+    // What was made of sequences is remembered by tensor.
+    const bool is_same = mark->kind == Kind::kFeatures && from_end == mark->from_end;
+    set_mark(result, is_same
+                         ? mark
+                         : c10::make_intrusive<TensorMark>(mark->kind, mark->parameter, from_end));
   });
 }
 
-void TensorHandler::check_uses_features(const OperatorCall& call, const FeatureFlow& flow,
-                                        const Operands& operands) const {
-  const Operand& features = *operands.features;
+void TensorHandler::check_uses_part(const OperatorCall& call, const FeatureFlow& flow,
+                                    const Operands& operands) const {
+  const Operand& part = *operands.part;
   const std::string& name = call.op().schema().name();
   TORCH_CHECK_VALUE(flow.fault().empty(), on_this_rank(), name, " ", flow.fault(), " ",
-                    text_of(features),
+                    text_of(part),
                     "; compute it before the layers that are divided, or gather their output; a "
                     "Linear layer can be a row layer, and a loss parallel_cross_entropy");
   if (operands.cut) {
     const LayerParameter& cut = *operands.cut->mark->parameter;
-    const bool is_of_each_feature = flow.is_pointwise() && features.mark->from_end == 1 &&
-                                    operands.cut->tensor.dim() == 1 && *cut.cut_dim == 0 &&
-                                    operands.cut->tensor.size(0) == features.tensor.size(-1);
+    const bool is_of_each_feature = flow.is_pointwise() && part.mark->kind == Kind::kFeatures &&
+                                    part.mark->from_end == 1 && operands.cut->tensor.dim() == 1 &&
+                                    *cut.cut_dim == 0 &&
+                                    operands.cut->tensor.size(0) == part.tensor.size(-1);
     TORCH_CHECK_VALUE(is_of_each_feature, on_this_rank(), name, " uses \"", cut.name,
-                      "\", of which each rank along tp has a part, with ", text_of(features),
+                      "\", of which each rank along tp has a part, with ", text_of(part),
                       "; leave the parameter whole, or use torch::linear or torch::embedding");
   }
   if (!operands.whole) return;
@@ -301,20 +380,22 @@ void TensorHandler::check_uses_features(const OperatorCall& call, const FeatureF
                                     operands.whole->tensor.requires_grad() &&
                                     !whole.rule.partial_gradient;
   TORCH_CHECK_VALUE(!has_partial_gradient, on_this_rank(), name, " uses \"", whole.name,
-                    "\", which all ranks have, with ", text_of(features),
-                    ", so that its gradient is a part on each rank; a rule with partial_gradient "
-                    "lets ranks sum the parts");
+                    "\", which all ranks have, with ", text_of(part),
+                    ", so that its gradient is a part on each rank; a rule with partial_gradient, "
+                    "or sequence, lets ranks sum the parts");
 }
 
 std::string TensorHandler::on_this_rank() const { return absl::StrCat("rank ", rank_, ": "); }
 
-std::string TensorHandler::text_of(const Operand& features) const {
-  if (features.mark == nullptr || !features.mark->is_features()) return "features";
-  const int from_end = features.mark->from_end;
-  const int64_t own = features.tensor.size(-from_end);
-  return absl::StrCat("dim ", -from_end, " of features, of which each rank along tp has ",
-                      part_text(own, own * size_of(group_)), ", made with \"",
-                      features.mark->parameter->name, "\"");
+std::string TensorHandler::text_of(const Operand& part) const {
+  if (part.mark == nullptr || !part.mark->is_part()) return "a whole tensor";
+  const int from_end = part.mark->from_end;
+  const int64_t own = part.tensor.size(-from_end);
+  const std::shared_ptr<const LayerParameter>& maker = part.mark->parameter;
+  return absl::StrCat("dim ", -from_end, " of ",
+                      part.mark->kind == Kind::kFeatures ? "features" : "sequences",
+                      ", of which each rank along tp has ", part_text(own, own * size_of(group_)),
+                      maker != nullptr ? absl::StrCat(", made with \"", maker->name, "\"") : "");
 }
 
 }  // namespace accelerate

@@ -7,6 +7,8 @@
 ///     added once.
 ///   - A table of words looks up those that the rank has, and ranks sum what they found.
 ///   - What other operators make of features is features as well (feature_flow.h).
+/// With sequence shards a row layer, and an embedding whose rule says so, leave each rank a part of
+/// the sequences, and column layers put the parts together, once for all of one input.
 /// The rank's part of a product is left to the next handlers, such as fp8's.
 ///
 /// Errors:  c10::ValueError naming the rank, the operator and the parameter: for an operator with a
@@ -47,6 +49,9 @@ class TensorHandler final : public OperatorHandler {
 
   void call(const OperatorCall& call) override;
 
+  /// See sequence_shards.h.
+  at::Tensor shard_sequence(const at::Tensor& whole) const;
+
  private:
   // An argument with a mark.
   struct Operand {
@@ -55,8 +60,8 @@ class TensorHandler final : public OperatorHandler {
     size_t argument = 0;
   };
   struct Operands {
-    std::optional<Operand> cut, whole, features;
-    bool empty() const { return !cut && !whole && !features; }
+    std::optional<Operand> cut, whole, part;
+    bool empty() const { return !cut && !whole && !part; }
   };
   static Operands operands_of(const OperatorCall& call);
 
@@ -66,20 +71,25 @@ class TensorHandler final : public OperatorHandler {
   at::Tensor row(const LinearProduct& product, const LayerParameter& parameter) const;
   at::Tensor embedding(const OperatorCall& call, const LayerParameter& parameter) const;
   at::Tensor entered(const at::Tensor& input) const;
+  at::Tensor gathered(const at::Tensor& part, TensorMark& mark) const;
+  at::Tensor summed(at::Tensor output, const LayerParameter& parameter) const;
+  void check_sequences(const at::Tensor& whole) const;
   bool adds_gathered_bias(const OperatorCall& call, const Operand& bias) const;
 
   void pass_parameter(const OperatorCall& call, const Operand& parameter) const;
-  void pass_features(const OperatorCall& call, const Operands& operands) const;
-  void check_uses_features(const OperatorCall& call, const FeatureFlow& flow,
-                           const Operands& operands) const;
+  void check_is_whole(const OperatorCall& call, const Operand& parameter) const;
+  void pass_part(const OperatorCall& call, const Operands& operands) const;
+  void check_uses_part(const OperatorCall& call, const FeatureFlow& flow,
+                       const Operands& operands) const;
   // "rank 1: "
   std::string on_this_rank() const;
-  // "features of which each rank along tp has 64 of 128, made with "up.weight""
-  std::string text_of(const Operand& features) const;
+  // "dim -1 of features, of which each rank along tp has 64 of 128, made with "up.weight""
+  std::string text_of(const Operand& part) const;
 
   const ProcessGroupPtr group_;
   const int rank_;
   const Parameters parameters_;
+  bool has_sequence_shards_ = false;
   std::vector<TensorMarkPtr> marks_;  // by parameter
 };
 

@@ -1,9 +1,9 @@
 /// What tensor parallelism knows of a tensor: a mark on the tensor itself, so that programs see
 /// plain tensors.
 ///
-/// Parameters have marks, and so have features of which a rank has a part. LibTorch hands no mark
-/// on; the handler (tensor_handler.h), which sees every operator of a forward pass, sets marks on
-/// results.
+/// Parameters have marks, and so have features and sequences of which a rank has a part. LibTorch
+/// hands no mark on; the handler (tensor_handler.h), which sees every operator of a forward pass,
+/// sets marks on results.
 ///
 /// Mechanism: c10::BackendMeta, a slot of TensorImpl that LibTorch itself leaves alone.
 /// Threads: as tensors.
@@ -39,6 +39,7 @@ struct TensorMark final : c10::BackendMeta {
   enum class Kind {
     kParameter,  ///< a parameter, or a view or a copy of it
     kFeatures,   ///< features of which each rank has a part
+    kSequence,   ///< sequences of which each rank has a part, with all features
     kEntered,    ///< the input of column layers
   };
 
@@ -47,22 +48,26 @@ struct TensorMark final : c10::BackendMeta {
 
   bool is_cut_parameter() const { return kind == Kind::kParameter && parameter->cut_dim; }
   bool is_whole_parameter() const { return kind == Kind::kParameter && !parameter->cut_dim; }
-  bool is_features() const { return kind == Kind::kFeatures; }
+  /// Whether other ranks have other values in the place of the tensor's.
+  bool is_part() const { return kind == Kind::kFeatures || kind == Kind::kSequence; }
 
-  // What autograd saves has none: a backward pass computes with parts as they are.
+  // For what has the values of a part, as what a recomputed block gives.
   c10::intrusive_ptr<c10::BackendMeta> clone(
       const c10::intrusive_ptr<c10::BackendMeta>& /*self*/) const override {
-    return c10::intrusive_ptr<c10::BackendMeta>();
+    if (!is_part()) return c10::intrusive_ptr<c10::BackendMeta>();
+    return c10::make_intrusive<TensorMark>(kind, parameter, from_end);
   }
 
   const Kind kind;
-  /// Itself, or that of the layer that computed the features, for messages.
+  /// Itself, or that of the layer that computed the part, for messages; null: there is none.
   const std::shared_ptr<const LayerParameter> parameter;
-  /// Of features: the dim that is cut, counted from the end; 1 is the last one.
+  /// Of a part: the dim that is cut, counted from the end; 1 is the last one.
   const int from_end;
   /// Of an input: how it enters the layers of this rank, in the graph, and its version then.
   internal::WeakNodePointer entered = internal::WeakNodePointer(internal::NodePointer());
   uint32_t version = 0;
+  /// Of sequences: the whole ones, which ranks have put together for a column layer.
+  at::Tensor gathered;
 };
 
 using TensorMarkPtr = c10::intrusive_ptr<TensorMark>;
@@ -77,10 +82,13 @@ inline void set_mark(const at::Tensor& tensor, TensorMarkPtr mark) {
   tensor.unsafeGetTensorImpl()->set_backend_meta(std::move(mark));
 }
 
-/// Features of which this rank has a part along a dim.
-inline bool has_part_of_features(const at::Tensor& tensor) {
-  const TensorMark* const mark = tensor.defined() ? find_mark(tensor) : nullptr;
-  return mark != nullptr && mark->is_features();
+/// The mark of a tensor of which this rank has a part; null for another one.
+inline TensorMark* find_part(const at::Tensor& tensor) {
+  TensorMark* const mark = find_mark(tensor);
+  return mark != nullptr && mark->is_part() ? mark : nullptr;
 }
+
+/// Whether other ranks along tp have other values in the place of the tensor's.
+inline bool is_part_along_tp(const at::Tensor& tensor) { return find_part(tensor) != nullptr; }
 
 }  // namespace accelerate
