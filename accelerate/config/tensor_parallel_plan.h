@@ -80,6 +80,9 @@ struct TensorParallelPlan {
   /// and dropout compute and keep parts, and as much is sent. Where the embedding does not begin
   /// with parts, the model calls shard_sequence (parallel/tensor/sequence_shards.h).
   bool sequence_parallel = false;
+  /// Layers whose outputs ranks would put together, as the logits, leave each rank its part, for
+  /// parallel_cross_entropy (parallel/tensor/model_loss.h).
+  bool parallel_loss = false;
 
   bool operator==(const TensorParallelPlan&) const = default;
 };

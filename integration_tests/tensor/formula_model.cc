@@ -97,8 +97,9 @@ FormulaOutcome train_by_formula(const FormulaTraining& training) {
         return all.narrow(0, share.index * own, own).to(accelerator.device());
       };
       const at::Tensor logits = model(part(inputs));
-      const at::Tensor loss =
-          torch::cross_entropy_loss(logits.flatten(0, 1), part(labels).flatten());
+      const at::Tensor flat = logits.flatten(0, 1), targets = part(labels).flatten();
+      const at::Tensor loss = training.parallel_loss ? parallel_cross_entropy(model, flat, targets)
+                                                     : torch::cross_entropy_loss(flat, targets);
       rank.report(absl::StrCat("loss ", step), loss.item<double>());
       accelerator.backward(loss);
       if (training.clips) {

@@ -44,6 +44,8 @@ struct FormulaTraining {
   int64_t rows = 8;  ///< of a step, over all shares of the data
   /// Changes what the Accelerator is made with.
   std::function<void(AcceleratorOptions&)> change = [](AcceleratorOptions&) {};
+  /// Whether the loss is computed of parts of the logits where the plan leaves them cut.
+  bool parallel_loss = false;
   /// Whether gradients are clipped by their norm, which is told then.
   bool clips = true;
 };

@@ -108,35 +108,50 @@ TEST(TensorParallelTraining, IsTheSameWhereBlocksAreComputedAgain) {
                kLlamaLosses, kLlamaNorms);
 }
 
-// The model's own plan, with sequence shards.
-std::function<void(AcceleratorOptions&)> with_sequence_shards(const lm::Config& config) {
-  return [config](AcceleratorOptions& options) {
+// What a model's own plan has besides.
+struct Besides {
+  bool sequence_shards = false;
+  bool parallel_loss = false;
+};
+
+std::function<void(AcceleratorOptions&)> with(const Besides& besides, const lm::Config& config) {
+  return [besides, config](AcceleratorOptions& options) {
     TensorParallelPlan plan = *lm::Lm(config)->tensor_parallel_plan();
-    plan.sequence_parallel = true;
+    plan.sequence_parallel = besides.sequence_shards;
+    plan.parallel_loss = besides.parallel_loss;
     options.kwargs_handlers.emplace_back(plan);
   };
 }
 
-TEST(TensorParallelTraining, IsTheSameWithSequenceShards) {
+TEST(TensorParallelTraining, IsTheSameWithSequenceShardsAndParallelLoss) {
   for (const Blocks blocks : {Blocks::kGpt, Blocks::kLlama}) {
     const bool is_gpt = blocks == Blocks::kGpt;
     for (const Layout& layout : layouts_of_two()) {
-      for (const bool again : {false, true}) {
+      for (const Besides& besides :
+           {Besides{.sequence_shards = true}, Besides{.parallel_loss = true},
+            Besides{.sequence_shards = true, .parallel_loss = true}}) {
         expect_equal(text_of(layout),
                      train_by_formula({.config = tiny(blocks),
-                                       .lm = {.activation_checkpointing = again},
                                        .sizes = layout.sizes,
                                        .cluster = layout.cluster,
-                                       .change = with_sequence_shards(tiny(blocks))}),
+                                       .change = with(besides, tiny(blocks)),
+                                       .parallel_loss = besides.parallel_loss}),
                      is_gpt ? kGptLosses : kLlamaLosses, is_gpt ? kGptNorms : kLlamaNorms);
       }
     }
+    expect_equal("1x2:h100, computed again",
+                 train_by_formula({.config = tiny(blocks),
+                                   .lm = {.activation_checkpointing = true},
+                                   .sizes = ParallelismOptions{.tp_size = 2},
+                                   .cluster = "1x2:h100",
+                                   .change = with({.sequence_shards = true}, tiny(blocks))}),
+                 is_gpt ? kGptLosses : kLlamaLosses, is_gpt ? kGptNorms : kLlamaNorms);
   }
 }
 
 // Of one step more, by one of the two ranks.
-double bytes_of_a_step(Blocks blocks, bool activation_checkpointing = false,
-                       bool sequence_shards = false) {
+double bytes_of_a_step(Blocks blocks, const Besides& besides = {},
+                       bool activation_checkpointing = false) {
   const auto bytes = [&](int steps) {
     return train_by_formula({.config = tiny(blocks),
                              .lm = {.activation_checkpointing = activation_checkpointing},
@@ -144,8 +159,8 @@ double bytes_of_a_step(Blocks blocks, bool activation_checkpointing = false,
                              .cluster = "1x2:h100",
                              .steps = steps,
                              .rows = 4,
-                             .change = sequence_shards ? with_sequence_shards(tiny(blocks))
-                                                       : [](AcceleratorOptions&) {},
+                             .change = with(besides, tiny(blocks)),
+                             .parallel_loss = besides.parallel_loss,
                              .clips = false})
         .bytes;
   };
@@ -159,7 +174,7 @@ TEST(TensorParallelTraining, SendsWhatItsLayersSum) {
   static_assert(4 * 4 * kActivations + 3 * kActivations == 4'980'736);
   EXPECT_EQ(bytes_of_a_step(Blocks::kGpt), 4'980'736);
   EXPECT_EQ(bytes_of_a_step(Blocks::kLlama), 4'980'736);
-  EXPECT_EQ(bytes_of_a_step(Blocks::kLlama, /*activation_checkpointing=*/true),
+  EXPECT_EQ(bytes_of_a_step(Blocks::kLlama, {}, /*activation_checkpointing=*/true),
             4'980'736 + 4 * 2 * kActivations);
 }
 
@@ -168,10 +183,13 @@ TEST(TensorParallelTraining, SendsWhatItsLayersSum) {
 // whose gradient is put together besides.
 TEST(TensorParallelTraining, SendsAsMuchWithSequenceShards) {
   constexpr double kHalfOfActivations = 4 * 128 * 128 * 4 / 2;  // bytes
-  EXPECT_EQ(bytes_of_a_step(Blocks::kGpt, false, /*sequence_shards=*/true),
+  EXPECT_EQ(bytes_of_a_step(Blocks::kGpt, {.sequence_shards = true}),
             4'980'736 + kHalfOfActivations + 3'328 * 4);
-  EXPECT_EQ(bytes_of_a_step(Blocks::kLlama, false, /*sequence_shards=*/true),
-            4'980'736 + 1'152 * 4);
+  EXPECT_EQ(bytes_of_a_step(Blocks::kLlama, {.sequence_shards = true}), 4'980'736 + 1'152 * 4);
+  // Three numbers a token in place of the logits.
+  EXPECT_EQ(bytes_of_a_step(Blocks::kGpt, {.parallel_loss = true}), 4'724'736);
+  EXPECT_EQ(bytes_of_a_step(Blocks::kGpt, {.sequence_shards = true, .parallel_loss = true}),
+            4'869'120);
 }
 
 TEST(TensorParallelTraining, LeavesARankItsPartsAlone) {

@@ -101,7 +101,7 @@ TensorRule rule_for(const TensorParallelPlan& plan, const std::string& name,
   TensorRule rule = *found;
   // The rows of a table of words are what both words name.
   if (rule.style == kRow && module_class == "Embedding") rule.style = kEmbedding;
-  if (rule.style == kEmbedding) rule.gather_output = true;
+  rule.gather_output = !plan.parallel_loss && (rule.gather_output || rule.style == kEmbedding);
   // Row layers leave sequences in shards, to which they add their biases.
   rule.sequence = plan.sequence_parallel && (rule.sequence || rule.style == kRow);
   rule.partial_gradient |= rule.sequence;

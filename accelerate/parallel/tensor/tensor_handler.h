@@ -44,6 +44,8 @@ class TensorHandler final : public OperatorHandler {
   /// the handler.
   TensorHandler(ProcessGroupPtr group, int rank, Parameters parameters);
 
+  const ProcessGroupPtr& group() const { return group_; }
+
   /// Before a pass: parameters that were given other data have their marks.
   void mark_parameters() const;
 

@@ -38,7 +38,7 @@ std::unique_ptr<Technique> make_tensor_parallel_technique(const TechniqueContext
   const ProcessGroupPtr& group = plan.device_mesh->group(MeshAxis::kTp);
   return std::make_unique<TensorParallelTechnique>(
       std::make_shared<TensorHandler>(group, plan.rank, std::move(parameters)),
-      RandomStreams::along(group, &is_part_along_tp));
+      RandomStreams::along(group, &is_part_along_tp), rules->parallel_loss);
 }
 
 }  // namespace accelerate

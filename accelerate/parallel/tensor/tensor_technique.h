@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "accelerate/comm/process_group.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/operators/random_streams.h"
 #include "accelerate/parallel/tensor/tensor_handler.h"
@@ -22,17 +23,22 @@ struct TechniqueContext;
 
 class TensorParallelTechnique final : public Technique {
  public:
+  /// `cuts_logits`: see TensorParallelPlan::parallel_loss.
   TensorParallelTechnique(std::shared_ptr<TensorHandler> handler,
-                          std::shared_ptr<RandomStreams> streams)
-      : handler_(std::move(handler)), streams_(std::move(streams)) {}
+                          std::shared_ptr<RandomStreams> streams, bool cuts_logits)
+      : handler_(std::move(handler)), streams_(std::move(streams)), cuts_logits_(cuts_logits) {}
 
   static constexpr std::string_view kName = "tensor_parallel";
   std::string_view name() const override { return kName; }
   void forward(ForwardPass& pass) override;
 
+  /// The ranks that have parts of the logits; null where all have the whole ones.
+  ProcessGroupPtr logits_group() const { return cuts_logits_ ? handler_->group() : nullptr; }
+
  private:
   const std::shared_ptr<TensorHandler> handler_;
   const std::shared_ptr<RandomStreams> streams_;
+  const bool cuts_logits_;
 };
 
 /// Null for a model whose plan cuts nothing. Collective over the ranks along tp, see
