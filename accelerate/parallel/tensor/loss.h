@@ -38,8 +38,8 @@ struct CrossEntropyOptions {
 /// Errors:  c10::ValueError on this rank, before anything is sent, for whole logits, for another
 ///          number of classes than this rank's, for a vocabulary that leaves a rank no class, for
 ///          targets that are probabilities, that have another shape or, where the device checks
-///          indices, that are no class. c10::Error in a backward pass with create_graph, because
-///          second derivatives are not computed.
+///          indices, that are out of range. c10::Error in a backward pass with create_graph,
+///          because second derivatives are not computed.
 /// Threads: one call at a time for each group.
 at::Tensor parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& target,
                                   const CrossEntropyOptions& options, const ProcessGroupPtr& group,
