@@ -15,8 +15,8 @@
 /// identity, whose result is a view of the input.
 /// Errors:  c10::ValueError for a dim that the tensor does not have, and, with both numbers, for a
 ///          size that does not divide evenly among ranks: on this rank alone, before anything is
-///          sent. c10::Error in a backward pass with create_graph, for there is no second
-///          derivative. The backend's own if ranks disagree.
+///          sent. c10::Error in a backward pass with create_graph, because second derivatives are
+///          not computed. The backend's own if ranks disagree.
 /// Threads: one call at a time for each group.
 #pragma once
 

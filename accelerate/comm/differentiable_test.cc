@@ -63,7 +63,7 @@ void expect_same(const at::Tensor& actual, const at::Tensor& expected, const std
   EXPECT_TRUE(at::equal(actual, expected)) << what << ": " << actual << " against " << expected;
 }
 
-// Of each number of ranks, dtype and dim.
+// For each number of ranks, dtype and dim.
 void for_each_way(
     const std::function<void(const ProcessGroupPtr&, at::ScalarType, int64_t dim)>& check) {
   for (const int ranks : {1, 2, 4}) {

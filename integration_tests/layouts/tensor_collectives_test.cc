@@ -89,8 +89,8 @@ TEST(DifferentiableCollectives, SendEachByteOnce) {
   };
   const Outcome real = run(Numerics::kReal, body);
   const Outcome shapes = run(Numerics::kShapes, body);
-  // Among two ranks a sum, a gather and a reduce-scatter each send as much as a part is large. There
-  // are two sums, and along each dim four gathers and two reduce-scatters.
+  // Among two ranks a sum, a gather and a reduce-scatter each send as much as a part is large.
+  // There are two sums, and along each dim four gathers and two reduce-scatters.
   const double bytes = 8 * 16 * 32 * 4;
   EXPECT_EQ(real.bytes, 2 * (2 + 3 * 6) * bytes);
   EXPECT_EQ(shapes.bytes, real.bytes);

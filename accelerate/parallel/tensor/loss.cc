@@ -152,8 +152,8 @@ at::Tensor parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& ta
   tokens->group = group;
   tokens->dim = logits.dim() > 1 ? 1 : 0;
 
-  // Without weights each class has 1: targets are looked up in any case, which finds those that
-  // are no class.
+  // Without weights each class has 1: the weights of targets are looked up in any case, because
+  // this finds targets that are out of range.
   const at::Tensor class_weight =
       options.weight.defined() ? options.weight.detach().to(dtype)
                                : at::ones({1}, logits.options().dtype(dtype)).expand({vocabulary});

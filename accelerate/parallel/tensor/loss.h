@@ -13,7 +13,7 @@ namespace accelerate {
 
 /// The arguments of at::cross_entropy_loss.
 struct CrossEntropyOptions {
-  /// Of each class of the whole vocabulary; undefined: 1. It gets no gradient.
+  /// One number for each class of the whole vocabulary, without a gradient; undefined: 1.
   at::Tensor weight = {};
   at::Reduction::Reduction reduction = at::Reduction::Mean;
   /// The target of tokens that do not count.
@@ -38,8 +38,8 @@ struct CrossEntropyOptions {
 /// Errors:  c10::ValueError on this rank, before anything is sent, for whole logits, for another
 ///          number of classes than this rank's, for a vocabulary that leaves a rank no class, for
 ///          targets that are probabilities, that have another shape or, where the device checks
-///          indices, that are no class. c10::Error in a backward pass with create_graph, for there
-///          is no second derivative.
+///          indices, that are out of range. c10::Error in a backward pass with create_graph,
+///          because second derivatives are not computed.
 /// Threads: one call at a time for each group.
 at::Tensor parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& target,
                                   const CrossEntropyOptions& options, const ProcessGroupPtr& group,
