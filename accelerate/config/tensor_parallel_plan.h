@@ -49,14 +49,14 @@ struct TensorRule {
   /// text without dots. The first rule that matches a parameter or its module is the parameter's.
   std::string pattern = {};
   TensorStyle style = TensorStyle::kReplicate;
-  /// Of a column layer: ranks put their outputs together, so that all have the whole output.
+  /// For a column layer: ranks put their outputs together, so that all have the whole output.
   bool gather_output = false;
-  /// Of a row layer: its input is whole on all ranks, and each takes its part.
+  /// For a row layer: its input is whole on all ranks, and each takes its part.
   bool split_input = false;
-  /// Of a parameter that ranks have alike and use with features of their own, as the weight of a
+  /// For a parameter that ranks have alike and use with features of their own, as the weight of a
   /// norm inside heads: their gradients are parts of a sum.
   bool partial_gradient = false;
-  /// Of a weight that is several weights one after another: their lengths along the dim that is
+  /// For a weight that is several weights one after another: their lengths along the dim that is
   /// cut, or the proportion of these. Each is cut alike. {1, 1, 1}: queries, keys and values.
   std::vector<int64_t> blocks = {};
   /// Where the plan has sequence shards: of an embedding, whether nothing is added to its output

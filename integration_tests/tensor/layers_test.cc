@@ -116,7 +116,7 @@ Tensor part_of(const Tensor& whole, const Tensor& part, int64_t rank, int64_t bl
   return whole;
 }
 
-// Whether ranks compute what one process does.
+// Compares outputs and gradients on ranks along tp with those of one process.
 void expect_as_whole(const LayersImpl::Forward& forward, const Tensor& input = numbers(),
                      const TensorParallelPlan& plan = plan_of_layers()) {
   LayersImpl whole(forward);

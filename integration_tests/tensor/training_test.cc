@@ -149,7 +149,7 @@ TEST(TensorParallelTraining, IsTheSameWithSequenceShardsAndParallelLoss) {
   }
 }
 
-// Of one step more, by one of the two ranks.
+// What one of two ranks sends in one step more.
 double bytes_of_a_step(Blocks blocks, const Besides& besides = {},
                        bool activation_checkpointing = false) {
   const auto bytes = [&](int steps) {

@@ -219,7 +219,7 @@ void FeatureFlow::go_through_reduction(const OperatorCall& call) {
   removed_ = std::ranges::count_if(dims, [this](int64_t dim) { return dim < dim_; });
 }
 
-// Of a matrix or a batch of matrices. Linear layers have their weight the other way round.
+// Matrices, or batches of matrices. Linear layers have their weight the other way round.
 void FeatureFlow::go_through_product(const std::string& name, size_t argument) {
   way_ = Way::kAlong;
   const bool is_first = argument == 0;

@@ -61,12 +61,12 @@ struct TensorMark final : c10::BackendMeta {
   const Kind kind;
   /// Itself, or that of the layer that computed the part, for messages; null: there is none.
   const std::shared_ptr<const LayerParameter> parameter;
-  /// Of a part: the dim that is cut, counted from the end; 1 is the last one.
+  /// For a part: the dim that is cut, counted from the end; 1 is the last one.
   const int from_end;
-  /// Of an input: how it enters the layers of this rank, in the graph, and its version then.
+  /// For an input: how it enters the layers of this rank, in the graph, and its version then.
   internal::WeakNodePointer entered = internal::WeakNodePointer(internal::NodePointer());
   uint32_t version = 0;
-  /// Of sequences: the whole ones, which ranks have put together for a column layer.
+  /// For sequences: the whole ones, which ranks have put together for a column layer.
   at::Tensor gathered;
 };
 
