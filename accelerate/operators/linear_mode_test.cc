@@ -100,6 +100,32 @@ TEST(LinearMode, AsksTheInnermostFirstAndTheOthersAfterIt) {
   EXPECT_EQ(outer->calls.size(), 2);
 }
 
+// A recomputation is not what the backward pass itself computes.
+TEST(LinearMode, TellsABackwardPassFromARecomputation) {
+  class Asks : public OperatorHandler {
+   public:
+    Asks() : OperatorHandler(OperatorOrder::kLinearProducts) {}
+    void call(const OperatorCall& call) override {
+      if (call.op().schema().name() == "aten::mm")
+        is_backward.push_back(is_backward_of_operator_scope());
+      call.proceed();
+    }
+    std::vector<bool> is_backward;
+  };
+  const auto handler = std::make_shared<Asks>();
+  const OperatorModeScope scope(handler);
+  const Tensor x = torch::rand({2, 2}, torch::requires_grad());
+  const Tensor y = x.mm(x);
+  y.register_hook([&](const Tensor& gradient) {
+    const OperatorModeScope again(OperatorHandlers{handler});
+    const torch::NoGradGuard no_grad;
+    x.mm(x);
+    return gradient;
+  });
+  y.sum().backward();
+  EXPECT_THAT(handler->is_backward, ElementsAre(false, false, true, true));
+}
+
 TEST(LinearMode, EndsWithItsScopeByAnExceptionToo) {
   torch::nn::Linear layer(4, 4);
   auto handler = std::make_shared<Zeros>(std::vector<Tensor>{layer->weight});

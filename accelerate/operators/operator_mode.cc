@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
 #include "accelerate/tensors/libtorch_releases.h"
@@ -67,13 +68,16 @@ class OperatorModeScope::Carried final : public c10::DebugInfoBase,
 
   void end() { ended_ = true; }
 
-  // The handlers of this thread's innermost scope that has not ended; null outside of all scopes.
-  // A state that was kept, as by DDP's Reducer, may be that of a scope that has ended.
-  static const OperatorHandlers* innermost() {
+  // This thread's innermost scope that has not ended; null outside of all scopes. A state that was
+  // kept, as by DDP's Reducer, may be that of a scope that has ended.
+  static const Carried* innermost() {
     const auto* carried = static_cast<const Carried*>(c10::ThreadLocalDebugInfo::get(kKind));
     while (carried != nullptr && carried->ended_) carried = carried->outer_.get();
-    return carried != nullptr ? &carried->handlers_ : nullptr;
+    return carried;
   }
+
+  const OperatorHandlers& handlers() const { return handlers_; }
+  int backward() const { return backward_; }
 
  private:
   static std::shared_ptr<const Carried> find() {
@@ -83,6 +87,7 @@ class OperatorModeScope::Carried final : public c10::DebugInfoBase,
 
   const OperatorHandlers handlers_;
   const std::shared_ptr<const Carried> outer_;
+  const int backward_ = torch::autograd::get_current_graph_task_id();
   std::atomic<bool> ended_ = false;
 };
 
@@ -96,8 +101,15 @@ void OperatorCall::proceed() const {
 
 const OperatorHandlers& current_operator_handlers() {
   static const OperatorHandlers none;
-  const OperatorHandlers* const handlers = OperatorModeScope::Carried::innermost();
-  return handlers != nullptr ? *handlers : none;
+  const auto* const scope = OperatorModeScope::Carried::innermost();
+  return scope != nullptr ? scope->handlers() : none;
+}
+
+bool is_backward_of_operator_scope() {
+  const int backward = torch::autograd::get_current_graph_task_id();
+  if (backward < 0) return false;
+  const auto* const scope = OperatorModeScope::Carried::innermost();
+  return scope != nullptr && scope->backward() != backward;
 }
 
 OperatorModeScope::OperatorModeScope(std::shared_ptr<OperatorHandler> handler)

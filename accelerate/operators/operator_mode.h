@@ -97,6 +97,10 @@ class OperatorHandler {
 /// This thread's handlers, outermost first.
 const OperatorHandlers& current_operator_handlers();
 
+/// Whether an operator is called by a backward pass that runs while this thread's innermost scope
+/// lives, and not by a recomputation, which makes a scope of its own in the backward pass.
+bool is_backward_of_operator_scope();
+
 class OperatorModeScope {
  public:
   /// Adds a handler to those of the scopes around it. Null changes nothing.
@@ -111,6 +115,7 @@ class OperatorModeScope {
 
  private:
   friend const OperatorHandlers& current_operator_handlers();
+  friend bool is_backward_of_operator_scope();
   class Carried;
 
   const std::shared_ptr<Carried> carried_;

@@ -8,7 +8,6 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/where.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "absl/strings/str_cat.h"
@@ -52,11 +51,6 @@ bool gives_same_values(const c10::OperatorHandle& op) {
   if (alias != nullptr) return !alias->isWrite();
   const std::string& name = op.schema().name();
   return name == "aten::clone" || name == "aten::_to_copy";
-}
-
-// One inside of a forward pass, but for a recomputation, which records what it computes.
-bool is_backward_pass() {
-  return torch::autograd::get_current_graph_task_id() >= 0 && !at::GradMode::is_enabled();
 }
 
 // Sequences are along the dim before the last.
@@ -115,7 +109,7 @@ TensorHandler::Operands TensorHandler::operands_of(const OperatorCall& call) {
 
 void TensorHandler::call(const OperatorCall& call) {
   const Operands operands = operands_of(call);
-  if (operands.empty() || is_backward_pass()) return call.proceed();
+  if (operands.empty() || is_backward_of_operator_scope()) return call.proceed();
   if (operands.cut) {
     if (std::optional<at::Tensor> result = layer(call)) {
       torch::jit::drop(call.stack(), call.op().schema().arguments().size());
