@@ -158,7 +158,7 @@ int measure(int argc, char** argv) {
     for (const auto& model : models) result.push_back((*model).*times);
     return result;
   };
-  print("step", all(&Model::steps), "at most 1.15");
+  print("step", all(&Model::steps), "at most 1.3");
   print("forward and backward pass", all(&Model::passes), "");
   print("waits in them", all(&Model::waits), "");
   return 0;
