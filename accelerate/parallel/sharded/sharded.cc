@@ -111,13 +111,18 @@ ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, 
   }
 }
 
+void ShardedModel::compare_replicas(RanksAlong replicas, bool gathers) {
+  replicas_ = std::move(replicas);
+  gathers_ = gathers;
+  compared_.clear();
+  for (const TrainedParameter& each : trained_.tensors) {
+    compared_.emplace_back(each.name, each.trained);
+  }
+}
+
 void ShardedModel::check_replicas() const {
   if (!replicas_ || parameters_->disk() != nullptr) return;
-  NamedTensors shards;
-  for (const TrainedParameter& each : trained_.tensors) {
-    if (each.trained.requires_grad()) shards.emplace_back(each.name, each.trained);
-  }
-  check_equal_along(*replicas_, "values", shards, Runtime::current(), gathers_);
+  check_equal_along(*replicas_, "values", compared_, Runtime::current(), gathers_);
 }
 
 void ShardedModel::forward(ForwardPass& pass) {

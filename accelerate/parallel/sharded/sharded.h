@@ -70,13 +70,10 @@ class ShardedModel final : public Technique {
   /// The ranks that train the model; null for one.
   const ProcessGroupPtr& job() const { return all_; }
 
-  /// Before each forward pass that synchronises gradients, the shards in memory that are trained
-  /// are compared with those of the ranks that have the same rows in other replicas. Local;
-  /// `gathers`: see check_equal_along, whose errors such passes throw from now on.
-  void compare_replicas(RanksAlong replicas, bool gathers) {
-    replicas_ = std::move(replicas);
-    gathers_ = gathers;
-  }
+  /// Before each forward pass that synchronises gradients, the shards in memory are compared with
+  /// those of the ranks that have the same rows in other replicas. Local; `gathers`: see
+  /// check_equal_along, whose errors such passes throw from now on.
+  void compare_replicas(RanksAlong replicas, bool gathers);
 
   /// Gives the shards these reduced gradients, in the order of trained(); undefined: none. Local.
   void set_gradients(std::vector<at::Tensor> gradients);
@@ -92,6 +89,7 @@ class ShardedModel final : public Technique {
   BufferRefresh refresh_;
   TrainedInPlace trained_;
   std::optional<RanksAlong> replicas_;  // with which shards are compared
+  NamedTensors compared_;               // the shards
   bool gathers_ = false;
   const NoSyncCount no_sync_count_ = std::make_shared<int>(0);
 };
