@@ -228,7 +228,12 @@ class Questionnaire {
   // Those of a group that have a question, in the order of the table.
   void ask_group(settings::Group group) {
     for (const settings::Setting& row : settings::all_settings()) {
-      if (row.group == group && row.question.text != nullptr) ask(row.name);
+      if (row.group != group || row.question.text == nullptr) continue;
+      // An option of all runs, which stands elsewhere.
+      const bool is_after_steps = row.name == absl::string_view("gradient_clipping");
+      if (is_after_steps && holds(row.question.when)) ask("gradient_accumulation_steps");
+      ask(row.name);
+      if (group == settings::Group::kParallelism && row.has_range()) mesh_ *= number(row.name);
     }
   }
 
@@ -303,23 +308,13 @@ class Questionnaire {
   // At most one engine that shards.
   void ask_engines() {
     if (type_ != kNeuron && wants("use_deepspeed")) {
-      ask_deepspeed();
+      put("distributed_type", "DEEPSPEED");
+      ask_group(settings::Group::kDeepSpeed);
     } else if (type_ != kNone && type_ != kNeuron && wants("use_fsdp")) {
       ask_fsdp();
     } else if (type_ == kMultiGpu && wants("use_megatron_lm")) {
       put("distributed_type", "MEGATRON_LM");
       ask_group(settings::Group::kMegatron);
-    }
-  }
-
-  void ask_deepspeed() {
-    put("distributed_type", "DEEPSPEED");
-    for (const settings::Setting& row : settings::all_settings()) {
-      if (row.group != settings::Group::kDeepSpeed || row.question.text == nullptr) continue;
-      // An option of all runs, which stands elsewhere.
-      const bool is_after_steps = row.name == absl::string_view("gradient_clipping");
-      if (is_after_steps && holds(row.question.when)) ask("gradient_accumulation_steps");
-      ask(row.name);
     }
   }
 
@@ -333,10 +328,6 @@ class Questionnaire {
     if (!is_second || !wants("use_parallelism_config")) return;
     local_["parallelism_config_dp_shard_size"].proposal = absl::StrCat(std::max(2, devices_here()));
     ask_group(settings::Group::kParallelism);
-    for (const settings::Setting& row : settings::all_settings()) {
-      const bool is_size = row.group == settings::Group::kParallelism && row.has_range();
-      if (is_size && row.question.text != nullptr) mesh_ *= number(row.name);
-    }
   }
 
   void ask_processes() {

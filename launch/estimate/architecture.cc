@@ -220,9 +220,7 @@ void tie_head(const Json& config, Architecture& architecture) {
 void read_config(FileSystem& files, const std::string& folder, Architecture& architecture) {
   const absl::StatusOr<std::string> text = read_file(files, join_path(folder, kConfigFile));
   if (!text.ok()) return;
-  const auto config = as_status(absl::StatusCode::kDataLoss, [&]() -> absl::StatusOr<Json> {
-    return Document::json(*text, {.python_numbers = true}).value();
-  });
+  const absl::StatusOr<Json> config = json_value(*text, {.python_numbers = true});
   if (!config.ok() || !config->is_object()) return;
   const auto field = [&](std::initializer_list<const char*> names) -> int64_t {
     for (const char* name : names) {
