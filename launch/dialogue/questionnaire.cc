@@ -445,16 +445,10 @@ Json& cleared_map(settings::ConfigFile& config, const settings::Setting& row) {
   return map;
 }
 
-bool is_number(absl::string_view text) {
-  int64_t ignored = 0;
-  return absl::SimpleAtoi(text, &ignored);
-}
-
 // A text that files have as a number or a truth value, as HF Accelerate writes it.
 Json plain_text(const settings::Setting& row, absl::string_view text) {
-  if (row.choices != nullptr && is_number(row.choice_list().front())) {
-    return Json::parse(text.begin(), text.end());
-  }
+  int64_t number = 0;
+  if (row.choices != nullptr && absl::SimpleAtoi(text, &number)) return number;
   if (row.default_value != nullptr && absl::string_view(row.default_value) == "true") {
     if (const absl::StatusOr<bool> value = settings::parse_bool(text); value.ok()) return *value;
   }
