@@ -133,6 +133,14 @@ TEST(YamlDocument, MergesMapsAndRepeatsWhatAliasesName) {
   EXPECT_THAT(yaml_error("a: &a\n  <<: *a\n"), HasSubstr("too deep"));
 }
 
+// The root has depth 0, and 8 is the last one that is read.
+TEST(YamlDocument, HasALimitOfDepth) {
+  EXPECT_EQ(Document::yaml(nested(9)).value().dump(), nested(9));
+  EXPECT_EQ(yaml_error(nested(10)), "c:1:10: too deep");
+  EXPECT_EQ(yaml_error("a: " + nested(8)), "no error");
+  EXPECT_EQ(yaml_error("a: " + nested(9)), "c:1:12: too deep");
+}
+
 TEST(YamlDocument, HasALimitOfValues) {
   std::string text = "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\n";
   for (const char* level : {"b: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a]\n",
