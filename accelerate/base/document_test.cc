@@ -226,6 +226,13 @@ TEST(DocumentNode, SaysWhatWasExpectedWhereAndWhatWasFound) {
             "d.json: expected an object with x, y at \"/name\" (line 3), found 3");
 }
 
+TEST(DocumentNode, SaysInOneLineWhatQuotesNamesOfAnyCharacters) {
+  const std::string text = R"({"a": 1})";
+  const Document document = Document::json(text);
+  EXPECT_EQ(error_of([&] { document.root().at("a").refuse(std::string("x\0y\nz", 5)); }),
+            "x\\0y\\nz at \"/a\"");
+}
+
 TEST(DocumentNode, TakesWholeNumbersOf64BitsOnly) {
   const auto read = [](const char* text) { return Document::json(text).root().integer(); };
   EXPECT_EQ(read("9223372036854775807"), std::numeric_limits<int64_t>::max());

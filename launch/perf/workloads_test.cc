@@ -91,7 +91,7 @@ TEST(Workloads, SayWhatIsWrongAndWhere) {
            Case{"workloads: [{name: a, program: b, clusters: 1x1:h100, options: [--seeds, 0:5]}]",
                 "--seeds runs the program several times"},
            Case{"workloads: [{name: a, program: b, clusters: 1x1:h100}]\n---\nworkloads: []",
-                "perf.yaml:3:1: a second document begins"},
+                "perf.yaml:2:1: a second document begins"},
            Case{"workloads: [", "perf.yaml"},
        }) {
     EXPECT_THAT(error_of(c.text), HasSubstr(c.expected)) << c.text;
