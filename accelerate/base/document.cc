@@ -8,7 +8,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/base/status.h"
@@ -281,9 +280,7 @@ int Document::line_of(const std::string& pointer) const {
 void Document::fail(absl::string_view problem, const std::string& pointer,
                     absl::string_view found) const {
   std::string text = options_.name.empty() ? "" : absl::StrCat(options_.name, ": ");
-  // Problems quote names of the document, which may have any characters.
-  absl::StrAppend(&text, absl::StrReplaceAll(problem, {{absl::string_view("\0", 1), "\\0"},
-                                                       {"\n", "\\n"}}));
+  absl::StrAppend(&text, problem);
   if (!pointer.empty()) {
     absl::StrAppend(&text, " at ", shortened(json_text(pointer)));
     if (const int line = line_of(pointer); line > 0) absl::StrAppend(&text, " (line ", line, ")");
