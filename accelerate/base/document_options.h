@@ -12,10 +12,13 @@
 
 namespace accelerate {
 
-/// Thrown for a text that is not a document, and for a value that is not what it should be.
+/// Thrown for a text that is not a document, and for a value that is not what it should be. The
+/// message is one line, whatever characters of the document it quotes.
 class DocumentError : public std::invalid_argument {
  public:
-  using std::invalid_argument::invalid_argument;
+  explicit DocumentError(absl::string_view message)
+      : std::invalid_argument(
+            absl::StrReplaceAll(message, {{absl::string_view("\0", 1), "\\0"}, {"\n", "\\n"}})) {}
 };
 
 struct DocumentOptions {

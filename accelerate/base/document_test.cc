@@ -133,6 +133,14 @@ TEST(YamlDocument, MergesMapsAndRepeatsWhatAliasesName) {
   EXPECT_THAT(yaml_error("a: &a\n  <<: *a\n"), HasSubstr("too deep"));
 }
 
+// The root has depth 0, and 8 is the last one that is read.
+TEST(YamlDocument, HasALimitOfDepth) {
+  EXPECT_EQ(Document::yaml(nested(9)).value().dump(), nested(9));
+  EXPECT_EQ(yaml_error(nested(10)), "c:1:10: too deep");
+  EXPECT_EQ(yaml_error("a: " + nested(8)), "no error");
+  EXPECT_EQ(yaml_error("a: " + nested(9)), "c:1:12: too deep");
+}
+
 TEST(YamlDocument, HasALimitOfValues) {
   std::string text = "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\n";
   for (const char* level : {"b: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a]\n",
@@ -216,6 +224,13 @@ TEST(DocumentNode, SaysWhatWasExpectedWhereAndWhatWasFound) {
             "d.json: expected a key (did you mean \"names\"?) at \"/name\" (line 3)");
   EXPECT_EQ(error_of([&] { root.at("name").check_keys({"x", "y"}); }),
             "d.json: expected an object with x, y at \"/name\" (line 3), found 3");
+}
+
+TEST(DocumentNode, SaysInOneLineWhatQuotesNamesOfAnyCharacters) {
+  const std::string text = R"({"a": 1})";
+  const Document document = Document::json(text);
+  EXPECT_EQ(error_of([&] { document.root().at("a").refuse(std::string("x\0y\nz", 5)); }),
+            "x\\0y\\nz at \"/a\"");
 }
 
 TEST(DocumentNode, TakesWholeNumbersOf64BitsOnly) {

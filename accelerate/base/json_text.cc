@@ -17,6 +17,7 @@
 namespace accelerate {
 namespace {
 
+using nlohmann::json;
 using nlohmann::ordered_json;
 
 bool has_indicators(std::string_view text) {
@@ -237,15 +238,15 @@ json parse_json(absl::string_view text, bool allow_exceptions) {
   return json::parse(text.begin(), text.end(), nullptr, allow_exceptions);
 }
 
-nlohmann::ordered_json parse_ordered_json(absl::string_view text, bool allow_exceptions) {
-  return nlohmann::ordered_json::parse(text.begin(), text.end(), nullptr, allow_exceptions);
+ordered_json parse_ordered_json(absl::string_view text, bool allow_exceptions) {
+  return ordered_json::parse(text.begin(), text.end(), nullptr, allow_exceptions);
 }
 
 std::string exact_json_text(const json& value, int indent, bool ascii_only) {
   return value.dump(indent, ' ', ascii_only);
 }
 
-std::string exact_json_text(const nlohmann::ordered_json& value, int indent, bool ascii_only) {
+std::string exact_json_text(const ordered_json& value, int indent, bool ascii_only) {
   return value.dump(indent, ' ', ascii_only);
 }
 

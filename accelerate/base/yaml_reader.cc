@@ -255,8 +255,7 @@ YamlText read_yaml(absl::string_view text, const DocumentOptions& options) {
     }
     if (!starts.marks.empty()) result.value = reader.read(YAML::Load(std::string(text)), "", 0);
   } catch (const YAML::Exception& error) {
-    // It quotes characters as they are.
-    reader.fail(error.mark, absl::StrReplaceAll(error.msg, {{"\n", "\\n"}}));
+    reader.fail(error.mark, error.msg);
   }
   return result;
 }

@@ -467,6 +467,9 @@ TEST(DeepSpeedAuto, FindsHiddenSizesWhereTheyAre) {
   ASSERT_TRUE(write_file(files, path, R"({"hidden_size": 32})").ok());
   const Described model;
   EXPECT_THAT(hidden_sizes_of({.hidden_size = path}, model, files), ElementsAre(32));
+  // Python writes infinities as words.
+  ASSERT_TRUE(write_file(files, path, R"({"hidden_size": 48, "a": [Infinity, -Infinity]})").ok());
+  EXPECT_THAT(hidden_sizes_of({.hidden_size = path}, model, files), ElementsAre(48));
   EXPECT_THAT(hidden_sizes_of({.hidden_size = 5}, model, files), ElementsAre(5));
   EXPECT_THAT(error_of([&] { hidden_sizes_of({.hidden_size = "/none"}, model, files); }),
               HasSubstr("/none"));

@@ -147,6 +147,9 @@ TERecipeKwargs resolve(TERecipeKwargs kwargs, const Environment& environment) {
   TORCH_CHECK_VALUE(*kwargs.fp8_format != "E5M2",
                     "TERecipeKwargs: fp8_format E5M2 in both directions is not for training: no "
                     "device multiplies E5M2 by E5M2. Use HYBRID or E4M3");
+  TORCH_CHECK_VALUE(*kwargs.fp8_format == "HYBRID" || *kwargs.fp8_format == "E4M3",
+                    "TERecipeKwargs: fp8_format \"", *kwargs.fp8_format,
+                    "\" is neither HYBRID nor E4M3");
   check_choices(kwargs, kFp8, "TERecipeKwargs: ");
   check_at_least("margin", *kwargs.margin, 0);
   check_at_least("interval", *kwargs.interval, 1);

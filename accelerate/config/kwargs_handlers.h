@@ -61,7 +61,7 @@ struct ShardedDataParallelKwargs {
   /// Whether the next group of parameters is gathered while one is used.
   bool prefetch = true;
   /// Parameters form a group up to the module that makes it at least this large.
-  int64_t group_bytes = int64_t{2} << 20;
+  int64_t group_bytes = int64_t{1} << 20;
   bool operator==(const ShardedDataParallelKwargs&) const = default;
 };
 ACCELERATE_FIELDS(ShardedDataParallelKwargs, prefetch, group_bytes)

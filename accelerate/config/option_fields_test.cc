@@ -33,23 +33,29 @@ Environment with(const std::vector<std::pair<std::string, std::string>>& variabl
   return environment;
 }
 
+// Fields by name, and whether fill_fields knows the type that each struct gives them.
+using FieldNames = std::map<std::string, bool>;
+
 template <typename... Objects>
-std::set<std::string> fields_of() {
-  std::set<std::string> names;
+FieldNames fields_of() {
+  FieldNames names;
   const auto add = [&]<typename Object>(const Object& object) {
-    visit_fields(object, [&](const char* name, const auto& /*field*/) { names.insert(name); });
+    visit_fields(object, [&]<typename Field>(const char* name, const Field& /*field*/) {
+      const auto found = names.emplace(name, true).first;
+      found->second = found->second && internal::kIsFilled<Field>;
+    });
   };
   (add(Objects()), ...);
   return names;
 }
 
 // The fields of the structs that are filled from a section.
-const std::set<std::string>& fields_of(Section section) {
-  static const std::map<Section, std::set<std::string>> kFields = [] {
-    std::map<Section, std::set<std::string>> fields;
+const FieldNames& fields_of(Section section) {
+  static const std::map<Section, FieldNames> kFields = [] {
+    std::map<Section, FieldNames> fields;
     fields[Section::kFsdp] = fields_of<FullyShardedDataParallelPlugin>();
     fields[Section::kDeepSpeed] = fields_of<DeepSpeedPlugin>();
-    fields[Section::kDeepSpeed].insert("hf_ds_config");  // JSON, which has no text of its own
+    fields[Section::kDeepSpeed]["hf_ds_config"] = false;  // JSON, which has no text of its own
     fields[Section::kFp8] =
         fields_of<TERecipeKwargs, MSAMPRecipeKwargs, AORecipeKwargs, FP8RecipeKwargs>();
     fields[Section::kParallelism] = fields_of<ParallelismOptions, TorchContextParallelConfig,
@@ -62,17 +68,36 @@ const std::set<std::string>& fields_of(Section section) {
 constexpr Section kFilled[] = {Section::kFsdp, Section::kDeepSpeed, Section::kFp8,
                                Section::kParallelism};
 
+// Fields with a row whose values their resolve() reads: the JSON file, and three variables.
+const std::set<std::string>& read_apart() {
+  static const std::set<std::string> kFields = {"hf_ds_config", "override_linear_precision"};
+  return kFields;
+}
+
 TEST(OptionFields, EachVariableOfAnEngineFillsAField) {
   for (const Section section : kFilled) {
     std::set<std::string> rows;
-    for (const std::string& field : fields_of(section)) {
-      if (const options::Option* row = options::find_field(section, field)) rows.insert(row->name);
+    for (const auto& [field, is_filled] : fields_of(section)) {
+      const options::Option* row = options::find_field(section, field);
+      if (row != nullptr && (is_filled || read_apart().contains(field))) rows.insert(row->name);
     }
     for (const options::Option& row : options::all_options()) {
       if (row.section != section || row.variable_name().empty()) continue;
       EXPECT_TRUE(rows.contains(row.name)) << "no field has " << row.variable_name();
     }
   }
+}
+
+// A bool, an optional of a float or an array would stay as it is, whatever the variable says.
+TEST(OptionFields, WithARowAreOfATypeThatIsFilled) {
+  std::set<std::string> unfilled;
+  for (const Section section : kFilled) {
+    for (const auto& [field, is_filled] : fields_of(section)) {
+      if (options::find_field(section, field) != nullptr && !is_filled) unfilled.insert(field);
+    }
+  }
+  EXPECT_EQ(unfilled, read_apart());
+  static_assert(!internal::kIsFilled<bool> && !internal::kIsFilled<std::optional<float>>);
 }
 
 TEST(OptionFields, EachFieldHasARowUnlessAProgramAloneCanSayIt) {
@@ -88,7 +113,7 @@ TEST(OptionFields, EachFieldHasARowUnlessAProgramAloneCanSayIt) {
       "tp_handler", "cp_handler", "sp_handler"};
   std::set<std::string> without;
   for (const Section section : kFilled) {
-    for (const std::string& field : fields_of(section)) {
+    for (const auto& [field, is_filled] : fields_of(section)) {
       if (options::find_field(section, field) == nullptr) without.insert(field);
     }
   }

@@ -74,33 +74,25 @@ std::string take_name(Json& config, const internal::ZeroName& other) {
   return "";
 }
 
-bool is_block(const std::string& key) {
-  const std::string prefix = absl::StrCat(key, ".");
-  return std::ranges::any_of(internal::zero_keys(), [&](const ZeroKey& row) {
-    return absl::StartsWith(row.info.key, prefix);
-  });
+// All keys, and behind them the blocks that they are in.
+std::vector<std::string> keys_and_blocks() {
+  std::vector<std::string> names;
+  for (const ZeroKey& row : internal::zero_keys()) names.push_back(row.info.key);
+  for (const ZeroKey& row : internal::zero_keys()) {
+    const std::string& key = row.info.key;
+    for (size_t dot = key.rfind('.'); dot != key.npos; dot = key.rfind('.', dot - 1)) {
+      names.push_back(key.substr(0, dot));
+    }
+  }
+  return names;
 }
 
 // The last part counts of a key in the wrong block.
 std::string nearest_key(const std::string& unknown) {
-  std::string nearest;
-  size_t least = std::string::npos;
-  const auto consider = [&](absl::string_view key) {
-    const size_t far = std::min(edit_distance(unknown, key),
-                                edit_distance(last_part(unknown), last_part(key)) + 1);
-    if (far >= least) return;
-    nearest = std::string(key);
-    least = far;
-  };
-  for (const ZeroKey& row : internal::zero_keys()) consider(row.info.key);
-  for (const ZeroKey& row : internal::zero_keys()) {
-    absl::string_view key = row.info.key;
-    for (size_t dot = key.rfind('.'); dot != key.npos; dot = key.rfind('.')) {
-      key = key.substr(0, dot);
-      consider(key);
-    }
-  }
-  return nearest;
+  return std::ranges::min(keys_and_blocks(), {}, [&](const std::string& key) {
+    return std::min(edit_distance(unknown, key),
+                    edit_distance(last_part(unknown), last_part(key)) + 1);
+  });
 }
 
 // Whether DeepSpeed checks the keys of the block that this one is in.
@@ -117,17 +109,11 @@ bool is_slip(absl::string_view unknown) {
   const bool is_comment =
       name.empty() || name[0] == '_' || name[0] == '#' || name.starts_with("//");
   if (is_comment) return false;
-  return std::ranges::any_of(internal::zero_keys(), [&](const ZeroKey& row) {
-    const std::string& key = row.info.key;
-    if (name == unknown && absl::StrContains(absl::StrCat(".", key, "."),
-                                             absl::StrCat(".", std::string(unknown), "."))) {
-      return true;
-    }
+  return std::ranges::any_of(keys_and_blocks(), [&](absl::string_view key) {
     constexpr size_t kLetters = 2;
-    const absl::string_view block = block_part(unknown);
-    if (!absl::StartsWith(key, block) || name.size() <= 2 * kLetters) return false;
-    const absl::string_view rest = absl::string_view(key).substr(block.size());
-    return edit_distance(rest.substr(0, rest.find('.')), name) <= kLetters;
+    if (name == unknown && name == last_part(key)) return true;
+    return name.size() > 2 * kLetters && block_part(key) == block_part(unknown) &&
+           edit_distance(last_part(key), name) <= kLetters;
   });
 }
 
@@ -165,7 +151,7 @@ class Reader {
   void read_entry(const std::string& key, const Json& value) {
     const ZeroKey* row = find_key(key);
     if (row == nullptr) {
-      if (is_block(key)) {
+      if (std::ranges::count(keys_and_blocks(), key) > 0) {
         if (value.is_object()) return read_block(value, absl::StrCat(key, "."));
         if (!value.is_null()) complain(key, "it is ", json_text(value), ", not an object");
         return;

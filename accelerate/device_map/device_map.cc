@@ -29,7 +29,7 @@ absl::StatusOr<DevicePlacement> placement_at(absl::string_view text) {
 
 absl::StatusOr<DevicePlacement> placement_of(const ordered_json& value) {
   if (value.is_string()) return DevicePlacement::parse(value.get_ref<const std::string&>());
-  if (value.is_number_integer()) return placement_at(value.dump());
+  if (value.is_number_integer()) return placement_at(internal::exact_json_text(value));
   return absl::InvalidArgumentError(absl::StrCat(
       json_text(value), " is not a device; give an index, \"cpu\", \"disk\" or a device's name"));
 }

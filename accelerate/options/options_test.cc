@@ -1,5 +1,6 @@
 #include "accelerate/options/options.h"
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -69,6 +70,18 @@ TEST(Options, AskUnderConditionsOnOptionsThatThereAre) {
 }
 
 TEST(Options, KnowTheKeysOfOlderFiles) {
+  std::map<std::string, std::string> old_keys;
+  for (const Option& row : all_options()) {
+    if (row.old_keys != nullptr) old_keys[row.name] = row.old_keys;
+  }
+  const std::map<std::string, std::string> kOldKeys = {
+      {"fp8_amax_compute_algo", "amax_compute_algorithm"},
+      {"fp8_amax_history_len", "amax_history_length"},
+      {"fp8_opt_level", "optimization_level"},
+      {"fsdp_backward_prefetch", "fsdp_backward_prefetch_policy|backward_prefetch_policy"},
+      {"fsdp_transformer_layer_cls_to_wrap", "fsdp_transformer_cls_to_wrap"},
+      {"megatron_lm_sequence_parallelism", "megatron_lm_sequence_parallel"}};
+  EXPECT_EQ(old_keys, kOldKeys);
   const Option& row = option("fsdp_backward_prefetch");
   EXPECT_TRUE(row.has_old_key("backward_prefetch_policy"));
   EXPECT_TRUE(row.has_old_key("fsdp_backward_prefetch_policy"));

@@ -349,6 +349,14 @@ TEST(EnvironmentReport, ListsFactsInOrder) {
   EXPECT_THAT(text, Not(HasSubstr("hidden")));
 }
 
+TEST(EnvironmentReport, HasTheVariablesOfOtherLibraries) {
+  for (const char* name : {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HIP_VISIBLE_DEVICES",
+                           "ROCR_VISIBLE_DEVICES"}) {
+    EXPECT_THAT(environment_report(*one_rank({{name, "0"}})).to_string(),
+                HasSubstr(std::string(name) + "=0"));
+  }
+}
+
 TEST(EnvironmentReport, ShowsWhatKeepsAFactFromBeingKnown) {
   EXPECT_THAT(environment_report(*one_rank({{"USE_TORCH_XLA", "maybe"}})).to_string(),
               HasSubstr("- LibTorch XLA available: unknown (USE_TORCH_XLA=\"maybe\""));

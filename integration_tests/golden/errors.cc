@@ -88,7 +88,7 @@ const std::vector<Row>& rows() {
       // Also a name that a map of offloaded weights does not have, and a field of their index.
       {"KeyError",
        "^'shape'$",
-       {"has no \"shape\"", "concatenate: values of different structures"}},
+       {"expected a value at \"/w/shape\"", "concatenate: values of different structures"}},
       {"KeyError",
        R"(^'([\w.]+)'$)",
        {"concatenate: values of different structures", "there is no offloaded weight \"$1\"",

@@ -1,8 +1,10 @@
 // A training step with shards beside one with replicas. Two Gloo processes of one thread each train
 // a language model of 24 blocks with AdamW in both ways, in turn.
 //
-//   sharded_step_benchmark [ROUNDS [bf16] [replicas | shards]]
+//   sharded_step_benchmark [ROUNDS [bf16] [small] [replicas | shards]]
 //
+// A group of shards is a block, as of PyTorch's fully_shard(block); with the word small it is as
+// large as ShardingOptions has it, of which a block has three.
 // With bf16 the shards are gathered in it and computed in it. With replicas or shards only these
 // are trained, and from the first step on, as for a profiler that compares two numbers of rounds.
 // A thread's wall time without its CPU time is what it waits: on an idle machine for the other rank
@@ -22,6 +24,7 @@
 
 #include <torch/torch.h>
 
+#include "absl/strings/match.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
@@ -45,6 +48,14 @@ double cpu_milliseconds() {
   timespec time = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
+}
+
+int64_t block_bytes(const torch::nn::Module& model) {
+  int64_t bytes = 0;
+  for (const auto& parameter : model.named_parameters()) {
+    if (absl::StartsWith(parameter.key(), "blocks.0.")) bytes += parameter.value().nbytes();
+  }
+  return bytes;
 }
 
 using MakeTechnique =
@@ -108,7 +119,7 @@ int measure(int argc, char** argv) {
     return std::any_of(argv + std::min(argc, 2), argv + argc,
                        [&](const char* each) { return std::string(each) == word; });
   };
-  const bool bf16 = has_word("bf16");
+  const bool bf16 = has_word("bf16"), small = has_word("small");
   torch::set_num_threads(1);
   Runtime& runtime = Runtime::current();
   const ProcessGroupPtr group = runtime.new_group({.name = "benchmark", .backend = "gloo"});
@@ -128,6 +139,7 @@ int measure(int argc, char** argv) {
     models.push_back(std::make_unique<Model>(config, [&](const auto& module) {
       ShardingOptions options;
       if (bf16) options.param_dtype = torch::kBFloat16;
+      if (!small) options.group_bytes = block_bytes(*module);
       return std::make_unique<ShardedModel>(*module, ShardGroups{.shards = group, .all = group},
                                             c10::kCPU, options,
                                             ShardedPrecision{.output_dtype = torch::kFloat},

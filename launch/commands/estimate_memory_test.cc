@@ -213,6 +213,10 @@ TEST_F(EstimateMemory, PlacesTiedTensorsTogether) {
   write("twice/config.json", config);
   const std::string tied = run_with_limits("twice");
   EXPECT_THAT(tied, AllOf(HasSubstr("│600 bytes │"), HasSubstr("(tied)")));
+  // Python writes infinities as words.
+  write("twice/config.json", R"({"architectures": ["TinyForCausalLM"], "tie_word_embeddings": true,
+                                 "time_step_limit": [-Infinity, Infinity]})");
+  EXPECT_EQ(run_with_limits("twice"), tied);
 }
 
 TEST_F(EstimateMemory, DividesTheStatesOverRanks) {

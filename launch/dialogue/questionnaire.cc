@@ -228,7 +228,12 @@ class Questionnaire {
   // Those of a group that have a question, in the order of the table.
   void ask_group(settings::Group group) {
     for (const settings::Setting& row : settings::all_settings()) {
-      if (row.group == group && row.question.text != nullptr) ask(row.name);
+      if (row.group != group || row.question.text == nullptr) continue;
+      // An option of all runs, which stands elsewhere.
+      const bool is_after_steps = row.name == absl::string_view("gradient_clipping");
+      if (is_after_steps && holds(row.question.when)) ask("gradient_accumulation_steps");
+      ask(row.name);
+      if (group == settings::Group::kParallelism && row.has_range()) mesh_ *= number(row.name);
     }
   }
 
@@ -303,23 +308,13 @@ class Questionnaire {
   // At most one engine that shards.
   void ask_engines() {
     if (type_ != kNeuron && wants("use_deepspeed")) {
-      ask_deepspeed();
+      put("distributed_type", "DEEPSPEED");
+      ask_group(settings::Group::kDeepSpeed);
     } else if (type_ != kNone && type_ != kNeuron && wants("use_fsdp")) {
       ask_fsdp();
     } else if (type_ == kMultiGpu && wants("use_megatron_lm")) {
       put("distributed_type", "MEGATRON_LM");
       ask_group(settings::Group::kMegatron);
-    }
-  }
-
-  void ask_deepspeed() {
-    put("distributed_type", "DEEPSPEED");
-    for (const settings::Setting& row : settings::all_settings()) {
-      if (row.group != settings::Group::kDeepSpeed || row.question.text == nullptr) continue;
-      // An option of all runs, which stands elsewhere.
-      const bool is_after_steps = row.name == absl::string_view("gradient_clipping");
-      if (is_after_steps && holds(row.question.when)) ask("gradient_accumulation_steps");
-      ask(row.name);
     }
   }
 
@@ -333,10 +328,6 @@ class Questionnaire {
     if (!is_second || !wants("use_parallelism_config")) return;
     local_["parallelism_config_dp_shard_size"].proposal = absl::StrCat(std::max(2, devices_here()));
     ask_group(settings::Group::kParallelism);
-    for (const settings::Setting& row : settings::all_settings()) {
-      const bool is_size = row.group == settings::Group::kParallelism && row.has_range();
-      if (is_size && row.question.text != nullptr) mesh_ *= number(row.name);
-    }
   }
 
   void ask_processes() {
@@ -454,16 +445,10 @@ Json& cleared_map(settings::ConfigFile& config, const settings::Setting& row) {
   return map;
 }
 
-bool is_number(absl::string_view text) {
-  int64_t ignored = 0;
-  return absl::SimpleAtoi(text, &ignored);
-}
-
 // A text that files have as a number or a truth value, as HF Accelerate writes it.
 Json plain_text(const settings::Setting& row, absl::string_view text) {
-  if (row.choices != nullptr && is_number(row.choice_list().front())) {
-    return Json::parse(text.begin(), text.end());
-  }
+  int64_t number = 0;
+  if (row.choices != nullptr && absl::SimpleAtoi(text, &number)) return number;
   if (row.default_value != nullptr && absl::string_view(row.default_value) == "true") {
     if (const absl::StatusOr<bool> value = settings::parse_bool(text); value.ok()) return *value;
   }

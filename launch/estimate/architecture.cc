@@ -174,10 +174,6 @@ class DescriptionReader {
   int64_t modules_ = 0;
 };
 
-absl::Status in_file(const std::string& path, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
-}
-
 double elements_of(const std::vector<int64_t>& shape) {
   double elements = 1;
   for (const int64_t dim : shape) elements *= static_cast<double>(dim);
@@ -220,9 +216,7 @@ void tie_head(const Json& config, Architecture& architecture) {
 void read_config(FileSystem& files, const std::string& folder, Architecture& architecture) {
   const absl::StatusOr<std::string> text = read_file(files, join_path(folder, kConfigFile));
   if (!text.ok()) return;
-  const auto config = as_status(absl::StatusCode::kDataLoss, [&]() -> absl::StatusOr<Json> {
-    return Document::json(*text, {.python_numbers = true}).value();
-  });
+  const absl::StatusOr<Json> config = json_value(*text, {.python_numbers = true});
   if (!config.ok() || !config->is_object()) return;
   const auto field = [&](std::initializer_list<const char*> names) -> int64_t {
     for (const char* name : names) {
@@ -272,7 +266,7 @@ absl::StatusOr<Architecture> read_shards(FileSystem& files, const std::string& p
   const absl::StatusOr<std::string> text = read_file(files, path);
   if (!text.ok()) return text.status();
   const absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(*text);
-  if (!metadata.ok()) return in_file(path, metadata.status());
+  if (!metadata.ok()) return internal::in_file(path, metadata.status());
   Architecture architecture;
   for (const auto& [name, tensor] : metadata->tensors) {
     architecture.tensors.push_back(
@@ -360,7 +354,7 @@ absl::StatusOr<Architecture> read_path(FileSystem& files, const std::string& pat
     const absl::StatusOr<std::string> text = read_file(files, path);
     if (!text.ok()) return text.status();
     absl::StatusOr<Architecture> described = parse_architecture(*text);
-    if (!described.ok()) return in_file(path, described.status());
+    if (!described.ok()) return internal::in_file(path, described.status());
     return described;
   }
   const absl::StatusOr<WeightFiles> weights = find_weight_files(files, path);

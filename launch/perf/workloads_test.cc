@@ -91,11 +91,15 @@ TEST(Workloads, SayWhatIsWrongAndWhere) {
            Case{"workloads: [{name: a, program: b, clusters: 1x1:h100, options: [--seeds, 0:5]}]",
                 "--seeds runs the program several times"},
            Case{"workloads: [{name: a, program: b, clusters: 1x1:h100}]\n---\nworkloads: []",
-                "perf.yaml:3:1: a second document begins"},
+                "perf.yaml:2:1: a second document begins"},
            Case{"workloads: [", "perf.yaml"},
        }) {
     EXPECT_THAT(error_of(c.text), HasSubstr(c.expected)) << c.text;
   }
+  EXPECT_EQ(error_of("workloads: [{name: a, program: b, clusters: 1x1:h100}]\nworkloads: []"),
+            "perf.yaml:2:1: it has \"workloads\" twice");
+  EXPECT_EQ(error_of("workloads:\n- name: a\n  program: b\n  program: c\n"),
+            "perf.yaml:4:3: it has \"program\" twice");
   EXPECT_EQ(load_workloads("/nowhere/perf.yaml").status().code(), absl::StatusCode::kNotFound);
 }
 

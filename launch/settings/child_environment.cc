@@ -2,6 +2,7 @@
 #include "launch/settings/validate.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -165,17 +166,13 @@ class Writer {
   void write_mesh() {
     write_engine("use_parallelism_config", Group::kParallelism);
     // HF Accelerate leaves out what belongs to an axis of size 1.
-    if (settings_.number("parallelism_config_pp_size") == 1) {
-      overlay_.erase("PARALLELISM_CONFIG_PP_SIZE");
-      overlay_.erase("PARALLELISM_CONFIG_PP_PLACEMENT");
-    }
-    if (settings_.number("parallelism_config_cp_size") == 1) {
-      overlay_.erase("PARALLELISM_CONFIG_CP_COMM_STRATEGY");
-    }
-    if (settings_.number("parallelism_config_sp_size") == 1) {
-      for (const char* name : {"SEQ_LENGTH", "SEQ_LENGTH_IS_VARIABLE", "ATTN_IMPLEMENTATION"}) {
-        overlay_.erase(absl::StrCat("PARALLELISM_CONFIG_SP_", name));
-      }
+    const std::pair<const char*, std::vector<const char*>> parts[] = {
+        {"pp", {"PP_SIZE", "PP_PLACEMENT"}},
+        {"cp", {"CP_COMM_STRATEGY"}},
+        {"sp", {"SP_SEQ_LENGTH", "SP_SEQ_LENGTH_IS_VARIABLE", "SP_ATTN_IMPLEMENTATION"}}};
+    for (const auto& [axis, names] : parts) {
+      if (settings_.number(absl::StrCat("parallelism_config_", axis, "_size")) != 1) continue;
+      for (const char* name : names) overlay_.erase(absl::StrCat("PARALLELISM_CONFIG_", name));
     }
   }
 

@@ -67,26 +67,21 @@ std::string scalar_word(const Setting& row, const Json& value) {
 
 class Checker {
  public:
-  explicit Checker(const ConfigFile& file) : file_(file) {
-    config_.path = file.path;
-    config_.lines = file.lines;
-    config_.notes = file.notes;
-  }
+  explicit Checker(ConfigFile file) : config_(std::move(file)) {}
 
   absl::StatusOr<ConfigFile> check() {
-    if (file_.values.is_null()) {
+    Json values = std::exchange(config_.values, Json::object());
+    if (values.is_null()) {
       return absl::InvalidArgumentError(
           absl::StrCat(config_.path, ": is empty; accelerate config makes a new one"));
     }
-    if (!file_.values.is_object()) {
+    if (!values.is_object()) {
       return absl::InvalidArgumentError(absl::StrCat(config_.path, ": has no keys"));
     }
-    Json values = file_.values;
-    const bool has_type =
-        values.contains("distributed_type") && !values["distributed_type"].is_null();
+    Json& type = values["distributed_type"];
     // A simulated cluster is what SPEC says.
-    if (!has_type && values.contains("simulate")) values["distributed_type"] = "NO";
-    if (!has_type && !values.contains("simulate")) {
+    if (type.is_null() && values.contains("simulate")) type = "NO";
+    if (type.is_null()) {
       return absl::InvalidArgumentError(absl::StrCat(
           config_.path,
           ": A `distributed_type` must be specified in the config file: NO, MULTI_GPU, FSDP, ..."));
@@ -96,26 +91,29 @@ class Checker {
     const bool is_sagemaker =
         environment == to_string(ComputeEnvironment::kAmazonSageMaker) || environment == 1;
     kind_ = is_sagemaker ? Section::kSageMaker : Section::kTop;
-    if (absl::Status ok = check_keys(values); !ok.ok()) return ok;
-    for (const auto& [key, value] : values.items()) {
-      if (absl::Status ok = take(key, value); !ok.ok()) return ok;
+    for (const auto& [key, value] : values.items()) take(key, value);
+    if (!unknown_.empty()) {
+      std::sort(unknown_.begin(), unknown_.end());
+      return absl::InvalidArgumentError(
+          absl::StrCat(config_.path, ": unknown keys: ", absl::StrJoin(unknown_, ", "),
+                       "; correct or remove them"));
     }
-    if (absl::Status ok = check_required(); !ok.ok()) return ok;
+    if (problem_.ok()) problem_ = check_required();
+    if (!problem_.ok()) return problem_;
     return std::move(config_);
   }
 
  private:
   absl::Status error(const std::string& key, absl::string_view message) const {
-    const auto line = file_.lines.find(key);
-    const std::string place = line == file_.lines.end() ? "" : absl::StrCat(":", line->second);
+    const auto line = config_.lines.find(key);
+    const std::string place = line == config_.lines.end() ? "" : absl::StrCat(":", line->second);
     return absl::InvalidArgumentError(absl::StrCat(config_.path, place, ": ", key, ": ", message));
   }
 
   // Converts the keys of older releases.
   void convert_old_keys(Json& values) {
-    if (!values.contains("compute_environment") || values["compute_environment"].is_null()) {
-      values["compute_environment"] = to_string(ComputeEnvironment::kLocalMachine);
-    }
+    Json& environment = values["compute_environment"];
+    if (environment.is_null()) environment = to_string(ComputeEnvironment::kLocalMachine);
     if (values.contains("fp16")) {
       const bool is_on = values["fp16"] == true;
       if (!values.contains("mixed_precision") && is_on) values["mixed_precision"] = "fp16";
@@ -134,58 +132,43 @@ class Checker {
     if (type == "TPU") type = "XLA";
   }
 
-  // Names all unknown keys in one line.
-  absl::Status check_keys(const Json& values) const {
-    std::vector<std::string> unknown;
-    auto note = [&](const std::string& key, Section section, const std::string& word) {
-      std::string text = absl::StrCat("'", key, "'");
-      const auto line = file_.lines.find(key);
-      if (line != file_.lines.end()) absl::StrAppend(&text, " in line ", line->second);
-      const std::vector<std::string> near = nearest_names(word, known_keys(section));
-      if (!near.empty()) absl::StrAppend(&text, " (did you mean ", near[0], "?)");
-      unknown.push_back(std::move(text));
-    };
-    for (const auto& [key, value] : values.items()) {
-      if (is_forgotten(key)) continue;
-      const SectionName* section = find_section(key);
-      const bool may_have =
-          section != nullptr && (kind_ == Section::kTop || section->section == Section::kDynamo);
-      if (!may_have) {
-        if (find_key(kind_, key) == nullptr) note(key, kind_, key);
-        continue;
-      }
-      if (!value.is_object()) continue;
-      for (const auto& [inner, inner_value] : value.items()) {
-        const std::string path = absl::StrCat(key, ".", inner);
-        if (is_forgotten(path) || find_key(section->section, inner) != nullptr) continue;
-        note(path, section->section, inner);
-      }
-    }
-    if (unknown.empty()) return absl::OkStatus();
-    std::sort(unknown.begin(), unknown.end());
-    return absl::InvalidArgumentError(absl::StrCat(config_.path,
-                                                   ": unknown keys: ", absl::StrJoin(unknown, ", "),
-                                                   "; correct or remove them"));
+  // `word` is the key without its section.
+  void note_unknown(const std::string& key, Section section, const std::string& word) {
+    std::string text = absl::StrCat("'", key, "'");
+    const auto line = config_.lines.find(key);
+    if (line != config_.lines.end()) absl::StrAppend(&text, " in line ", line->second);
+    const std::vector<std::string> near = nearest_names(word, known_keys(section));
+    if (!near.empty()) absl::StrAppend(&text, " (did you mean ", near[0], "?)");
+    unknown_.push_back(std::move(text));
   }
 
-  absl::Status take(const std::string& key, const Json& value) {
-    if (is_forgotten(key)) return absl::OkStatus();
+  void take(const std::string& key, const Json& value) {
+    if (is_forgotten(key)) return;
     const SectionName* section = find_section(key);
-    if (section == nullptr)
-      return check_one(key, *find_key(kind_, key), value, config_.values[key]);
+    const bool may_have =
+        section != nullptr && (kind_ == Section::kTop || section->section == Section::kDynamo);
+    if (!may_have) {
+      const Setting* row = find_key(kind_, key);
+      if (row == nullptr) return note_unknown(key, kind_, key);
+      return problem_.Update(check_one(key, *row, value, config_.values[key]));
+    }
     Json& map = config_.values[key] = Json::object();
-    if (value.is_null()) return absl::OkStatus();
-    if (!value.is_object()) return error(key, "expected keys and values");
+    if (value.is_null()) return;
+    if (!value.is_object()) return problem_.Update(error(key, "expected keys and values"));
     std::map<const Setting*, std::string> spellings;
     for (const auto& [inner, inner_value] : value.items()) {
       const std::string path = absl::StrCat(key, ".", inner);
       if (is_forgotten(path)) continue;
-      const Setting& row = *find_key(section->section, inner);
-      const auto [first, is_new] = spellings.emplace(&row, inner);
-      if (!is_new) return error(path, absl::StrCat("is the same as ", first->second, "; keep one"));
-      if (absl::Status ok = check_one(path, row, inner_value, map[inner]); !ok.ok()) return ok;
+      const Setting* row = find_key(section->section, inner);
+      if (row == nullptr) {
+        note_unknown(path, section->section, inner);
+        continue;
+      }
+      const auto [first, is_new] = spellings.emplace(row, inner);
+      problem_.Update(
+          is_new ? check_one(path, *row, inner_value, map[inner])
+                 : error(path, absl::StrCat("is the same as ", first->second, "; keep one")));
     }
-    return absl::OkStatus();
   }
 
   absl::Status check_one(const std::string& key, const Setting& row, const Json& value,
@@ -243,9 +226,10 @@ class Checker {
     return absl::OkStatus();
   }
 
-  const ConfigFile& file_;
   Section kind_ = Section::kTop;
   ConfigFile config_;
+  std::vector<std::string> unknown_;  // Named all at once, before any other problem.
+  absl::Status problem_;              // The first one.
 };
 
 // Neither nulls nor empty maps; of a simulated cluster nothing that it does not have.
@@ -339,10 +323,10 @@ absl::StatusOr<ConfigFile> parse_config(const std::string& text, ConfigFormat fo
     const Document document = read(text, {.name = path, .last_key_counts = true});
     ConfigFile file = {.path = path, .values = document.value(), .notes = document.notes()};
     for (const auto& [pointer, line] : document.lines()) {
-      const std::string key = absl::StrReplaceAll(pointer.substr(1), {{"/", "."}});
-      file.lines[absl::StrReplaceAll(key, {{"~1", "/"}, {"~0", "~"}})] = line;
+      file.lines[absl::StrReplaceAll(pointer.substr(1), {{"/", "."}, {"~1", "/"}, {"~0", "~"}})] =
+          line;
     }
-    return Checker(file).check();
+    return Checker(std::move(file)).check();
   });
 }
 

@@ -203,6 +203,8 @@ TEST(ConfigFileTest, NamesUnknownKeysWithLineAndNearestMatch) {
   EXPECT_THAT(error_of("distributed_type: 'NO'\ncompute_environment: AMAZON_SAGEMAKER\n"
                        "ec2_instance_type: x\niam_role_name: r\nnum_processes: 1\n"),
               HasSubstr("'num_processes' in line 5"));
+  EXPECT_THAT(error_of("distributed_type: 'NO'\na/b~c: 1\nfsdp_config:\n  d~1/e~0: 1\n"),
+              HasSubstr("unknown keys: 'a/b~c' in line 2, 'fsdp_config.d~1/e~0' in line 4;"));
 }
 
 TEST(ConfigFileTest, NamesFileLineAndColumnOfBadYaml) {

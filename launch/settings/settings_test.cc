@@ -230,8 +230,28 @@ TEST(SettingsTest, SaysWhereABadValueIs) {
 }
 
 TEST(SettingsTest, HidesCredentials) {
-  EXPECT_THAT(resolved({}, "", {"AWS_SECRET_ACCESS_KEY=s3cret"}).to_text(true),
-              Not(HasSubstr("s3cret")));
+  for (const bool all : {true, false}) {
+    const std::string text =
+        resolved({}, "", {"AWS_ACCESS_KEY_ID=s3cret", "AWS_SECRET_ACCESS_KEY=s3cret"}).to_text(all);
+    EXPECT_THAT(text, Not(HasSubstr("s3cret")));
+    EXPECT_THAT(text, HasSubstr("\naws_access_key_id = (hidden)  (environment: AWS_ACCESS_KEY_ID)\n"
+                                "aws_secret_access_key = (hidden)  (environment: "
+                                "AWS_SECRET_ACCESS_KEY)\n"));
+  }
+}
+
+TEST(SettingsTest, TakesKeysOfOlderFiles) {
+  EXPECT_EQ(resolved({}, "distributed_type: 'NO'\nfp8_config: {optimization_level: O1}\n")
+                .text("fp8_opt_level"),
+            "O1");
+  EXPECT_EQ(resolved({}, "distributed_type: FSDP\nfsdp_config: {fsdp_transformer_cls_to_wrap: B}\n")
+                .text("fsdp_transformer_layer_cls_to_wrap"),
+            "B");
+  EXPECT_EQ(resolved({},
+                     "distributed_type: MEGATRON_LM\n"
+                     "megatron_lm_config: {megatron_lm_sequence_parallel: true}\n")
+                .text("megatron_lm_sequence_parallelism"),
+            "true");
 }
 
 TEST(CheckStatus, SaysWhereItIsAskedFor) {
@@ -395,6 +415,29 @@ TEST(Complete, NamesOptionValueAndRangeOfABadNumber) {
   EXPECT_THAT(error_of({{"main_process_port", {"65536"}}}, kNoDevices), HasSubstr("0 to 65535"));
   EXPECT_THAT(error_of({{"simulate", {"1x1"}}, {"simulate_seed", {"-1"}}}, kNoDevices),
               HasSubstr("--simulate_seed=-1"));
+}
+
+TEST(Complete, HasTheRangeOfEachRow) {
+  struct Range {
+    const char* name;
+    int64_t least;
+    int64_t most;
+  };
+  for (const Range& range : {Range{"megatron_lm_tp_degree", 1, 1048576},
+                             {"megatron_lm_pp_degree", 1, 1048576},
+                             {"num_cpu_threads_per_process", 1, 1048576},
+                             {"fp8_interval", 1, 2147483647},
+                             {"kill_grace", 0, 86400}}) {
+    for (const int64_t outside : {range.least - 1, range.most + 1}) {
+      EXPECT_EQ(error_of({{range.name, {absl::StrCat(outside)}}}, kNoDevices),
+                absl::StrCat("--", range.name, "=", outside, " is not a whole number from ",
+                             range.least, " to ", range.most));
+    }
+    for (const int64_t inside : {range.least, range.most}) {
+      EXPECT_EQ(completed({{range.name, {absl::StrCat(inside)}}}, kNoDevices).number(range.name),
+                inside);
+    }
+  }
 }
 
 // A file and the scheduler are about this machine and real runs; what a training is given stays.

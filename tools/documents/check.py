@@ -175,10 +175,10 @@ LAUNCH_LINE = re.compile(r"(?:^|[/ ])accelerate (?:launch|simulate|config|test|e
 
 
 def options_of(code):
-    """The launcher's options: the names in its tables and after "--" in its sources."""
+    """The launcher's options: the names in the table of options and in its sources, there also after "--"."""
     names = set()
     for path, text in code.items():
-        if path.startswith("launch/") and path.endswith((".cc", ".h")):
+        if path.startswith(("launch/", "accelerate/options/")) and path.endswith((".cc", ".h")):
             names |= {name.replace("-", "_") for name in OPTIONS.findall(text)}
             names |= set(re.findall(r'"([a-z][a-z0-9_]*)"', text))
     return names

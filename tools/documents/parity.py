@@ -39,6 +39,17 @@ FUNCTIONS = "tools/documents/hf_functions.txt"
 FLAGS = "accelerate/options/options.h"
 OPTION_PAGES = {"accelerate/docs/sharding.md": "kFsdp", "accelerate/docs/deepspeed.md": "kDeepSpeed",
                 "accelerate/docs/parallelism.md": "kParallelism"}
+# The structs whose fields the rows of a section fill.
+FILLED = {
+    "kFsdp": {"accelerate/config/fsdp_plugin.h": ("FullyShardedDataParallelPlugin",)},
+    "kDeepSpeed": {"accelerate/config/deepspeed_plugin.h": ("DeepSpeedPlugin",)},
+    "kFp8": {"accelerate/config/kwargs_handlers.h": ("TERecipeKwargs", "MSAMPRecipeKwargs", "AORecipeKwargs",
+                                                     "FP8RecipeKwargs")},
+    "kParallelism": {"accelerate/config/parallelism_config.h": ("ParallelismOptions", "TorchContextParallelConfig",
+                                                                "DeepSpeedSequenceParallelConfig")},
+}
+# The rows that need no reader: files of HF Accelerate have them, and their help says that they have no effect.
+IDLE = {"no_python", "fsdp_forward_prefetch", "zero3_init_flag", "pytorch_version", "transformers_version", "py_version"}
 STATES = ("done", "nearest", "missing")
 PARAMETERS_TITLE = "25. Parameters and their defaults"
 HEAD = """# Parity with HF Accelerate
@@ -341,9 +352,9 @@ class Sources:
         return (words for path, words in found.items() if path not in (header, header[:-2] + ".cc"))
 
     def reads_option(self, headers, option):
-        """Whether a field of a plug-in has its value, or a source apart from the table names it or its variable."""
-        fields = (fields for header, found in headers.parsed.items() if header.startswith("accelerate/config/")
-                  for fields in found.fields.values())
+        """Whether a field that its section fills has its value, or a source apart from the table names it or its variable."""
+        fields = (headers.parsed[header].fields.get(each, {}) for header, structs in FILLED.get(option.section, {}).items()
+                  if header in headers.parsed for each in structs)
         return any(option.field in each for each in fields) or any(
             {option.name, option.variable} & words for path, words in self.literals.items()
             if os.path.dirname(path) != os.path.dirname(FLAGS))
@@ -444,7 +455,9 @@ def wrong_rows(repo):
             yield f"{migration.NAMES}: no row has {name} of {module}"
     yield from wrong_pages(repo, known_flags)
     for option in known_flags.values():
-        if option.works and not option.is_idle and not sources.reads_option(headers, option):
+        if option.is_idle != (option.name in IDLE):
+            yield f"{FLAGS}: {option.name} {'says' if option.is_idle else 'does not say'} that it has no effect"
+        if option.works and option.name not in IDLE and not sources.reads_option(headers, option):
             yield f"{FLAGS}: nothing reads {option.name}"
     have_rows = {row.name for row in all_rows}
     with open(os.path.join(repo, FUNCTIONS), encoding="utf-8") as file:

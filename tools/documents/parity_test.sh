@@ -15,7 +15,7 @@ fail() {
 python3 "$tools/parity.py" --check "$repo" || fail 'rows of parity.md are not true'
 
 # ---- A checkout of a few files that is right.
-mkdir -p "$small/accelerate/docs" "$small/accelerate/options" "$small/tools/documents"
+mkdir -p "$small/accelerate/config" "$small/accelerate/docs" "$small/accelerate/options" "$small/tools/documents"
 echo 'pads is_there' >"$small/tools/documents/hf_names.txt"
 printf '# All of them.\npads pad\npads Pads\n' >"$small/tools/documents/hf_functions.txt"
 cat >"$small/accelerate/pads.h" <<'END'
@@ -42,6 +42,14 @@ struct Check {
   bool operator()(bool check_device = false) const;
 };
 END
+cat >"$small/accelerate/config/fsdp_plugin.h" <<'END'
+struct FullyShardedDataParallelPlugin {
+  std::optional<int64_t> depth = std::nullopt;
+};
+struct Others {
+  std::optional<int64_t> height = std::nullopt;
+};
+END
 cat >"$small/accelerate/options/options.cc" <<'END'
 constexpr SectionName kSections[] = {
     {Section::kFsdp, "fsdp_config", "fsdp_"},
@@ -54,6 +62,7 @@ constexpr Family megatron = {kMegatron, Section::kMegatron, "", Status::kNotInTh
 constexpr Option kRows[] = {
     peer(kRanks, "size", kInt, "size, or_else(\"4\")", {"Size?", "2"}).or_else("8").exchanged_by("SIZE"),
     fsdp("shard", kBool, "true", "what").field_or("false"),
+    fsdp("fsdp_depth", kInt, nullptr, "what"),
     megatron("degree", kInt, nullptr, "what"),
 };
 END
@@ -117,6 +126,7 @@ sys.path.insert(0, sys.argv[1])
 import parity
 repo = sys.argv[2]
 pads, rows, flags = "accelerate/pads.h", "tools/documents/parity.txt", "accelerate/options/pad_rows.cc"
+plugin = "accelerate/config/fsdp_plugin.h"
 user, page = "accelerate/user.cc", "accelerate/docs/sharding.md"
 def read(path):
     with open(f"{repo}/{path}") as file:
@@ -145,6 +155,10 @@ for text, path, old, new in [
         ("no source but its own reads Side of accelerate/pads.h", user, "Side side", "int side"),
         ("no source but its own reads --size of accelerate/options/options.h", user, '"size"', '"sizes"'),
         ("accelerate/options/options.h: nothing reads size", user, '"size"', '"sizes"'),
+        ("accelerate/options/options.h: nothing reads fsdp_depth", plugin, "depth", "width"),
+        ("accelerate/options/options.h: nothing reads fsdp_height", flags, "fsdp_depth", "fsdp_height"),
+        ("fsdp_depth says that it has no effect", flags, 'nullptr, "what"),\n    meg', 'nullptr, "has no effect"),\n    meg'),
+        ("no_python does not say that it has no effect", flags, "fsdp_depth", "no_python"),
         ("pad is done here and nearest in tools/documents/parity_parameters.txt:1", rows, "nearest | pad(", "done | pad("),
         ("hf_functions.txt: no row has pads other", "tools/documents/hf_functions.txt", "pads Pads", "pads other"),
         ("the default of size is 9, not 8", flags, '"8"', '"9"'),

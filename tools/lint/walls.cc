@@ -81,7 +81,10 @@ Findings check_simulated_names(const std::vector<File>& files) {
   const std::set<std::string> names = device_names(*presets);
   Findings findings;
   for (const File& file : files) {
-    if (!is_of_the_library(file.path) || file.path.starts_with("accelerate/examples/")) continue;
+    // Help texts of options have examples, too.
+    const bool is_example = file.path.starts_with("accelerate/examples/") ||
+                            file.path.starts_with("accelerate/options/");
+    if (is_example || !is_of_the_library(file.path)) continue;
     const Findings more = for_each_line(file, [&](std::string_view line) -> std::string {
       const std::string_view code = code_of(line);
       for (const std::string& name : names) {

@@ -29,7 +29,7 @@ constexpr char kName[] = "not a manifest";
 
 using Json = nlohmann::json;
 
-uint32_t checksum(const Json& json) { return internal::crc32c(json.dump()); }
+uint32_t checksum(const Json& json) { return internal::crc32c(internal::exact_json_text(json)); }
 
 int64_t count_of(const DocumentNode& value) { return value.integer("a count", 0, kMaxCount); }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/base/constants.h"
 #include "accelerate/base/document.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/files/formats/boxes.h"
 #include "accelerate/files/formats/safetensors_header.h"
 #include "accelerate/files/formats/sharded_metadata.h"
@@ -282,7 +283,8 @@ absl::StatusOr<MergedWeights> merge_optimizer(FileSystem& files, const std::stri
   if (names.empty()) {
     const auto values = json_value(checkpoint.metadata.values, {.name = "the optimizer's values"});
     if (!values.ok()) return values.status();
-    if (absl::Status status = write_file(files, path, values->dump(2) + "\n"); !status.ok()) {
+    if (absl::Status status = write_file(files, path, internal::exact_json_text(*values, 2) + "\n");
+        !status.ok()) {
       return status;
     }
     return merged;

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/log/absl_check.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"

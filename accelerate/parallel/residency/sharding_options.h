@@ -66,7 +66,7 @@ struct ShardingOptions {
   /// Parameters that stay whole on each rank, and are neither reduced nor equal on all ranks.
   std::vector<std::string> ignored = {};
   /// Groups by size go up to the module that makes them at least this large.
-  int64_t group_bytes = int64_t{2} << 20;
+  int64_t group_bytes = int64_t{1} << 20;
   /// As ShardingGroup's, for groups by size.
   bool reshard_after_forward = true;
   bool reshard_after_backward = true;
