@@ -1,5 +1,6 @@
 #include "accelerate/parallel/gradient_sums.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,27 @@ TEST(GradientSums, AddHalfPrecisionUpInFloat32) {
       pass(sums, /*synchronises=*/true, [] {});
       EXPECT_EQ(trained.grad().scalar_type(), dtype);
       EXPECT_TRUE(trained.grad().to(at::kDouble).eq(large + 2).all().item<bool>()) << dtype;
+    }
+  });
+}
+
+// Half precision travels with float32, and gradients lie as they may.
+TEST(GradientSums, AreOfEachTensorWhateverItsDtypeAndItsStrides) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const double own = group->getRank() + 1;
+    const at::Tensor counted = at::arange(6.0).view({2, 3});
+    const std::vector<at::Tensor> addends = {counted, counted.to(at::kDouble) + 10,
+                                             (counted + 20).to(at::kHalf), (counted + 30).t()};
+    std::vector<GradientSums::Owed> owed = {{.group = group}, {.group = group}};
+    for (size_t i = 0; i < addends.size(); ++i) {
+      owed[i / 3].trained.emplace_back(std::to_string(i), with_gradient(addends[i] * own));
+    }
+    GradientSums sums(owed);
+    pass(sums, /*synchronises=*/true, [] {});
+    for (size_t i = 0; i < addends.size(); ++i) {
+      const at::Tensor& gradient = owed[i / 3].trained[i % 3].second.grad();
+      EXPECT_EQ(gradient.scalar_type(), addends[i].scalar_type()) << i;
+      EXPECT_TRUE(gradient.equal(addends[i] * 3)) << i;
     }
   });
 }
