@@ -344,11 +344,21 @@ TEST(AcceleratorMesh, RefusesFsdpWhereTensorParallelRanksAreAll) {
 }
 
 TEST(AcceleratorMesh, TakesTheDeprecatedPlugin) {
+  for (const int64_t size : {1, 2}) {
+    Cluster("1x2:h100").run_on_every_rank([size](Rank&) {
+      const RecordedWarnings warnings;
+      const Accelerator accelerator(
+          {.torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = size}});
+      EXPECT_EQ(accelerator.parallelism_config()->tp_size(), size);
+      EXPECT_THAT(warnings.texts(),
+                  Contains(HasSubstr("`TorchTensorParallelPlugin` is deprecated")));
+    });
+  }
   Cluster("1x2:h100").run_on_every_rank([](Rank&) {
-    const RecordedWarnings warnings;
-    const Accelerator accelerator({.torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = 1}});
-    EXPECT_EQ(accelerator.parallelism_config()->tp_size(), 1);
-    EXPECT_THAT(warnings.texts(), Contains(HasSubstr("`TorchTensorParallelPlugin` is deprecated")));
+    EXPECT_EQ(value_error_of([] {
+                Accelerator({.torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = 0}});
+              }),
+              "tp_size must be at least 1, but got 0");
     EXPECT_THAT(value_error_of([] {
                   Accelerator({.parallelism_config = ParallelismConfig({.tp_size = 2}),
                                .torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = 4}});
