@@ -15,7 +15,7 @@ struct TpPart {
   /// The model with the shapes and elements that each rank has.
   Architecture architecture;
   /// What says which tensors are divided: "by its tp_plan".
-  std::string why;
+  std::string why = {};
 };
 
 /// The part of one of `ranks` ranks, which is equally large for all. The model's tp_plan says what
