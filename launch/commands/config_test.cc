@@ -311,12 +311,21 @@ TEST_F(Config, SetAsksNothing) {
   EXPECT_EQ(text(), before);
 }
 
+TEST_F(Config, TensorParallelRanksGetToTheirSection) {
+  const CommandResult result =
+      run({"--set", "distributed_type=MULTI_GPU", "--set", "num_processes=4", "--set",
+           "parallelism_config.dp_replicate_size=2", "--set", "parallelism_config.tp_size=2"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(written()["parallelism_config"]["parallelism_config_dp_replicate_size"], 2);
+  EXPECT_EQ(written()["parallelism_config"]["parallelism_config_tp_size"], 2);
+}
+
 TEST_F(Config, WhatLaunchWouldRefuseIsNotWritten) {
   for (const char* assignment :
        {"num_processes=-5", "main_process_port=70000", "num_machines=0", "rdzv_backend=x",
         "simulate=2xx4", "num_machines=3", "main_process_ip=fe80::1:29500", "simulate=2x4:h10",
         "simulate=2x200:h100", "simulate=2x4:h100,devices=1000",
-        "parallelism_config.dp_shard_size=3"}) {
+        "parallelism_config.dp_shard_size=3", "parallelism_config.tp_size=3"}) {
     const CommandResult result =
         run({"--set", assignment, "--set", "num_processes=4", "--set", assignment});
     EXPECT_EQ(result.exit_code, kExitBadCommandLine) << assignment;
