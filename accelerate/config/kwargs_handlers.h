@@ -2,12 +2,13 @@
 ///
 /// to_kwargs and to_dict (fields.h) give each of them as JSON.
 /// Mirrors: HF Accelerate's KwargsHandler classes, fields and defaults. An Accelerator takes at
-/// most one of each.
+/// most one of each, and a TensorParallelPlan for each class of models.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -395,8 +396,10 @@ struct KwargsHandlers {
   Fp8Handlers fp8;
   /// Absent: models have their own, or none.
   std::optional<TensorParallelPlan> tensor_parallel;
+  /// Those for models of a class, by its name.
+  std::map<std::string, TensorParallelPlan> tensor_parallel_by_class;
 
-  /// Errors: c10::ValueError naming the class that was given twice.
+  /// Errors: c10::ValueError naming the class of handlers, or of models, that was given twice.
   static KwargsHandlers from_list(const std::vector<KwargsHandler>& list);
 };
 
