@@ -78,17 +78,18 @@ TEST(TensorParallelProgram, DividesLayersAsTheFlagsSay) {
   };
   EXPECT_LT(one.last, one.first);
   const std::string simulated = run("--simulate 1x2" + mesh, "--print_layout");
-  EXPECT_THAT(simulated, AllOf(HasSubstr("layout of 2 ranks, tp 2: rank 0 has "),
-                               ContainsRegex("blocks\\.0-1\\.qkv\\.weight +192x64 +96x64 +column over "
-                                             "tp in 4 groups in blocks of 64, 64, 64"),
-                               ContainsRegex("tp: [0-9]+ a token: row layers")));
+  EXPECT_THAT(simulated,
+              AllOf(HasSubstr("layout of 2 ranks, tp 2: rank 0 has "),
+                    ContainsRegex("blocks\\.0-1\\.qkv\\.weight +192x64 +96x64 +column over "
+                                  "tp in 4 groups in blocks of 64, 64, 64"),
+                    ContainsRegex("tp: [0-9]+ a token: row layers")));
   EXPECT_EQ(simulated.find("layout of 2 ranks"), simulated.rfind("layout of 2 ranks"))
       << "one rank prints";
   expect_near(losses(simulated), one);
   expect_near(losses(run("--num_processes 2" + mesh, "--parallel_loss")), one);
-  expect_near(losses(run("--num_processes 2" + mesh,
-                         "--sequence_parallel --parallel_loss --dropout 0")),
-              one_without_dropout);
+  expect_near(
+      losses(run("--num_processes 2" + mesh, "--sequence_parallel --parallel_loss --dropout 0")),
+      one_without_dropout);
 }
 
 // The example that divides a model, by flags alone.

@@ -80,7 +80,7 @@ TEST(LayoutReport, SaysWhereParametersAreAndWhatATokenCosts) {
             "embeddings 512\n");
 }
 
-// The bytes that training_test.cc measures of steps with 512 tokens.
+// The bytes that traces of steps with 512 tokens have.
 TEST(LayoutReport, CountsWhatStepsSend) {
   constexpr int64_t kTokens = 4 * 128;
   static_assert(9728 * kTokens == 4'980'736);
