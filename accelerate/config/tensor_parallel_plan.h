@@ -91,6 +91,9 @@ struct TensorParallelPlan {
   bool operator==(const TensorParallelPlan&) const = default;
 };
 
+/// By the name of the class of models that they are for.
+using TensorParallelPlans = std::map<std::string, TensorParallelPlan>;
+
 /// The plan of a dictionary in transformers' words, from patterns to "colwise", "rowwise",
 /// "colwise_rep" ("colwise_gather_output"), "rowwise_rep" ("rowwise_split_input"),
 /// "embedding_rowwise", "packed_colwise", "packed_rowwise" (two weights in one), "replicate",

@@ -185,7 +185,7 @@ int64_t parts_of_block(const PlannedParameter& parameter, int64_t length) {
 
 std::optional<TensorParallelPlan> find_plan(const torch::nn::Module& module,
                                             const KwargsHandlers& handlers) {
-  const auto& by_class = handlers.tensor_parallel_by_class;
+  const TensorParallelPlans& by_class = handlers.tensor_parallel_by_class;
   if (!by_class.empty()) {
     const auto found = by_class.find(module_class_name(module));
     if (found != by_class.end()) return found->second;
