@@ -35,8 +35,8 @@ constexpr char kVariables[] =
     "HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES NCCL_P2P_DISABLE NCCL_IB_DISABLE NCCL_DEBUG "
     "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME USE_TORCH_XLA";
 
-// A whole document, such as DeepSpeed's configuration in a variable, is counted and not shown: it is
-// long, and may have what is secret. Its text is JSON, or that in base64.
+// A whole document, such as DeepSpeed's configuration in a variable, is counted and not shown: it
+// is long, and may have what is secret. Its text is JSON, or that in base64.
 std::string shown(const std::string& value) {
   std::string decoded = value;
   absl::WebSafeBase64Unescape(absl::StrReplaceAll(value, {{"+", "-"}, {"/", "_"}}), &decoded);
