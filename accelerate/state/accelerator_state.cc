@@ -52,9 +52,7 @@ bool divides(ShardingStrategy strategy) { return strategy != ShardingStrategy::k
 MeshSizes mesh_of(ShardingStrategy strategy, const PartialState& state) {
   const int ranks = state.num_processes();
   if (!divides(strategy) || ranks == 1) return {};
-  const bool is_hybrid =
-      strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
-  if (!is_hybrid) return {.dp_shard = ranks};
+  if (!is_hybrid(strategy)) return {.dp_shard = ranks};
   const std::vector<int> nodes = nodes_of_ranks(state);
   const auto in_first = static_cast<int>(std::ranges::count(nodes, nodes.front()));
   for (int rank = 0; rank < ranks; ++rank) {

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <iostream>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -482,10 +483,11 @@ TEST_F(Config, WhatIsNotInThisVersionIsNamedAndNotWritten) {
                 HasSubstr("(not in this version)"));
   }
   std::filesystem::remove(path_);
-  for (const char* assignment :
-       {"distributed_type=MEGATRON_LM", "dynamo_backend=inductor", "downcast_bf16=true"}) {
-    const CommandResult refused =
-        run({"--set", "distributed_type=NO", "--set", "num_processes=2", "--set", assignment});
+  for (const auto& [type, assignment] :
+       {std::pair("NO", "distributed_type=MEGATRON_LM"), std::pair("NO", "dynamo_backend=inductor"),
+        std::pair("XLA", "downcast_bf16=true")}) {
+    const CommandResult refused = run({"--set", absl::StrCat("distributed_type=", type), "--set",
+                                       "num_processes=2", "--set", assignment});
     EXPECT_EQ(refused.exit_code, kExitBadCommandLine) << assignment;
     EXPECT_THAT(refused.err, HasSubstr(" is not in this version")) << assignment;
     EXPECT_FALSE(std::filesystem::exists(path_)) << assignment;

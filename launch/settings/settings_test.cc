@@ -276,6 +276,12 @@ TEST(CheckStatus, SaysWhereItIsAskedFor) {
   EXPECT_EQ(message({}, "", {"ACCELERATE_DYNAMO_BACKEND=NO", "ACCELERATE_USE_MEGATRON_LM=false"}),
             "");
   EXPECT_EQ(message({{"fsdp_version", {"1"}}, {"zero3_init_flag", {"false"}}}, "", {}), "");
+  // Files for GPUs have it as well, where it says nothing.
+  EXPECT_EQ(message({}, "distributed_type: FSDP\nnum_processes: 2\ndowncast_bf16: true\n", {}), "");
+  EXPECT_EQ(message({}, "distributed_type: XLA\nnum_processes: 8\ndowncast_bf16: true\n", {}),
+            "c.yaml:3: downcast_bf16: true is not in this version; leave it out");
+  EXPECT_EQ(message({{"downcast_bf16", {"true"}}}, "", {}),
+            "--downcast_bf16 is not in this version; leave it out");
   const std::string mesh = "distributed_type: MULTI_GPU\nparallelism_config:\n";
   EXPECT_EQ(message({}, mesh + "  cp_size: 1\n", {}), "");
   EXPECT_EQ(message({}, mesh + "  cp_size: 2\n", {}),

@@ -45,8 +45,9 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
 
 /// Refuses what this version does not have (Setting::status), before anything else is asked of the
 /// settings: each such setting that a flag, the file or a variable gives another value than its
-/// default. The plans (launch/plan) do not ask: they show what HF Accelerate would be given.
-/// Errors: Unimplemented, one line with the flag, the file's line or the variable.
+/// default; what a file says of TPUs, in a run on TPUs alone. The plans (launch/plan) do not ask:
+/// they show what HF Accelerate would be given. Errors: Unimplemented, one line with the flag, the
+/// file's line or the variable.
 absl::Status check_status(const Settings& settings);
 
 /// Whether the sizes of a mesh multiply to the number of ranks, which is the cluster's in a
