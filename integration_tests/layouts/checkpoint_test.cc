@@ -54,6 +54,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
+using ::testing::Not;
 using torch::Tensor;
 using Parts = PlacedParts;
 using Tensors = WholeTensors;
@@ -114,6 +115,7 @@ struct Layout {
   std::vector<TensorPlacement> (*cuts)() = nullptr;  ///< along tp; null: nothing is cut
   int zero_stage = 0;                                ///< 0: without ZeRO
   int micro_steps = 1;                               ///< of an accumulation window
+  bool sync_each_batch = false;                      ///< of that window
 };
 
 Layout replicas(int ranks) {
@@ -151,8 +153,8 @@ Layout tp_and_replicas() {
 AcceleratorOptions options_of(const Layout& layout) {
   AcceleratorOptions options;
   if (layout.micro_steps > 1) {
-    options.gradient_accumulation_plugin =
-        GradientAccumulationPlugin{.num_steps = layout.micro_steps};
+    options.gradient_accumulation_plugin = GradientAccumulationPlugin{
+        .num_steps = layout.micro_steps, .sync_each_batch = layout.sync_each_batch};
   }
   if (layout.zero_stage > 0) {
     const nlohmann::ordered_json config = {{"train_micro_batch_size_per_gpu", 1},
@@ -539,6 +541,20 @@ TEST(CheckpointOfParts, GradientsOfAWindowLoadIntoTheSameCutsOnly) {
     for (const Parts& parts : gradients_after_loading(with_cuts(layout, &halves), disk)) {
       EXPECT_THAT(parts, IsEmpty());
     }
+  }
+}
+
+// Where gradients are synchronised by then, those of shards are saved as such.
+TEST(CheckpointOfParts, ReducedGradientsOfAWindowLoadIntoTheSameCutsOnly) {
+  Layout same = with_cuts(tp_and_shards(), &rows), other = with_cuts(tp_and_shards(), &halves);
+  same.sync_each_batch = other.sync_each_batch = true;
+  const auto disk = std::make_shared<SimDisk>();
+  save_in_window(same, disk);
+  for (const Parts& parts : gradients_after_loading(same, disk)) {
+    EXPECT_THAT(parts, Not(IsEmpty()));
+  }
+  for (const Parts& parts : gradients_after_loading(other, disk)) {
+    EXPECT_THAT(parts, IsEmpty());
   }
 }
 

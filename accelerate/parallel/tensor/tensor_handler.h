@@ -45,6 +45,7 @@ class TensorHandler final : public OperatorHandler {
   TensorHandler(ProcessGroupPtr group, int rank, Parameters parameters);
 
   const ProcessGroupPtr& group() const { return group_; }
+  const Parameters& parameters() const { return parameters_; }
 
   /// Before a pass: parameters that were given other data have their marks.
   void mark_parameters() const;
