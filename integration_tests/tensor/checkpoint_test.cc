@@ -197,7 +197,7 @@ TEST(CheckpointAlongTp, LoadsUnderAnyOtherLayoutBitByBit) {
                                                         {tp(2), tp_and_zero(3)},
                                                         {tp_and_zero(2), tp_and_shards()},
                                                         {tp_and_zero(3), tp_and_zero_of_one(2)},
-      {tp_and_zero_of_one(3), tp(4)}};
+                                                        {tp_and_zero_of_one(3), tp(4)}};
   for (const auto& [a, b] : pairs) expect_moves(a, b);
 }
 
