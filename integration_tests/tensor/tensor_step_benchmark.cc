@@ -68,8 +68,7 @@ int measure(int argc, char** argv) {
   std::vector<double> steps, passes;
   double last_loss = 0;
   for (int round = -kWarmUp; round < rounds; ++round) {
-    const auto [inputs, labels] =
-        formula_batch(round + kWarmUp, kRows, config.sequence_length);
+    const auto [inputs, labels] = formula_batch(round + kWarmUp, kRows, config.sequence_length);
     accelerator.wait_for_everyone();
     const Clock::time_point start = Clock::now();
     const at::Tensor logits = model(inputs).flatten(0, 1), targets = labels.flatten();

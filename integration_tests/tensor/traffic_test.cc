@@ -7,11 +7,15 @@
 
 #include <gtest/gtest.h>
 
+#include "accelerate/accelerate.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
+#include "accelerate/forward/prepared_model.h"
+#include "accelerate/parallel/tensor/tensor_technique.h"
 #include "integration_tests/tensor/activations.h"
 #include "integration_tests/tensor/formula_model.h"
+#include "simulator/cluster/cluster.h"
 
 namespace accelerate {
 namespace {
@@ -145,6 +149,19 @@ TEST(TensorParallelMemory, OfABlockIsLessWithSequenceShards) {
               2'236'416 + kActivations, 27'648);
   EXPECT_NEAR(activations_of_a_block(training_of(tiny(Blocks::kLlama), {.sequence_shards = true})),
               2'496'512 + kActivations, 30'228);
+}
+
+// A plan changes nothing where one rank would have all parts.
+TEST(TensorParallelOverhead, IsNothingWithOneRankAlongTp) {
+  simulator::Cluster cluster("1x2:h100");
+  cluster.run_on_every_rank([](simulator::Rank&) {
+    const lm::Config config = tiny(Blocks::kLlama, /*layers=*/1);
+    AcceleratorOptions options{.parallelism_config = ParallelismConfig({.dp_replicate_size = 2})};
+    with_modes({.sequence_shards = true, .parallel_loss = true}, config)(options);
+    Accelerator accelerator(options);
+    const auto model = accelerator.prepare_model(lm::Lm(config));
+    EXPECT_EQ(find_technique<TensorParallelTechnique>(model), nullptr);
+  });
 }
 
 }  // namespace
