@@ -87,10 +87,10 @@ class GatheredInput final : public StorageOwner {
 
 }  // namespace
 
-at::Tensor gathered_at_use(const at::Tensor& whole, const at::Tensor& part, int64_t dim,
-                           const ProcessGroupPtr& group) {
-  const auto owner = c10::make_intrusive<GatheredInput>(part, dim, group, whole.scalar_type());
-  const at::Tensor values = whole.tensor_data().contiguous();
+at::Tensor gathered_at_use(const at::Tensor& whole, at::ScalarType dtype, const at::Tensor& part,
+                           int64_t dim, const ProcessGroupPtr& group) {
+  const auto owner = c10::make_intrusive<GatheredInput>(part, dim, group, dtype);
+  const at::Tensor values = whole.tensor_data().to(dtype).contiguous();
   at::Tensor managed = owner->make_absent(values, values.device());
   set_absent_text(managed, "absent input of a column layer");
   owner->give(managed, values);

@@ -257,7 +257,7 @@ at::Tensor TensorHandler::gathered(const at::Tensor& part, TensorMark& mark) con
   }
   at::Tensor whole = all_gather_along(part, -mark.from_end, group_);
   if (records && part.is_leaf()) return whole;
-  if (drops) whole = gathered_at_use(whole.to(dtype), part, -mark.from_end, group_);
+  if (drops) whole = gathered_at_use(whole, dtype, part, -mark.from_end, group_);
   drop_gathered(mark.gathered);
   mark.gathered = whole;
   mark.version = version;
