@@ -81,7 +81,7 @@ auto block(const std::shared_ptr<Module>& module, Inputs&&... inputs) {
   return internal::run_block(module, std::forward<Inputs>(inputs)...);
 }
 template <typename Module, typename First, typename... Rest>
-  requires std::is_same_v<std::decay_t<First>, at::Tensor>
+  requires(std::is_same_v<std::decay_t<First>, at::Tensor>)
 auto block(const std::shared_ptr<Module>& module, First&& input, Rest&&... rest) {
   return internal::run_block(module, internal::block_input(*module, std::forward<First>(input)),
                              std::forward<Rest>(rest)...);

@@ -126,9 +126,8 @@ std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context
   };
   const AxisSet model = mesh.mesh().several(plan.layout->cuts());
   for (const MeshAxis axis : model.axes()) {
-    equal_along({.axis = axis,
-                 .group = mesh.group(axis),
-                 .ranks = mesh.mesh().group(mesh.rank(), axis)});
+    equal_along(
+        {.axis = axis, .group = mesh.group(axis), .ranks = mesh.mesh().group(mesh.rank(), axis)});
   }
   for (const TrainedParameter& each : trained_under(context.made, *context.model.module())) {
     const TensorPlacement* placement = plan.layout->find(each.name);

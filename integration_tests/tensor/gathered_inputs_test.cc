@@ -257,8 +257,8 @@ TEST(FewerHeadsOfKeysThanRanks, AreOnNeighboursThatSumTheirGradients) {
   }
   for (const int64_t tp : {2, 4}) {
     Cluster("1x" + std::to_string(tp) + ":h100").run_on_every_rank([&](Rank& rank) {
-      Accelerator accelerator({.parallelism_config = ParallelismConfig({.tp_size = tp}),
-                               .kwargs_handlers = {plan}});
+      Accelerator accelerator(
+          {.parallelism_config = ParallelismConfig({.tp_size = tp}), .kwargs_handlers = {plan}});
       const auto module = std::make_shared<AttentionImpl>();
       auto model = accelerator.prepare(module);
       const Tensor output = model(numbers(6).to(accelerator.device()));

@@ -1,5 +1,5 @@
-/// What an operator does with the dims of its arguments, and where these say so, as its schema tells
-/// by names. Names are compared once for each operator and thread.
+/// What an operator does with the dims of its arguments, and where these say so, as its schema
+/// tells by names. Names are compared once for each operator and thread.
 ///
 /// Threads: facts are those of the calling thread.
 #pragma once

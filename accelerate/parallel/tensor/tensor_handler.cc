@@ -318,8 +318,8 @@ void TensorHandler::pass_parameter(const OperatorCall& call, const OperatorFacts
     const auto dim = static_cast<size_t>(*of.cut_dim);
     TORCH_CHECK_VALUE(
         is_fine, on_this_rank(), call.op().schema().name(), " uses \"", of.name,
-        "\", of which each rank along tp has ",
-        part_text(of.whole[dim] / of.parts, of.whole[dim]), dim == 0 ? " rows" : " columns",
+        "\", of which each rank along tp has ", part_text(of.whole[dim] / of.parts, of.whole[dim]),
+        dim == 0 ? " rows" : " columns",
         "; a plan divides products as torch::linear computes them, and torch::embedding: leave the "
         "parameter whole, or use one of these");
   };
@@ -394,8 +394,8 @@ bool TensorHandler::meets_whole_sequences(const OperatorCall& call, const Operan
   bool meets = false;
   for (const c10::IValue& value : arguments_of(call)) {
     for_each_tensor(value, [&](const at::Tensor& other) {
-      meets |= other.dim() >= from_end && other.size(-from_end) == whole &&
-               find_part(other) == nullptr;
+      meets |=
+          other.dim() >= from_end && other.size(-from_end) == whole && find_part(other) == nullptr;
     });
   }
   return meets;
@@ -424,13 +424,12 @@ void TensorHandler::check_uses_part(const OperatorCall& call, const FeatureFlow&
   const bool has_partial_gradient = at::GradMode::is_enabled() &&
                                     operands.whole->tensor.requires_grad() &&
                                     !whole.rule.partial_gradient;
-  TORCH_CHECK_VALUE(!has_partial_gradient, on_this_rank(), name, " uses \"", whole.name,
-                    "\", which all ranks have, with ", text_of(part),
-                    ", so that its gradient is a part on each rank; a rule with partial_gradient, "
-                    "or sequence, lets ranks sum the parts",
-                    part.mark->kind == Kind::kSequence
-                        ? ", or use it before shard_sequence, as positions"
-                        : "");
+  TORCH_CHECK_VALUE(
+      !has_partial_gradient, on_this_rank(), name, " uses \"", whole.name,
+      "\", which all ranks have, with ", text_of(part),
+      ", so that its gradient is a part on each rank; a rule with partial_gradient, "
+      "or sequence, lets ranks sum the parts",
+      part.mark->kind == Kind::kSequence ? ", or use it before shard_sequence, as positions" : "");
 }
 
 std::string TensorHandler::on_this_rank() const { return absl::StrCat("rank ", rank_, ": "); }
@@ -442,8 +441,7 @@ std::string TensorHandler::text_of(const Operand& part) const {
   const std::shared_ptr<const LayerParameter>& maker = part.mark->parameter;
   const bool is_of_features = part.mark->kind == Kind::kFeatures;
   const int64_t parts = is_of_features && maker != nullptr ? maker->parts : size_of(group_);
-  return absl::StrCat("dim ", -from_end, " of ",
-                      is_of_features ? "features" : "sequences",
+  return absl::StrCat("dim ", -from_end, " of ", is_of_features ? "features" : "sequences",
                       ", of which each rank along tp has ", part_text(own, own * parts),
                       maker != nullptr ? absl::StrCat(", made with \"", maker->name, "\"") : "");
 }
