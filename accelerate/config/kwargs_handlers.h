@@ -81,8 +81,7 @@ struct DistributedDataParallelKwargs {
   bool gradient_as_bucket_view = false;
   /// The graph is the same in every backward pass.
   bool static_graph = false;
-  /// How a bucket is changed on its way to the other ranks, and the dtype it is cast to before
-  /// that.
+  /// How a bucket is changed on its way to other ranks, and the dtype it is cast to before.
   DDPCommunicationHookType comm_hook = DDPCommunicationHookType::kNo;
   DDPCommunicationHookType comm_wrapper = DDPCommunicationHookType::kNo;
   /// For the two PowerSGD hooks.
@@ -107,8 +106,7 @@ ACCELERATE_FIELDS(AutocastKwargs, enabled, cache_enabled)
 /// How the loss is scaled in fp16, where small gradients would be lost.
 struct GradScalerKwargs {
   double init_scale = 65536.0;
-  /// The factor of the scale after `growth_interval` steps in a row without an infinite gradient.
-  /// More than 1.
+  /// The scale's factor, above 1, after `growth_interval` steps without infinite gradients.
   double growth_factor = 2.0;
   /// And after a step with one. Less than 1.
   double backoff_factor = 0.5;
@@ -124,8 +122,7 @@ ACCELERATE_FIELDS(GradScalerKwargs, init_scale, growth_factor, backoff_factor, g
 struct InitProcessGroupKwargs {
   /// Name of a backend; empty lets the Runtime choose.
   std::string backend = {};
-  /// How ranks find each other. The launcher has decided that already, so this can only repeat
-  /// it: see check_init_method.
+  /// How ranks find each other: only what the launcher has decided, see check_init_method.
   std::optional<std::string> init_method = std::nullopt;
   /// How long an operation waits for its peers. Absent: see effective_timeout.
   std::optional<absl::Duration> timeout = std::nullopt;

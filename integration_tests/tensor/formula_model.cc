@@ -73,6 +73,7 @@ std::function<void(AcceleratorOptions&)> with_modes(const PlanModes& modes,
     TensorParallelPlan plan = *lm::Lm(config)->tensor_parallel_plan();
     plan.sequence_parallel = modes.sequence_shards;
     plan.parallel_loss = modes.parallel_loss;
+    plan.keep_gathered_inputs = modes.keeps_gathered_inputs;
     options.kwargs_handlers.emplace_back(plan);
   };
 }

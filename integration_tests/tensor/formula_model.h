@@ -46,6 +46,7 @@ std::pair<at::Tensor, at::Tensor> formula_batch(int step, int64_t rows, int64_t 
 struct PlanModes {
   bool sequence_shards = false;
   bool parallel_loss = false;
+  bool keeps_gathered_inputs = false;
 };
 
 /// Gives the Accelerator the model's own plan with these modes.

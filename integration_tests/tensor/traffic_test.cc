@@ -101,30 +101,31 @@ TEST(TensorParallelTraffic, OfAParallelLossIsThreeNumbersAToken) {
 
 // A gather and a reduce-scatter in place of each sum, and once a step the sums of what norms and
 // biases of rows have: GPT's 3,328 elements, Llama's 1,152. GPT adds positions to whole sequences,
-// whose gradient is put together besides.
+// whose gradient is put together besides. gathered_inputs_test.cc has what more is sent where
+// gathered inputs are dropped.
 TEST(TensorParallelTraffic, IsAsMuchWithSequenceShards) {
-  EXPECT_EQ(bytes_of_a_step(Blocks::kGpt, {.sequence_shards = true}),
-            4'980'736 + kHalf + 3'328 * 4);
-  EXPECT_EQ(bytes_of_a_step(Blocks::kLlama, {.sequence_shards = true}), 4'980'736 + 1'152 * 4);
-  EXPECT_EQ(bytes_of_a_step(Blocks::kGpt, {.sequence_shards = true, .parallel_loss = true}),
-            4'869'120);
-  const Sent llama = sent_in_a_step(
-      training_of(tiny(Blocks::kLlama), {.sequence_shards = true, .parallel_loss = true}));
-  const auto count_of = [&](const std::string& verb, int64_t bytes) {
-    const auto found = llama.collectives.find({verb, bytes});
-    return found != llama.collectives.end() ? found->second : 0;
-  };
-  // Forward and backward in each of four layers; and the embedding and the head.
-  EXPECT_EQ(count_of("all_gather_into_tensor", kActivations), 4 * 4 + 2);
-  EXPECT_EQ(count_of("reduce_scatter_tensor", kActivations), 4 * 4 + 2);
-  EXPECT_EQ(count_of("all_reduce", kActivations), 0);
+  constexpr PlanModes kShards = {.sequence_shards = true, .keeps_gathered_inputs = true};
+  EXPECT_EQ(bytes_of_a_step(Blocks::kGpt, kShards), 4'980'736 + kHalf + 3'328 * 4);
+  EXPECT_EQ(bytes_of_a_step(Blocks::kLlama, kShards), 4'980'736 + 1'152 * 4);
 }
 
-// Blocks that are computed again put their inputs together again, and scatter their sums.
-TEST(TensorParallelTraffic, GrowsByAHalfOfLayersWhereTheyAreComputedAgain) {
-  EXPECT_EQ(bytes_of_a_step(Blocks::kGpt, {.sequence_shards = true, .parallel_loss = true},
-                            /*computes_again=*/true),
-            4'869'120 + 4 * 4 * kHalf);
+TEST(TensorParallelTraffic, WithSequenceShardsIsGathersAndReduceScatters) {
+  PlanModes modes = {.sequence_shards = true, .parallel_loss = true};
+  const auto expect = [&](int64_t gathers) {
+    const Sent sent = sent_in_a_step(training_of(tiny(Blocks::kLlama), modes));
+    const auto count_of = [&](const std::string& verb, int64_t bytes) {
+      const auto found = sent.collectives.find({verb, bytes});
+      return found != sent.collectives.end() ? found->second : 0;
+    };
+    EXPECT_EQ(count_of("all_gather_into_tensor", kActivations), gathers);
+    EXPECT_EQ(count_of("reduce_scatter_tensor", kActivations), 4 * 4 + 2);
+    EXPECT_EQ(count_of("all_reduce", kActivations), 0);
+  };
+  // The inputs of products are put together again in each of four layers, and in the head.
+  expect(4 * 4 + 2 + 4 * 2 + 1);
+  // Forward and backward in each of four layers; and the embedding and the head.
+  modes.keeps_gathered_inputs = true;
+  expect(4 * 4 + 2);
 }
 
 TEST(TensorParallelMemory, OfARankIsItsPartsAlone) {
@@ -143,12 +144,18 @@ TEST(TensorParallelMemory, OfABlockIsWhatItsBackwardPassNeeds) {
   EXPECT_NEAR(activations_of_a_block(training_of(tiny(Blocks::kLlama), {})), 3'022'848, 30'228);
 }
 
-// Norms keep parts. The inputs of products, which are put together once, are whole.
+// Norms keep parts, and so do products, which put their inputs together again in the backward pass.
 TEST(TensorParallelMemory, OfABlockIsLessWithSequenceShards) {
-  EXPECT_NEAR(activations_of_a_block(training_of(tiny(Blocks::kGpt), {.sequence_shards = true})),
-              2'236'416 + kActivations, 27'648);
-  EXPECT_NEAR(activations_of_a_block(training_of(tiny(Blocks::kLlama), {.sequence_shards = true})),
-              2'496'512 + kActivations, 30'228);
+  const auto activations = [](Blocks blocks, const PlanModes& modes) {
+    return activations_of_a_block(training_of(tiny(blocks), modes));
+  };
+  PlanModes modes = {.sequence_shards = true};
+  EXPECT_NEAR(activations(Blocks::kGpt, modes), 2'236'416, 22'364);
+  EXPECT_NEAR(activations(Blocks::kLlama, modes), 2'496'512, 24'965);
+  // Two inputs, of which a rank otherwise has a half.
+  modes.keeps_gathered_inputs = true;
+  EXPECT_NEAR(activations(Blocks::kGpt, modes), 2'236'416 + kActivations, 22'364);
+  EXPECT_NEAR(activations(Blocks::kLlama, modes), 2'496'512 + kActivations, 24'965);
 }
 
 // A plan changes nothing where one rank would have all parts.
