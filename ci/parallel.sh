@@ -5,7 +5,8 @@
 # The weights and the text of the tests in integration_tests/tensor follow from a formula. This lane takes TEXT (a line
 # of the Bible in examples/lm, drawn anew each time) and other scales, lets PyTorch compute the losses and norms of one
 # process and of its own tensor parallelism (torch_answers.py), and runs the tests with these answers as well. It then
-# times Llama of 70 billion parameters on 1,024 folded devices, and the training loop of a program without tp.
+# times Llama of 70 billion parameters on 1,024 folded devices, the training loop of a program with one rank along tp,
+# and operators in forward passes whose layers are divided.
 # PyTorch is the newest of the Python registry, in the virtual environment of ci/torch.sh; where it cannot be installed
 # the lane says so and ends well.
 set -euo pipefail
@@ -35,7 +36,7 @@ echo "parallel: the text is \"$text\""
 tools/dev test "//$folder:oracle_test" "//$folder:real_processes_test" "//$folder:traffic_test"
 
 tools/dev bazel build --noshow_progress --ui_event_filters=-info "//$folder:folded_test" \
-  //integration_tests/step:step_benchmark
+  //integration_tests/step:step_benchmark //accelerate/parallel/tensor:tensor_handler_benchmark
 bin=$(readlink bazel-bin)
 for test in HoldsTheStatesOfItsLayoutToTheByte HoldsTheSameWithSequenceShardsAndParallelLoss; do
   start=$(date +%s%N)
@@ -44,4 +45,5 @@ for test in HoldsTheStatesOfItsLayoutToTheByte HoldsTheSameWithSequenceShardsAnd
     'BEGIN { printf "parallel: Llama 70b, tp 8 x dp_shard 128, %s: %.1f s with the start of the build root (wanted: 5)\n", test, ns / 1e9 }'
 done
 tools/dev shell "$bin/integration_tests/step/step_benchmark" loop
+tools/dev shell "$bin/accelerate/parallel/tensor/tensor_handler_benchmark" --benchmark_enable_random_interleaving
 echo 'parallel: all well'
