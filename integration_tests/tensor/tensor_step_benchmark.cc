@@ -1,12 +1,12 @@
 // A training step of the language model whose layers two ranks divide. Two Gloo processes of one
-// thread each train it with SGD: Llama's blocks, whose whole table, head and layers are divided.
+// thread each train it with SGD.
 //
 //   tensor_step_benchmark [ROUNDS [gpt] [sequence] [loss] [large]]
 //
-// With the words of the second argument and those behind it: GPT's blocks; sequence shards; a
-// parallel loss; and in place of the tiny model one of 24 blocks with 256 features. Each step's
-// loss and norm are those of integration_tests/tensor/torch_step.py, which does the same by
-// PyTorch; ci/tensor_step.sh runs both in turn.
+// The words are for GPT's blocks in place of Llama's, for sequence shards, for a parallel loss, and
+// for 24 blocks with 256 features in place of the tiny model. torch_step.py does the same by
+// PyTorch, from the same weights on the same text, so that the last loss is the same;
+// ci/tensor_step.sh runs both in turn.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
