@@ -6,6 +6,7 @@
 
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/parallel/layout/placement.h"
 #include "accelerate/parallel/tensor/plan_layout.h"
 #include "accelerate/parallel/tensor/tensor_mark.h"
 #include "accelerate/plan/plan.h"
@@ -29,15 +30,20 @@ std::unique_ptr<Technique> make_tensor_parallel_technique(const TechniqueContext
   if (std::ranges::none_of(planned, is_cut)) return nullptr;
   TensorHandler::Parameters parameters;
   for (const PlannedParameter& each : planned) {
+    const TensorPlacement& placement = *plan.layout->find(each.name);
+    const auto cut = std::ranges::find(placement.cuts, MeshAxis::kTp, &Cut::axis);
+    const int copies = cut != placement.cuts.end() ? cut->copies : 1;
     parameters.emplace_back(each.tensor, std::make_shared<const LayerParameter>(LayerParameter{
                                              .name = each.name,
                                              .rule = each.rule,
-                                             .whole = plan.layout->find(each.name)->shape,
-                                             .cut_dim = each.cut_dim()}));
+                                             .whole = placement.shape,
+                                             .cut_dim = each.cut_dim(),
+                                             .parts = plan.mesh.size(MeshAxis::kTp) / copies}));
   }
   const ProcessGroupPtr& group = plan.device_mesh->group(MeshAxis::kTp);
   return std::make_unique<TensorParallelTechnique>(
-      std::make_shared<TensorHandler>(group, plan.rank, std::move(parameters)),
+      std::make_shared<TensorHandler>(group, plan.rank, std::move(parameters),
+                                      rules->keep_gathered_inputs),
       RandomStreams::along(group, &is_part_along_tp), rules->parallel_loss);
 }
 
