@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/differentiable.h"
+#include "accelerate/parallel/tensor/cut_output.h"
 #include "accelerate/parallel/tensor/gathered_input.h"
 #include "accelerate/values/texts.h"
 
@@ -280,6 +281,13 @@ at::Tensor TensorHandler::shard_sequence(const at::Tensor& whole) const {
   at::Tensor part = split_along_gather_backward(whole, -kSequenceFromEnd, group_);
   set_mark(part, c10::make_intrusive<TensorMark>(Kind::kSequence, nullptr, kSequenceFromEnd));
   return part;
+}
+
+at::Tensor TensorHandler::cut_output_of(const at::Tensor& part) const {
+  return cut_output(
+      part, absl::StrCat(" on rank ", rank_, " needs all of ", text_of({part, find_part(part)}),
+                         "; compute a loss of logits with parallel_cross_entropy(model, ...), or "
+                         "let the layer's rule gather its output"));
 }
 
 at::Tensor TensorHandler::block_input(const torch::nn::Module& module, at::Tensor input) {

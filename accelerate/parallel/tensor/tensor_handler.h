@@ -56,6 +56,8 @@ class TensorHandler final : public OperatorHandler {
 
   /// See sequence_shards.h.
   at::Tensor shard_sequence(const at::Tensor& whole) const;
+  /// A part of features as a caller of the model gets it; see cut_output.h.
+  at::Tensor cut_output_of(const at::Tensor& part) const;
   /// Parts of whole sequences, where the module leaves parts of them.
   at::Tensor block_input(const torch::nn::Module& module, at::Tensor input) override;
 

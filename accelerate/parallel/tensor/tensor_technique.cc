@@ -15,8 +15,20 @@ namespace accelerate {
 
 void TensorParallelTechnique::forward(ForwardPass& pass) {
   handler_->mark_parameters();
-  const OperatorModeScope layers(handler_), draws(streams_);
-  pass.proceed();
+  {
+    const OperatorModeScope layers(handler_), draws(streams_);
+    pass.proceed();
+  }
+  std::vector<at::Tensor> outputs = pass.outputs();
+  const auto is_cut = [](const at::Tensor& output) {
+    const TensorMark* const part = output.defined() ? find_part(output) : nullptr;
+    return part != nullptr && part->kind == TensorMark::Kind::kFeatures;
+  };
+  if (std::ranges::none_of(outputs, is_cut)) return;
+  for (at::Tensor& output : outputs) {
+    if (is_cut(output)) output = handler_->cut_output_of(output);
+  }
+  pass.set_outputs(std::move(outputs));
 }
 
 std::unique_ptr<Technique> make_tensor_parallel_technique(const TechniqueContext& context) {
