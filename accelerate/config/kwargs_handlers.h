@@ -1,8 +1,7 @@
 /// Options that reach through the Accelerator to the parts it builds.
-///
 /// to_kwargs and to_dict (fields.h) give each of them as JSON.
 /// Mirrors: HF Accelerate's KwargsHandler classes, fields and defaults. An Accelerator takes at
-/// most one of each.
+/// most one of each, and a TensorParallelPlan for each class of models.
 #pragma once
 
 #include <array>
@@ -390,10 +389,11 @@ struct KwargsHandlers {
   AutocastKwargs autocast;
   GradScalerKwargs scaler;
   Fp8Handlers fp8;
-  /// Absent: models have their own, or none.
+  /// For all models, absent where they have their own or none; and for models of a class.
   std::optional<TensorParallelPlan> tensor_parallel;
+  TensorParallelPlans tensor_parallel_by_class;
 
-  /// Errors: c10::ValueError naming the class that was given twice.
+  /// Errors: c10::ValueError naming the class of handlers, or of models, that was given twice.
   static KwargsHandlers from_list(const std::vector<KwargsHandler>& list);
 };
 

@@ -6,9 +6,10 @@
 ///       {.pattern = "blocks.*.attention.project", .style = TensorStyle::kRow},
 ///       {.pattern = "head", .style = TensorStyle::kColumn, .gather_output = true}};
 ///
-/// A model brings its plan (ModelStructure), or an Accelerator gives one for its models among its
-/// kwargs_handlers; the Accelerator's goes before. A plan without rules leaves models whole, so
-/// that ranks along tp compute the same.
+/// A model brings its plan (ModelStructure), or an Accelerator has one among its kwargs_handlers,
+/// for all its models or for those of a class (`model_class`). That of the class goes before the
+/// one for all, and both before the model's own. A plan without rules leaves models whole, so that
+/// ranks along tp compute the same.
 /// Errors:  a model is refused when it is prepared; see parallel/tensor/plan_layout.h.
 /// Threads: values.
 /// Mirrors: of transformers' models the attribute tp_plan.
@@ -89,9 +90,15 @@ struct TensorParallelPlan {
   /// Layers whose outputs ranks would put together, as the logits, leave each rank its part, for
   /// parallel_cross_entropy (parallel/tensor/model_loss.h).
   bool parallel_loss = false;
+  /// Among kwargs_handlers, which take several plans then: the class of the models that the plan is
+  /// for, as module_class_name() has it ("Lm" for LmImpl). Empty: of all models.
+  std::string model_class = {};
 
   bool operator==(const TensorParallelPlan&) const = default;
 };
+
+/// By the name of the class of models that they are for.
+using TensorParallelPlans = std::map<std::string, TensorParallelPlan>;
 
 /// The plan of a dictionary in transformers' words, from patterns to "colwise", "rowwise",
 /// "colwise_rep" ("colwise_gather_output"), "rowwise_rep" ("rowwise_split_input"),

@@ -195,6 +195,11 @@ int copies_of(const PlannedParameter& parameter, int64_t groups, int ranks) {
 
 std::optional<TensorParallelPlan> find_plan(const torch::nn::Module& module,
                                             const KwargsHandlers& handlers) {
+  const TensorParallelPlans& by_class = handlers.tensor_parallel_by_class;
+  if (!by_class.empty()) {
+    const auto found = by_class.find(module_class_name(module));
+    if (found != by_class.end()) return found->second;
+  }
   if (handlers.tensor_parallel) return handlers.tensor_parallel;
   const auto* structure = dynamic_cast<const ModelStructure*>(&module);
   return structure != nullptr ? structure->tensor_parallel_plan() : std::nullopt;

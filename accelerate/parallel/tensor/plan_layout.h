@@ -23,7 +23,8 @@ struct KwargsHandlers;
 struct LayoutContext;
 class ModelLayout;
 
-/// The plan of a model: the Accelerator's, else the model's own. Absent: there is none.
+/// The plan of a model: the Accelerator's for models of its class, else that for all, else the
+/// model's own. Absent: there is none.
 std::optional<TensorParallelPlan> find_plan(const torch::nn::Module& module,
                                             const KwargsHandlers& handlers);
 

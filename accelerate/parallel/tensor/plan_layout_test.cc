@@ -103,6 +103,23 @@ TEST(TensorParallelLayout, NeedsAPlan) {
                     HasSubstr("TensorParallelPlan")));
 }
 
+// The plan of a class before the one of all models, and that before the model's own.
+TEST(TensorParallelLayout, FollowsThePlanOfTheModelsClass) {
+  const auto model = std::make_shared<ModelImpl>();
+  KwargsHandlers handlers;
+  handlers.tensor_parallel = TensorParallelPlan{{.pattern = "up", .style = kColumn}};
+  handlers.tensor_parallel_by_class["Other"] =
+      TensorParallelPlan{{.pattern = "head", .style = kColumn}};
+  const auto as_all = layout_of(model, Mesh({.tp = 2}), handlers);
+  EXPECT_EQ(cuts_of(*as_all, "up.weight").size(), 1);
+  EXPECT_EQ(cuts_of(*as_all, "head.weight").size(), 0);
+  handlers.tensor_parallel_by_class["Model"] =
+      TensorParallelPlan{{.pattern = "tokens", .style = kEmbedding}};
+  const auto as_its_class = layout_of(model, Mesh({.tp = 2}), handlers);
+  EXPECT_EQ(cuts_of(*as_its_class, "up.weight").size(), 0);
+  EXPECT_EQ(cuts_of(*as_its_class, "tokens.weight").size(), 1);
+}
+
 TEST(TensorParallelLayout, KeepsTheCutsOfOtherTechniques) {
   const auto module = std::make_shared<ModelImpl>();
   const ModelState model(module);

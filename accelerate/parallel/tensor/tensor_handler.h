@@ -48,6 +48,7 @@ class TensorHandler final : public OperatorHandler {
                 bool keeps_gathered_inputs = false);
 
   const ProcessGroupPtr& group() const { return group_; }
+  const Parameters& parameters() const { return parameters_; }
 
   /// Before a pass: parameters that were given other data have their marks.
   void mark_parameters() const;

@@ -32,6 +32,7 @@ class TensorParallelTechnique final : public Technique {
   std::string_view name() const override { return kName; }
   void forward(ForwardPass& pass) override;
 
+  const TensorHandler& handler() const { return *handler_; }
   /// The ranks that have parts of the logits; null where all have the whole ones.
   ProcessGroupPtr logits_group() const { return cuts_logits_ ? handler_->group() : nullptr; }
 
