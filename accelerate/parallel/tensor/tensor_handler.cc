@@ -81,6 +81,7 @@ TensorHandler::TensorHandler(ProcessGroupPtr group, int rank, Parameters paramet
     marks_.push_back(c10::make_intrusive<TensorMark>(Kind::kParameter, parameter));
     has_sequence_shards_ |= parameter->rule.sequence;
   }
+  mark_parameters();  // before the first pass, for other models that have the same ones
 }
 
 void TensorHandler::mark_parameters() const {
