@@ -73,8 +73,8 @@ void expect_norms_as_whole(const lm::Config& config) {
     Accelerator accelerator(with_tp(2, plan));
     auto model = accelerator.prepare(module.ptr());
     const Tensor logits = model(inputs.to(accelerator.device()));
-    accelerator.backward(torch::cross_entropy_loss(logits.flatten(0, 1),
-                                                   labels.to(accelerator.device()).flatten()));
+    accelerator.backward(
+        torch::cross_entropy_loss(logits.flatten(0, 1), labels.to(accelerator.device()).flatten()));
     for (const auto& [name, gradient] : gradients_of_vectors(model)) rank.report(name, gradient);
   });
   for (const auto& [name, gradient] : expected) {
