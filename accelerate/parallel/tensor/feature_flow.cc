@@ -24,6 +24,12 @@ enum class Kind {
   kNorm,
   kAllDims,
   kProduct,
+  kVectorProduct,
+  kRange,     // takes some of a dim that follow each other
+  kPick,      // reads or writes at numbers along a dim
+  kIndex,     // as kPick, at several dims
+  kShift,     // moves along dims
+  kTriangle,  // goes by places in the last two dims
 };
 
 // By the name without "aten::", and without "_" at the end. Others compute element by element, or
@@ -31,10 +37,16 @@ enum class Kind {
 Kind kind_of(std::string_view name) {
   using enum Kind;
   static const auto* const kinds = new absl::flat_hash_map<std::string_view, Kind>{
+      {"_index_put_impl", kIndex},
       {"_log_softmax", kReduction},
+      {"_fft_c2c", kReduction},
+      {"_fft_c2r", kReduction},
+      {"_fft_r2c", kReduction},
       {"_reshape_alias", kView},
+      {"_safe_softmax", kReduction},
       {"_softmax", kReduction},
       {"_unsafe_view", kView},
+      {"addmm", kProduct},
       {"all", kReduction},
       {"amax", kReduction},
       {"amin", kReduction},
@@ -42,59 +54,103 @@ Kind kind_of(std::string_view name) {
       {"argmax", kReduction},
       {"argmin", kReduction},
       {"argsort", kReduction},
+      {"baddbmm", kProduct},
       {"bmm", kProduct},
       {"cat", kSameDims},
-      {"chunk", kSameDims},
+      {"chunk", kRange},
+      {"conv1d", kAllDims},
+      {"conv2d", kAllDims},
+      {"conv3d", kAllDims},
+      {"conv_transpose1d", kAllDims},
+      {"conv_transpose2d", kAllDims},
+      {"conv_transpose3d", kAllDims},
+      {"convolution", kAllDims},
+      {"count_nonzero", kReduction},
       {"cross_entropy_loss", kAllDims},
+      {"cummax", kReduction},
+      {"cummin", kReduction},
       {"cumprod", kReduction},
       {"cumsum", kReduction},
+      {"dot", kAllDims},
       {"flatten", kView},
-      {"gather", kSameDims},
+      {"flip", kShift},
+      {"gather", kPick},
       {"glu", kSameDims},
       {"group_norm", kAllDims},
+      {"index", kIndex},
+      {"index_add", kPick},
+      {"index_copy", kPick},
+      {"index_fill", kPick},
+      {"index_put", kIndex},
       {"index_select", kSameDims},
+      {"kthvalue", kReduction},
       {"layer_norm", kNorm},
       {"linalg_vector_norm", kReduction},
       {"linear", kProduct},
       {"log_softmax", kReduction},
+      {"logcumsumexp", kReduction},
       {"logsumexp", kReduction},
+      {"masked_scatter", kAllDims},
+      {"masked_select", kAllDims},
       {"matmul", kProduct},
       {"max", kReduction},
       {"mean", kReduction},
+      {"median", kReduction},
       {"min", kReduction},
       {"mm", kProduct},
-      {"narrow", kSameDims},
+      {"mode", kReduction},
+      {"multinomial", kAllDims},
+      {"mv", kVectorProduct},
+      {"nanmean", kReduction},
+      {"nanmedian", kReduction},
+      {"nansum", kReduction},
+      {"narrow", kRange},
       {"native_group_norm", kAllDims},
       {"native_layer_norm", kNorm},
       {"nll_loss", kAllDims},
       {"nll_loss_nd", kAllDims},
+      {"nonzero", kAllDims},
       {"norm", kReduction},
       {"permute", kPermute},
       {"prod", kReduction},
+      {"renorm", kAllDims},
       {"reshape", kView},
       {"rms_norm", kNorm},
+      {"roll", kShift},
       {"scaled_dot_product_attention", kSameDims},
+      {"scatter", kPick},
+      {"scatter_add", kPick},
+      {"scatter_reduce", kPick},
       {"select", kSelect},
-      {"slice", kSameDims},
+      {"slice", kRange},
       {"softmax", kReduction},
       {"sort", kReduction},
-      {"split", kSameDims},
-      {"split_with_sizes", kSameDims},
+      {"split", kRange},
+      {"split_with_sizes", kRange},
       {"squeeze", kSqueeze},
+      {"stack", kUnsqueeze},
       {"std", kReduction},
       {"std_mean", kReduction},
       {"sum", kReduction},
       {"t", kMatrixTranspose},
+      {"take", kAllDims},
       {"topk", kReduction},
       {"transpose", kTranspose},
+      {"tril", kTriangle},
+      {"triu", kTriangle},
       {"unbind", kSelect},
       {"unflatten", kView},
       {"unsqueeze", kUnsqueeze},
       {"var", kReduction},
       {"var_mean", kReduction},
+      {"vdot", kAllDims},
       {"view", kView},
+      {"view_as_complex", kSameDims},
+      {"view_as_real", kSameDims},
       {"_fused_rms_norm", kNorm},
   };
+  // The ways to compute attention, which give statistics besides.
+  if (name.starts_with("_scaled_dot_product")) return kSameDims;
   const auto found = kinds->find(name);
   return found == kinds->end() ? kPointwise : found->second;
 }
@@ -153,9 +209,30 @@ void FeatureFlow::find_way(const OperatorCall& call, size_t argument) {
   switch (kind) {
     case Kind::kPointwise:
       is_pointwise_ = true;
+      // What is made anew has no values of the features.
+      loses_ = !name.starts_with("new_") && !name.starts_with("empty");
       way_ = Way::kAlong;
       break;
-    case Kind::kSameDims: break;
+    case Kind::kSameDims:
+      joins_ = name == "cat" && std::ranges::count(dims_named("dim", dims), dim_) > 0;
+      break;
+    case Kind::kRange: takes_range_ = takes_some(call, std::string(name)); break;
+    case Kind::kPick: {
+      const bool along = std::ranges::count(dims_named("dim", dims), dim_) > 0;
+      // What is gathered from may be whole.
+      if (along && (name != "gather" || argument == 0)) fault_ = "goes by numbers along all of";
+      break;
+    }
+    case Kind::kIndex: go_through_index(call, argument); break;
+    case Kind::kShift: {
+      const std::vector<int64_t> moved = dims_named("dims", dims);
+      const bool all = moved.empty() && name == "roll";
+      if (all || std::ranges::count(moved, dim_) > 0) fault_ = "moves along all of";
+      break;
+    }
+    case Kind::kTriangle:
+      if (from_end_ <= 2) fault_ = "goes by places along all of";
+      break;
     case Kind::kView: way_ = Way::kView; break;
     case Kind::kTranspose: {
       const auto first = dims_named("dim0", dims), second = dims_named("dim1", dims);
@@ -193,6 +270,8 @@ void FeatureFlow::find_way(const OperatorCall& call, size_t argument) {
       // The dim itself is one of heads in turn, or of blocks, which stand before those.
       const std::vector<int64_t> chosen = dims_named("dim", dims);
       if (!chosen.empty() && chosen[0] < dim_) --to_;
+      takes_one_ = !chosen.empty() && chosen[0] == dim_;
+      if (takes_one_ && from_end_ == 1) fault_ = "takes one of";
       break;
     }
     case Kind::kReduction: go_through_reduction(call); break;
@@ -203,8 +282,55 @@ void FeatureFlow::find_way(const OperatorCall& call, size_t argument) {
       break;
     }
     case Kind::kAllDims: fault_ = "needs all of"; break;
-    case Kind::kProduct: go_through_product(std::string(name), argument); break;
+    case Kind::kProduct: go_through_product(call, std::string(name), argument); break;
+    case Kind::kVectorProduct:
+      to_ = 0;
+      if (argument != 0 || from_end_ == 1) fault_ = "adds up along";
+      break;
   }
+}
+
+// Whether an operator of a range leaves some of the dim out of a result.
+bool FeatureFlow::takes_some(const OperatorCall& call, const std::string& name) const {
+  const auto dims = static_cast<int64_t>(sizes_.size());
+  if (std::ranges::count(dims_in(argument_of(call, "dim"), dims), dim_) == 0) return false;
+  const int64_t own = sizes_[static_cast<size_t>(dim_)];
+  const auto number = [&call](const char* argument, int64_t otherwise) {
+    const c10::IValue* const value = argument_of(call, argument);
+    return value != nullptr && value->isInt() ? value->toInt() : otherwise;
+  };
+  if (name == "slice") {
+    return number("start", 0) != 0 || number("end", own) < own || number("step", 1) != 1;
+  }
+  if (name == "narrow") return number("length", 0) < own;
+  if (name == "chunk") return number("chunks", 2) > 1;
+  return number("split_size", 0) < own;
+}
+
+// Dims that are indexed give dims in the place of the first one, or in front of all where others
+// are among them.
+void FeatureFlow::go_through_index(const OperatorCall& call, size_t argument) {
+  way_ = Way::kAlong;
+  loses_ = true;
+  if (argument != 0) return;
+  const c10::IValue* const indices = argument_of(call, "indices");
+  if (indices == nullptr || !(indices->isTensorList() || indices->isList())) return;
+  int64_t dim = 0, first = -1, last = -1, indexed = 0;
+  for (const c10::IValue& value : indices->toListRef()) {
+    const bool is_index = value.isTensor() && value.toTensor().defined();
+    const at::ScalarType type = is_index ? value.toTensor().scalar_type() : at::kLong;
+    const bool is_mask = type == at::kBool || type == at::kByte;
+    const int64_t covers = is_mask ? value.toTensor().dim() : 1;
+    if (is_index) {
+      if (dim <= dim_ && dim_ < dim + covers) fault_ = "picks from";
+      if (first < 0) first = dim;
+      last = dim + covers;
+      indexed += covers;
+    }
+    dim += covers;
+  }
+  const bool reads = name_of(call.op()) == "index";
+  if (reads && first > dim_ && last - first == indexed) way_ = Way::kMoved;
 }
 
 void FeatureFlow::go_through_reduction(const OperatorCall& call) {
@@ -220,12 +346,19 @@ void FeatureFlow::go_through_reduction(const OperatorCall& call) {
 }
 
 // Matrices, or batches of matrices. Linear layers have their weight the other way round.
-void FeatureFlow::go_through_product(const std::string& name, size_t argument) {
+void FeatureFlow::go_through_product(const OperatorCall& call, const std::string& name,
+                                     size_t argument) {
   way_ = Way::kAlong;
-  const bool is_first = argument == 0;
+  is_product_ = loses_ = true;
+  const size_t first = name == "addmm" || name == "baddbmm" ? 1 : 0;
+  if (argument < first) return;  // what is added to the product
+  const bool is_first = argument == first;
   const bool is_weight = name == "linear" && !is_first;
   const int summed = is_first || is_weight || sizes_.size() == 1 ? 1 : 2;
   if (from_end_ == summed) fault_ = "adds up along";
+  const c10::IValue* const other = argument_of(call, "other");
+  const bool is_by_vector = other != nullptr && other->isTensor() && other->toTensor().dim() == 1;
+  if (is_first && is_by_vector) way_ = Way::kMoved;  // the last dim is gone
 }
 
 int FeatureFlow::in(const at::Tensor& result) {
