@@ -116,6 +116,20 @@ TEST(MarksOfFeatures, AreThoseOfABufferThatHasThem) {
                     HasSubstr("into a tensor of sizes [6, 4, 16]")));
 }
 
+// Each rank would get a part of the gradient, and nothing would add them up.
+TEST(MarksOfFeatures, RefuseWhatAllRanksHaveAndWantAGradientOf) {
+  EXPECT_THAT(refusal_of([](SmallLayersImpl& m, const Tensor& x) {
+                return m.project(m.query(x) * m.norm(x).mean(-1, true));
+              }),
+              AllOf(HasSubstr("rank 1: aten::mul uses a tensor of sizes [6, 4, 1], which all ranks "
+                              "have and whose gradient is wanted, with dim -1 of features"),
+                    HasSubstr("compute it with a column layer, or detach it")));
+  EXPECT_EQ(refusal_of([](SmallLayersImpl& m, const Tensor& x) {
+              return m.project(m.query(x) * m.norm(x).detach().mean(-1, true));
+            }),
+            "no error");
+}
+
 // As norms whose weights are counted from 1.
 TEST(MarksOfParameters, GoAlongWithWhatIsComputedOfThemAlone) {
   const auto scaled_parts = [](SmallLayersImpl& m, const Tensor& x) {

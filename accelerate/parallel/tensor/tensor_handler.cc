@@ -435,6 +435,20 @@ void TensorHandler::check_keeps_order(const OperatorCall& call, const FeatureFlo
                     "; put whole tensors together before the layers that are divided");
 }
 
+// What all ranks have alike would get a part of its gradient on each.
+void TensorHandler::check_gradients(const OperatorCall& call, const Operand& part) const {
+  if (!at::GradMode::is_enabled()) return;
+  for (const c10::IValue& value : arguments_of(call)) {
+    for_each_tensor(value, [&](const at::Tensor& other) {
+      TORCH_CHECK_VALUE(!other.requires_grad() || !is_alike(other), on_this_rank(),
+                        call.op().schema().name(), " uses a tensor of sizes ", other.sizes(),
+                        ", which all ranks have and whose gradient is wanted, with ", text_of(part),
+                        ", so that its gradient would be a part on each rank; compute it with a "
+                        "column layer, or detach it");
+    });
+  }
+}
+
 void TensorHandler::check_uses_part(const OperatorCall& call, const FeatureFlow& flow,
                                     const Operands& operands) const {
   const Operand& part = *operands.part;
@@ -444,6 +458,7 @@ void TensorHandler::check_uses_part(const OperatorCall& call, const FeatureFlow&
                     "; compute it before the layers that are divided, or gather their output; a "
                     "Linear layer can be a row layer, and a loss parallel_cross_entropy");
   check_keeps_order(call, flow, part);
+  check_gradients(call, part);
   if (operands.cut) {
     const LayerParameter& cut = *operands.cut->mark->parameter;
     const bool is_of_each_feature = flow.is_pointwise() && part.mark->kind == Kind::kFeatures &&
