@@ -132,7 +132,8 @@ class BlocksImpl : public torch::nn::Module {
     y = block(second, y);
     y = block(third, y);
     if (adds_late) y = y + positions_.narrow(0, 0, x.size(1));
-    if (adds_looked_up) y = y + torch::embedding(positions_, torch::arange(x.size(1), x.device()));
+    const Tensor places = torch::arange(x.size(1), x.device());
+    if (adds_looked_up) y = y + torch::embedding(positions_, places).detach();
     return head_(y);
   }
 
