@@ -1,6 +1,7 @@
 // Inputs of column layers that two ranks along tp put together of sequence shards, and drop between
 // the forward and the backward pass or keep: what training sends, and that it is the same. And
-// models that begin with shards at their first block.
+// models that begin with shards at their first block, give their caller parts of logits, or have
+// fewer heads of keys than ranks.
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -131,7 +132,8 @@ class BlocksImpl : public torch::nn::Module {
     y = block(second, y);
     y = block(third, y);
     if (adds_late) y = y + positions_.narrow(0, 0, x.size(1));
-    if (adds_looked_up) y = y + torch::embedding(positions_, torch::arange(x.size(1), x.device()));
+    const Tensor places = torch::arange(x.size(1), x.device());
+    if (adds_looked_up) y = y + torch::embedding(positions_, places).detach();
     return head_(y);
   }
 
@@ -204,6 +206,36 @@ TEST(FirstBlocks, RefuseWhatShardsDoNotAllow) {
               AllOf(HasSubstr("rank 1: aten::add computes with dim -2 of sequences, of which each "
                               "rank along tp has 3 of 6"),
                     HasSubstr("compute it before shard_sequence")));
+}
+
+// ---- Outputs of which ranks have parts.
+
+TEST(CutOutputs, RefuseALossByHand) {
+  TensorParallelPlan plan = {
+      {.pattern = "head", .style = TensorStyle::kColumn, .gather_output = true}};
+  plan.parallel_loss = true;
+  const Tensor labels = torch::arange(12);
+  const auto whole = std::make_shared<BlocksImpl>();
+  const Tensor expected =
+      torch::cross_entropy_loss(whole->forward(numbers(6)).flatten(0, 1), labels);
+  expected.backward();
+  Cluster("1x2:h100").run_on_every_rank([&](Rank&) {
+    Accelerator accelerator(
+        {.parallelism_config = ParallelismConfig({.tp_size = 2}), .kwargs_handlers = {plan}});
+    const auto module = std::make_shared<BlocksImpl>();
+    auto model = accelerator.prepare(module);
+    const Tensor logits = model(numbers(6).to(accelerator.device())).flatten(0, 1);
+    const Tensor targets = labels.to(accelerator.device());
+    EXPECT_THAT(value_error_of([&] { torch::cross_entropy_loss(logits, targets); }),
+                AllOf(HasSubstr("aten::cross_entropy_loss on rank"),
+                      HasSubstr("of which each rank along tp has 6 of 12"),
+                      HasSubstr("parallel_cross_entropy(model, ...)")));
+    const Tensor loss = parallel_cross_entropy(model, logits, targets);
+    EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-5);
+    accelerator.backward(loss);
+    EXPECT_TRUE(torch::allclose(module->named_parameters()["positions"].grad().cpu(),
+                                whole->named_parameters()["positions"].grad(), 1e-4, 1e-6));
+  });
 }
 
 // ---- Fewer heads of keys than ranks.

@@ -1,12 +1,22 @@
 #include "accelerate/parallel/tensor/feature_flow.h"
 
 #include <algorithm>
+#include <optional>
+#include <string_view>
 
 namespace accelerate {
 namespace {
 
 using Kind = OperatorFacts::Kind;
 using Dims = c10::SmallVector<int64_t, 6>;
+
+// An argument by its name; null for an operator without it.
+const c10::IValue* argument_of(const OperatorCall& call, const char* name) {
+  const c10::FunctionSchema& schema = call.op().schema();
+  const std::optional<int> position = schema.argumentIndexWithName(name);
+  if (!position) return nullptr;
+  return &torch::jit::peek(call.stack(), static_cast<size_t>(*position), schema.arguments().size());
+}
 
 // The dims that an argument says, from the front; those of a result with `dims` dims.
 Dims dims_in(const c10::IValue* value, int64_t dims) {
@@ -38,6 +48,7 @@ FeatureFlow::FeatureFlow(const OperatorCall& call, const OperatorFacts& facts, s
 }
 
 void FeatureFlow::find_way(const OperatorCall& call, const OperatorFacts& facts, size_t argument) {
+  const std::string_view name = facts.name;
   const auto dims = static_cast<int64_t>(sizes_.size());
   const auto dims_at = [&](int position, int64_t of) {
     return dims_in(argument_at(call, facts, position), of);
@@ -46,9 +57,30 @@ void FeatureFlow::find_way(const OperatorCall& call, const OperatorFacts& facts,
   switch (facts.kind) {
     case Kind::kPointwise:
       is_pointwise_ = true;
+      // What is made anew has no values of the features.
+      loses_ = !name.starts_with("new_") && !name.starts_with("empty");
       way_ = Way::kAlong;
       break;
-    case Kind::kSameDims: break;
+    case Kind::kSameDims:
+      joins_ = name == "cat" && std::ranges::count(dims_at(facts.dim, dims), dim_) > 0;
+      break;
+    case Kind::kRange: takes_range_ = takes_some(call, facts); break;
+    case Kind::kPick: {
+      const bool along = std::ranges::count(dims_at(facts.dim, dims), dim_) > 0;
+      // What is gathered from may be whole.
+      if (along && (name != "gather" || argument == 0)) fault_ = "goes by numbers along all of";
+      break;
+    }
+    case Kind::kIndex: go_through_index(call, facts, argument); break;
+    case Kind::kShift: {
+      const Dims moved = dims_at(facts.dims, dims);
+      const bool all = moved.empty() && name == "roll";
+      if (all || std::ranges::count(moved, dim_) > 0) fault_ = "moves along all of";
+      break;
+    }
+    case Kind::kTriangle:
+      if (from_end_ <= 2) fault_ = "goes by places along all of";
+      break;
     case Kind::kView: way_ = Way::kView; break;
     case Kind::kTranspose: {
       const Dims first = dims_at(facts.dim0, dims), second = dims_at(facts.dim1, dims);
@@ -86,6 +118,8 @@ void FeatureFlow::find_way(const OperatorCall& call, const OperatorFacts& facts,
       // The dim itself is one of heads in turn, or of blocks, which stand before those.
       const Dims chosen = dims_at(facts.dim, dims);
       if (!chosen.empty() && chosen[0] < dim_) --to_;
+      takes_one_ = !chosen.empty() && chosen[0] == dim_;
+      if (takes_one_ && from_end_ == 1) fault_ = "takes one of";
       break;
     }
     case Kind::kReduction: go_through_reduction(call, facts); break;
@@ -95,9 +129,58 @@ void FeatureFlow::find_way(const OperatorCall& call, const OperatorFacts& facts,
       break;
     }
     case Kind::kAllDims: fault_ = "needs all of"; break;
-    case Kind::kProduct:
-    case Kind::kLinear: go_through_product(facts.kind, argument); break;
+    case Kind::kProduct: go_through_product(call, facts, argument); break;
+    case Kind::kVectorProduct:
+      to_ = 0;
+      if (argument != 0 || from_end_ == 1) fault_ = "adds up along";
+      break;
   }
+}
+
+// Whether an operator of a range leaves some of the dim out of a result.
+bool FeatureFlow::takes_some(const OperatorCall& call, const OperatorFacts& facts) const {
+  const std::string_view name = facts.name;
+  const auto dims = static_cast<int64_t>(sizes_.size());
+  if (std::ranges::count(dims_in(argument_at(call, facts, facts.dim), dims), dim_) == 0)
+    return false;
+  const int64_t own = sizes_[static_cast<size_t>(dim_)];
+  const auto number = [&call](const char* argument, int64_t otherwise) {
+    const c10::IValue* const value = argument_of(call, argument);
+    return value != nullptr && value->isInt() ? value->toInt() : otherwise;
+  };
+  if (name == "slice") {
+    return number("start", 0) != 0 || number("end", own) < own || number("step", 1) != 1;
+  }
+  if (name == "narrow") return number("length", 0) < own;
+  if (name == "chunk") return number("chunks", 2) > 1;
+  return number("split_size", 0) < own;
+}
+
+// Dims that are indexed give dims in the place of the first one, or in front of all where others
+// are among them.
+void FeatureFlow::go_through_index(const OperatorCall& call, const OperatorFacts& facts,
+                                   size_t argument) {
+  way_ = Way::kAlong;
+  loses_ = true;
+  if (argument != 0) return;
+  const c10::IValue* const indices = argument_of(call, "indices");
+  if (indices == nullptr || !(indices->isTensorList() || indices->isList())) return;
+  int64_t dim = 0, first = -1, last = -1, indexed = 0;
+  for (const c10::IValue& value : indices->toListRef()) {
+    const bool is_index = value.isTensor() && value.toTensor().defined();
+    const at::ScalarType type = is_index ? value.toTensor().scalar_type() : at::kLong;
+    const bool is_mask = type == at::kBool || type == at::kByte;
+    const int64_t covers = is_mask ? value.toTensor().dim() : 1;
+    if (is_index) {
+      if (dim <= dim_ && dim_ < dim + covers) fault_ = "picks from";
+      if (first < 0) first = dim;
+      last = dim + covers;
+      indexed += covers;
+    }
+    dim += covers;
+  }
+  const bool reads = facts.name == "index";
+  if (reads && first > dim_ && last - first == indexed) way_ = Way::kMoved;
 }
 
 void FeatureFlow::go_through_reduction(const OperatorCall& call, const OperatorFacts& facts) {
@@ -112,13 +195,21 @@ void FeatureFlow::go_through_reduction(const OperatorCall& call, const OperatorF
   removed_ = std::ranges::count_if(dims, [this](int64_t dim) { return dim < dim_; });
 }
 
-// Matrices, or batches of matrices.
-void FeatureFlow::go_through_product(Kind kind, size_t argument) {
+// Matrices, or batches of matrices. Linear layers have their weight the other way round.
+void FeatureFlow::go_through_product(const OperatorCall& call, const OperatorFacts& facts,
+                                     size_t argument) {
+  const std::string_view name = facts.name;
   way_ = Way::kAlong;
-  const bool is_first = argument == 0;
-  const bool is_weight = kind == Kind::kLinear && !is_first;
+  is_product_ = loses_ = true;
+  const size_t first = name == "addmm" || name == "baddbmm" ? 1 : 0;
+  if (argument < first) return;  // what is added to the product
+  const bool is_first = argument == first;
+  const bool is_weight = name == "linear" && !is_first;
   const int summed = is_first || is_weight || sizes_.size() == 1 ? 1 : 2;
   if (from_end_ == summed) fault_ = "adds up along";
+  const c10::IValue* const other = argument_at(call, facts, facts.other);
+  const bool is_by_vector = other != nullptr && other->isTensor() && other->toTensor().dim() == 1;
+  if (is_first && is_by_vector) way_ = Way::kMoved;  // the last dim is gone
 }
 
 int FeatureFlow::in(const at::Tensor& result) {

@@ -4,7 +4,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 
@@ -18,10 +17,16 @@ using Kind = OperatorFacts::Kind;
 Kind kind_of(std::string_view name) {
   using enum Kind;
   static const auto* const kinds = new absl::flat_hash_map<std::string_view, Kind>{
+      {"_index_put_impl", kIndex},
       {"_log_softmax", kReduction},
+      {"_fft_c2c", kReduction},
+      {"_fft_c2r", kReduction},
+      {"_fft_r2c", kReduction},
       {"_reshape_alias", kView},
+      {"_safe_softmax", kReduction},
       {"_softmax", kReduction},
       {"_unsafe_view", kView},
+      {"addmm", kProduct},
       {"all", kReduction},
       {"amax", kReduction},
       {"amin", kReduction},
@@ -29,59 +34,103 @@ Kind kind_of(std::string_view name) {
       {"argmax", kReduction},
       {"argmin", kReduction},
       {"argsort", kReduction},
+      {"baddbmm", kProduct},
       {"bmm", kProduct},
       {"cat", kSameDims},
-      {"chunk", kSameDims},
+      {"chunk", kRange},
+      {"conv1d", kAllDims},
+      {"conv2d", kAllDims},
+      {"conv3d", kAllDims},
+      {"conv_transpose1d", kAllDims},
+      {"conv_transpose2d", kAllDims},
+      {"conv_transpose3d", kAllDims},
+      {"convolution", kAllDims},
+      {"count_nonzero", kReduction},
       {"cross_entropy_loss", kAllDims},
+      {"cummax", kReduction},
+      {"cummin", kReduction},
       {"cumprod", kReduction},
       {"cumsum", kReduction},
+      {"dot", kAllDims},
       {"flatten", kView},
-      {"gather", kSameDims},
+      {"flip", kShift},
+      {"gather", kPick},
       {"glu", kSameDims},
       {"group_norm", kAllDims},
+      {"index", kIndex},
+      {"index_add", kPick},
+      {"index_copy", kPick},
+      {"index_fill", kPick},
+      {"index_put", kIndex},
       {"index_select", kSameDims},
+      {"kthvalue", kReduction},
       {"layer_norm", kNorm},
       {"linalg_vector_norm", kReduction},
-      {"linear", kLinear},
+      {"linear", kProduct},
       {"log_softmax", kReduction},
+      {"logcumsumexp", kReduction},
       {"logsumexp", kReduction},
+      {"masked_scatter", kAllDims},
+      {"masked_select", kAllDims},
       {"matmul", kProduct},
       {"max", kReduction},
       {"mean", kReduction},
+      {"median", kReduction},
       {"min", kReduction},
       {"mm", kProduct},
-      {"narrow", kSameDims},
+      {"mode", kReduction},
+      {"multinomial", kAllDims},
+      {"mv", kVectorProduct},
+      {"nanmean", kReduction},
+      {"nanmedian", kReduction},
+      {"nansum", kReduction},
+      {"narrow", kRange},
       {"native_group_norm", kAllDims},
       {"native_layer_norm", kNorm},
       {"nll_loss", kAllDims},
       {"nll_loss_nd", kAllDims},
+      {"nonzero", kAllDims},
       {"norm", kReduction},
       {"permute", kPermute},
       {"prod", kReduction},
+      {"renorm", kAllDims},
       {"reshape", kView},
       {"rms_norm", kNorm},
+      {"roll", kShift},
       {"scaled_dot_product_attention", kSameDims},
+      {"scatter", kPick},
+      {"scatter_add", kPick},
+      {"scatter_reduce", kPick},
       {"select", kSelect},
-      {"slice", kSameDims},
+      {"slice", kRange},
       {"softmax", kReduction},
       {"sort", kReduction},
-      {"split", kSameDims},
-      {"split_with_sizes", kSameDims},
+      {"split", kRange},
+      {"split_with_sizes", kRange},
       {"squeeze", kSqueeze},
+      {"stack", kUnsqueeze},
       {"std", kReduction},
       {"std_mean", kReduction},
       {"sum", kReduction},
       {"t", kMatrixTranspose},
+      {"take", kAllDims},
       {"topk", kReduction},
       {"transpose", kTranspose},
+      {"tril", kTriangle},
+      {"triu", kTriangle},
       {"unbind", kSelect},
       {"unflatten", kView},
       {"unsqueeze", kUnsqueeze},
       {"var", kReduction},
       {"var_mean", kReduction},
+      {"vdot", kAllDims},
       {"view", kView},
+      {"view_as_complex", kSameDims},
+      {"view_as_real", kSameDims},
       {"_fused_rms_norm", kNorm},
   };
+  // The ways to compute attention, which give statistics besides.
+  if (name.starts_with("_scaled_dot_product")) return kSameDims;
   const auto found = kinds->find(name);
   return found == kinds->end() ? kPointwise : found->second;
 }
@@ -95,9 +144,8 @@ std::string_view name_of(const c10::OperatorHandle& op) {
 }
 
 bool gives_same_values_of(const c10::FunctionSchema& schema) {
-  const std::vector<c10::Argument>& returns = schema.returns();
-  if (returns.empty()) return true;
-  const c10::AliasInfo* const alias = returns.front().alias_info();
+  if (schema.returns().empty()) return true;
+  const c10::AliasInfo* const alias = schema.returns().front().alias_info();
   if (alias != nullptr) return !alias->isWrite();
   return schema.name() == "aten::clone" || schema.name() == "aten::_to_copy";
 }
@@ -109,9 +157,12 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   const auto position = [&schema](const std::string& name) {
     return schema.argumentIndexWithName(name).value_or(-1);
   };
-  const std::string_view name = name_of(op);
+  name = name_of(op);
   kind = kind_of(name);
   gives_same_values = gives_same_values_of(schema);
+  const c10::AliasInfo* const alias =
+      schema.returns().empty() ? nullptr : schema.returns().front().alias_info();
+  writes = alias != nullptr && alias->isWrite();
   adds = name == "add";
   arguments = schema.arguments().size();
   results = schema.returns().size();

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
@@ -29,14 +30,23 @@ struct OperatorFacts {
     kNorm,
     kAllDims,
     kProduct,
-    kLinear,  ///< a product with a weight, which has its dims the other way round
+    kVectorProduct,
+    kRange,     ///< takes some of a dim that follow each other
+    kPick,      ///< reads or writes at numbers along a dim
+    kIndex,     ///< as kPick, at several dims
+    kShift,     ///< moves along dims
+    kTriangle,  ///< goes by places in the last two dims
   };
 
   explicit OperatorFacts(const c10::OperatorHandle& op);
 
+  /// Without "aten::", and without "_" at the end.
+  std::string_view name;
   Kind kind;
   /// Whether the operator gives the values of its argument, as a view or as a copy.
   bool gives_same_values;
+  /// Whether it writes into an argument, which is its result.
+  bool writes;
   /// aten::add, or in place.
   bool adds;
   size_t arguments, results;

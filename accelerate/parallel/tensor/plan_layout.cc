@@ -21,6 +21,7 @@
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/parallel/tensor/tensor_mark.h"
 #include "accelerate/plan/plan.h"
 #include "accelerate/values/module_class.h"
 
@@ -191,6 +192,18 @@ int copies_of(const PlannedParameter& parameter, int64_t groups, int ranks) {
                                                                : 1;
 }
 
+// A model that shares a parameter with one that ranks have divided has a part of it.
+void check_is_whole(const PlannedParameter& parameter, int ranks) {
+  const TensorMark* const mark = find_mark(parameter.tensor);
+  if (mark == nullptr || !mark->is_cut_parameter()) return;
+  const int dim = *mark->parameter->cut_dim;
+  TORCH_CHECK_VALUE(
+      false, "tensor parallelism: \"", parameter.name, "\" is a part already, ",
+      parameter.tensor.size(dim), " of ", mark->parameter->whole[static_cast<size_t>(dim)],
+      dim == 0 ? " rows" : " columns", ", because another model that has it was divided among the ",
+      ranks, " ranks along tp; prepare a model once, and all that share parameters as one");
+}
+
 }  // namespace
 
 std::optional<TensorParallelPlan> find_plan(const torch::nn::Module& module,
@@ -272,7 +285,15 @@ std::optional<Cut> cut_of(const PlannedParameter& parameter, int ranks) {
 
 std::shared_ptr<const ModelLayout> tensor_parallel_layout(const LayoutContext& context) {
   const int ranks = context.mesh.size(MeshAxis::kTp);
-  if (ranks == 1) return nullptr;
+  if (ranks == 1) {
+    const std::optional<TensorParallelPlan>& given = context.handlers.tensor_parallel;
+    if (given && given->sequence_parallel) {
+      TORCH_WARN(
+          "tensor parallelism: the plan has sequence shards, but tp_size is 1, so that "
+          "sequences stay whole; set tp_size to 2 or more, or sequence_parallel to false");
+    }
+    return nullptr;
+  }
   const torch::nn::Module& module = *context.model.module();
   const std::optional<TensorParallelPlan> plan = find_plan(module, context.handlers);
   TORCH_CHECK_VALUE(plan, "tensor parallelism: tp_size=", ranks,
@@ -286,6 +307,7 @@ std::shared_ptr<const ModelLayout> tensor_parallel_layout(const LayoutContext& c
   for (const PlannedParameter& each : planned_parameters(module, *plan)) {
     const auto placement = std::ranges::find(placements, each.name, &TensorPlacement::name);
     if (placement == placements.end()) continue;
+    check_is_whole(each, ranks);
     if (auto cut = cut_of(each, ranks)) {
       placement->cuts.push_back(*std::move(cut));
       divides = true;
@@ -293,6 +315,10 @@ std::shared_ptr<const ModelLayout> tensor_parallel_layout(const LayoutContext& c
       placement->sums |= AxisSet{MeshAxis::kTp};
     }
   }
+  TORCH_CHECK_VALUE(divides || !plan->sequence_parallel,
+                    "tensor parallelism: the plan has sequence shards, but cuts no layer, between "
+                    "which they would be; give it a column or row layer, or set sequence_parallel "
+                    "to false");
   if (!divides) return nullptr;
   return std::make_shared<const ModelLayout>(context.mesh, std::move(placements),
                                              before.divides() - before.cuts());

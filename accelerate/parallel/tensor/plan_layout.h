@@ -57,7 +57,10 @@ std::vector<PlannedParameter> planned_parameters(const torch::nn::Module& module
 std::optional<Cut> cut_of(const PlannedParameter& parameter, int ranks);
 
 /// A model's layout by its plan; null where tp has one rank or the plan cuts nothing.
-/// Errors: the above; c10::ValueError for a model without a plan.
+/// A plan for sequence shards that the Accelerator has without tp is worth a warning.
+/// Errors: the above; c10::ValueError for a model without a plan, for sequence shards of a plan
+///         that cuts nothing, and for a parameter of which the rank has a part already, because
+///         another model that has it was prepared before.
 std::shared_ptr<const ModelLayout> tensor_parallel_layout(const LayoutContext& context);
 
 }  // namespace accelerate

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/differentiable.h"
+#include "accelerate/parallel/tensor/cut_output.h"
 #include "accelerate/parallel/tensor/gathered_input.h"
 #include "accelerate/values/texts.h"
 
@@ -47,6 +48,23 @@ void for_each_result(const OperatorCall& call, const OperatorFacts& facts, Visit
   for (const c10::IValue& value : torch::jit::last(call.stack(), facts.results)) {
     for_each_tensor(value, visit);
   }
+}
+
+// Whether all ranks have a tensor alike, which is not a parameter.
+bool is_alike(const at::Tensor& tensor) {
+  const TensorMark* const mark = find_mark(tensor);
+  return mark == nullptr || mark->kind == Kind::kEntered;
+}
+
+// Whether an operator computes with parameters alone, as 1 + weight.
+bool uses_parameters_alone(const OperatorCall& call) {
+  bool alone = true;
+  for (const c10::IValue& value : arguments_of(call)) {
+    for_each_tensor(value, [&alone](const at::Tensor& tensor) {
+      alone &= !is_alike(tensor) || (tensor.dim() == 0 && !tensor.requires_grad());
+    });
+  }
+  return alone;
 }
 
 // Sequences are along the dim before the last.
@@ -91,6 +109,7 @@ TensorHandler::TensorHandler(ProcessGroupPtr group, int rank, Parameters paramet
     marks_.push_back(c10::make_intrusive<TensorMark>(Kind::kParameter, parameter));
     has_sequence_shards_ |= parameter->rule.sequence;
   }
+  mark_parameters();  // before the first pass, for other models that have the same ones
 }
 
 void TensorHandler::mark_parameters() const {
@@ -256,7 +275,8 @@ at::Tensor TensorHandler::gathered(const at::Tensor& part, TensorMark& mark) con
     return mark.gathered;
   }
   at::Tensor whole = all_gather_along(part, -mark.from_end, group_);
-  if (records && part.is_leaf()) return whole;
+  // Nothing counts the changes of an inference tensor.
+  if ((records && part.is_leaf()) || part.is_inference()) return whole;
   if (drops) whole = gathered_at_use(whole, dtype, part, -mark.from_end, group_);
   drop_gathered(mark.gathered);
   mark.gathered = whole;
@@ -280,6 +300,13 @@ at::Tensor TensorHandler::shard_sequence(const at::Tensor& whole) const {
   at::Tensor part = split_along_gather_backward(whole, -kSequenceFromEnd, group_);
   set_mark(part, c10::make_intrusive<TensorMark>(Kind::kSequence, nullptr, kSequenceFromEnd));
   return part;
+}
+
+at::Tensor TensorHandler::cut_output_of(const at::Tensor& part) const {
+  return cut_output(
+      part, absl::StrCat(" on rank ", rank_, " needs all of ", text_of({part, find_part(part)}),
+                         "; compute a loss of logits with parallel_cross_entropy(model, ...), or "
+                         "let the layer's rule gather its output"));
 }
 
 at::Tensor TensorHandler::block_input(const torch::nn::Module& module, at::Tensor input) {
@@ -325,8 +352,9 @@ void TensorHandler::pass_parameter(const OperatorCall& call, const OperatorFacts
   };
   check_cut(same);
   if (!same) check_is_whole(call, parameter);
+  const bool is_of_parameters = same || uses_parameters_alone(call);
   call.proceed();
-  if (!same) return;
+  if (!is_of_parameters) return;
   for_each_result(call, facts, [&](const at::Tensor& result) {
     check_cut(result.numel() == parameter.tensor.numel());
     if (find_mark(result) == nullptr) set_mark(result, mark);
@@ -340,7 +368,7 @@ void TensorHandler::check_is_whole(const OperatorCall& call, const Operand& para
   if (!parameter.tensor.requires_grad()) return;
   for (const c10::IValue& value : arguments_of(call)) {
     for_each_tensor(value, [&](const at::Tensor& other) {
-      TORCH_CHECK_VALUE(find_mark(other) != nullptr || other.dim() == 0, on_this_rank(),
+      TORCH_CHECK_VALUE(!is_alike(other) || other.dim() == 0, on_this_rank(),
                         call.op().schema().name(), " uses \"", of.name,
                         "\" with a tensor that all ranks along tp have alike, but its rule says "
                         "that they use it with parts, so that its gradients would count several "
@@ -362,7 +390,13 @@ void TensorHandler::pass_part(const OperatorCall& call, const OperatorFacts& fac
                         "write -1 for it");
   };
   try {
-    call.proceed();
+    if (flow.is_product()) {
+      // How it is computed, as with heads and rows in one dim, says nothing.
+      const OperatorModeScope inside = OperatorModeScope::without(OperatorOrder::kTensorParallel);
+      call.proceed();
+    } else {
+      call.proceed();
+    }
   } catch (const std::exception& error) {
     TORCH_CHECK_VALUE(!meets_whole, on_this_rank(), call.op().schema().name(), " computes with ",
                       text_of(part),
@@ -372,17 +406,24 @@ void TensorHandler::pass_part(const OperatorCall& call, const OperatorFacts& fac
     if (!flow.is_view()) throw;
     TORCH_CHECK_VALUE(false, explain("does not fit"), " (", exception_text(error), ")");
   }
+  bool is_first = true;  // others may be statistics
   for_each_result(call, facts, [&](const at::Tensor& result) {
+    const bool must_have_it = std::exchange(is_first, false) && flow.loses();
     // By an operator inside of this one, which is not known itself.
     if (flow.is_pointwise() && find_part(result) != nullptr) return;
     const int from_end = flow.in(result);
     TORCH_CHECK_VALUE(flow.fault().empty(), explain(flow.fault()));
+    TORCH_CHECK_VALUE(from_end != 0 || !must_have_it, on_this_rank(), call.op().schema().name(),
+                      " gives sizes ", result.sizes(), ", where this version does not find ",
+                      text_of(part),
+                      "; compute it before the layers that are divided, or of other operators");
     if (from_end == 0) return;
     // What was made of sequences is remembered by tensor.
     const bool is_same = mark->kind == Kind::kFeatures && from_end == mark->from_end;
     set_mark(result, is_same
                          ? mark
                          : c10::make_intrusive<TensorMark>(mark->kind, mark->parameter, from_end));
+    if (facts.writes) mark_base(call, result, *find_part(result));
   });
 }
 
@@ -401,6 +442,65 @@ bool TensorHandler::meets_whole_sequences(const OperatorCall& call, const Operan
   return meets;
 }
 
+// What is written into a view of a tensor is in the tensor.
+void TensorHandler::mark_base(const OperatorCall& call, const at::Tensor& view,
+                              const TensorMark& mark) const {
+  if (view.is_inference() || !view.is_view()) return;
+  const at::Tensor base(view._base());
+  if (!is_alike(base)) return;
+  const int64_t own = view.size(-mark.from_end), stride = view.stride(-mark.from_end);
+  for (int64_t dim = base.dim() - 1; dim >= 0; --dim) {
+    if (base.size(dim) != own || (own != 1 && base.stride(dim) != stride)) continue;
+    set_mark(base, c10::make_intrusive<TensorMark>(mark.kind, mark.parameter,
+                                                   static_cast<int>(base.dim() - dim)));
+    return;
+  }
+  TORCH_CHECK_VALUE(false, on_this_rank(), call.op().schema().name(), " writes ",
+                    text_of({view, find_mark(view)}), " into a tensor of sizes ", base.sizes(),
+                    ", which has not this dim as a whole; put parts together with torch::cat");
+}
+
+// What takes some of the dim, or puts something beside it, counts on what other ranks have.
+void TensorHandler::check_keeps_order(const OperatorCall& call, const FeatureFlow& flow,
+                                      const Operand& part) const {
+  const bool is_sequence = part.mark->kind == Kind::kSequence;
+  const std::string& name = call.op().schema().name();
+  TORCH_CHECK_VALUE(!is_sequence || !(flow.takes_range() || flow.takes_one()), on_this_rank(), name,
+                    " takes some of ", text_of(part),
+                    "; take them before shard_sequence, or of what a column layer gives");
+  const std::shared_ptr<const LayerParameter>& maker = part.mark->parameter;
+  const bool is_one_block = !is_sequence && part.mark->from_end == 1 && maker != nullptr &&
+                            maker->cut_dim == 0 && maker->rule.blocks.empty() &&
+                            part.tensor.size(-1) * maker->parts == maker->whole[0];
+  TORCH_CHECK_VALUE(!flow.takes_range() || !is_one_block, on_this_rank(), name, " takes some of ",
+                    text_of(part),
+                    "; if it is several weights in one, give its rule blocks, as {1, 1} for two of "
+                    "one size");
+  if (!flow.joins()) return;
+  int others = is_sequence ? -1 : 0;  // of sequences the part itself is among them
+  for (const c10::IValue& value : arguments_of(call)) {
+    for_each_tensor(value, [&](const at::Tensor& each) {
+      if (each.numel() > 0 && (is_sequence || find_part(each) == nullptr)) ++others;
+    });
+  }
+  TORCH_CHECK_VALUE(others <= 0, on_this_rank(), name, " puts other values beside ", text_of(part),
+                    "; put whole tensors together before the layers that are divided");
+}
+
+// What all ranks have alike would get a part of its gradient on each.
+void TensorHandler::check_gradients(const OperatorCall& call, const Operand& part) const {
+  if (!at::GradMode::is_enabled()) return;
+  for (const c10::IValue& value : arguments_of(call)) {
+    for_each_tensor(value, [&](const at::Tensor& other) {
+      TORCH_CHECK_VALUE(!other.requires_grad() || !is_alike(other), on_this_rank(),
+                        call.op().schema().name(), " uses a tensor of sizes ", other.sizes(),
+                        ", which all ranks have and whose gradient is wanted, with ", text_of(part),
+                        ", so that its gradient would be a part on each rank; compute it with a "
+                        "column layer, or detach it");
+    });
+  }
+}
+
 void TensorHandler::check_uses_part(const OperatorCall& call, const FeatureFlow& flow,
                                     const Operands& operands) const {
   const Operand& part = *operands.part;
@@ -409,6 +509,8 @@ void TensorHandler::check_uses_part(const OperatorCall& call, const FeatureFlow&
                     text_of(part),
                     "; compute it before the layers that are divided, or gather their output; a "
                     "Linear layer can be a row layer, and a loss parallel_cross_entropy");
+  check_keeps_order(call, flow, part);
+  check_gradients(call, part);
   if (operands.cut) {
     const LayerParameter& cut = *operands.cut->mark->parameter;
     const bool is_of_each_feature = flow.is_pointwise() && part.mark->kind == Kind::kFeatures &&

@@ -13,9 +13,10 @@
 /// The rank's part of a product is left to the next handlers, such as fp8's.
 ///
 /// Errors:  c10::ValueError naming the rank, the operator and the parameter: for an operator with a
-///          cut parameter that is none of these layers; one that needs all features; a trainable
-///          parameter that ranks have alike and use with features of their own, unless its rule
-///          says so; inputs that do not fit a layer's part.
+///          cut parameter that is none of these layers; one that needs all features, or makes of
+///          them something in which they cannot be found; a trainable parameter that ranks have
+///          alike and use with features of their own, unless its rule says so, and what else they
+///          have alike and want a gradient of; inputs that do not fit a layer's part.
 /// Collective over the ranks along tp: layers, and the backward passes of columns.
 /// Threads: those of the model's passes.
 #pragma once
@@ -57,6 +58,8 @@ class TensorHandler final : public OperatorHandler {
 
   /// See sequence_shards.h.
   at::Tensor shard_sequence(const at::Tensor& whole) const;
+  /// A part of features as a caller of the model gets it; see cut_output.h.
+  at::Tensor cut_output_of(const at::Tensor& part) const;
   /// Parts of whole sequences, where the module leaves parts of them.
   at::Tensor block_input(const torch::nn::Module& module, at::Tensor input) override;
 
@@ -90,8 +93,12 @@ class TensorHandler final : public OperatorHandler {
   void pass_part(const OperatorCall& call, const OperatorFacts& facts,
                  const Operands& operands) const;
   bool meets_whole_sequences(const OperatorCall& call, const Operand& part) const;
+  void mark_base(const OperatorCall& call, const at::Tensor& view, const TensorMark& mark) const;
   void check_uses_part(const OperatorCall& call, const FeatureFlow& flow,
                        const Operands& operands) const;
+  void check_keeps_order(const OperatorCall& call, const FeatureFlow& flow,
+                         const Operand& part) const;
+  void check_gradients(const OperatorCall& call, const Operand& part) const;
   // "rank 1: "
   std::string on_this_rank() const;
   // "dim -1 of features, of which each rank along tp has 64 of 128, made with "up.weight""
