@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <c10/util/Exception.h>
@@ -115,11 +116,47 @@ std::optional<ParallelismConfig> chosen_parallelism(const AcceleratorOptions& op
   return from_environment;
 }
 
+// Says once, on rank 0, what a resolved plugin asks for and does not get.
+void warn_in_vain(const FullyShardedDataParallelPlugin& plugin, const Runtime& runtime) {
+  if (runtime.topology().rank != 0) return;
+  if (!plugin.limit_all_gathers) {
+    TORCH_WARN(
+        "fsdp_plugin: limit_all_gathers=false has no effect: two groups are in memory or on their "
+        "way at most");
+  }
+  const auto is_usual = [](const auto& config) {
+    if constexpr (requires { config.rank0_only; }) {
+      if (!config.rank0_only) return false;
+    }
+    return config.offload_to_cpu;
+  };
+  if (plugin.optim_state_dict_config && !std::visit(is_usual, *plugin.optim_state_dict_config)) {
+    TORCH_WARN(
+        "fsdp_plugin: optim_state_dict_config has no effect: an optimizer's state is on rank 0's "
+        "host, or on the hosts of its ranks, until it is written");
+  }
+}
+void warn_in_vain(const DeepSpeedPlugin& plugin, const Runtime& runtime) {
+  if (runtime.topology().rank != 0) return;
+  if (plugin.config.is_zero3() && !plugin.is_zero3_init_enabled()) {
+    TORCH_WARN(
+        "deepspeed_plugin: zero3_init_flag=false has no effect: a model that is built in "
+        "init_empty_weights() is divided as it gets its values, and another one is whole until "
+        "prepare()");
+  }
+  const std::vector<std::string> ignored = ignored_keys(plugin.deepspeed_config());
+  if (!ignored.empty()) {
+    TORCH_WARN("deepspeed_plugin: its configuration has ", absl::StrJoin(ignored, ", "),
+               ", which DeepSpeed does not know and ignores; this library ignores it as well");
+  }
+}
+
 std::optional<FullyShardedDataParallelPlugin> chosen_fsdp(const AcceleratorOptions& options,
                                                           Runtime& runtime) {
   Environment& environment = runtime.environment();
   if (options.fsdp_plugin) {
     auto plugin = resolve(*options.fsdp_plugin, environment);
+    warn_in_vain(plugin, runtime);
     environment.set(kUseFsdp, "true");
     return plugin;
   }
@@ -153,11 +190,7 @@ DeepSpeedPlugins chosen_deepspeed(const AcceleratorOptions& options, Runtime& ru
                       "\"; models are prepared by one, which its name selects");
     plugin = resolve(std::move(plugin), runtime.environment(), runtime.files());
     zero_config(plugin.deepspeed_config(), ZeroAuto::kAllowed);
-    const std::vector<std::string> ignored = ignored_keys(plugin.deepspeed_config());
-    if (!ignored.empty() && runtime.topology().rank == 0) {
-      TORCH_WARN("deepspeed_plugin: its configuration has ", absl::StrJoin(ignored, ", "),
-                 ", which DeepSpeed does not know and ignores; this library ignores it as well");
-    }
+    warn_in_vain(plugin, runtime);
   }
   runtime.environment().set(kUseDeepSpeed, "true");
   return plugins;

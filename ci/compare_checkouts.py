@@ -65,6 +65,7 @@ PROGRAMS = [
     ("by_feature/save_hooks", "", ["checkpoint/manifest.json"]),
     ("by_feature/schedule_free", "", []),
     ("by_feature/stream_dataset", "", []),
+    ("by_feature/tensor_parallel", "--max_steps 3 --print_layout", []),
     ("by_feature/tracking", "", ["logs/tracking/metrics.jsonl"]),
     ("by_feature/weights_from_python", "", ["trained/model.safetensors"]),
     ("big_model_load", "--layers 1 --checkpoint model --write --offload_folder offload --device_map {\"\":\"cpu\"}"

@@ -199,6 +199,12 @@ struct EnumTable<ShardingStrategy> {
                                            "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"};
 };
 
+/// Whether a strategy divides within a node or dp_shard, and has replicas beyond.
+constexpr bool is_hybrid(ShardingStrategy strategy) {
+  return strategy == ShardingStrategy::kHybridShard ||
+         strategy == ShardingStrategy::kHybridShardZero2;
+}
+
 /// When the next group of parameters is gathered in a backward pass: before or after the gradients
 /// of the current one.
 enum class BackwardPrefetch {

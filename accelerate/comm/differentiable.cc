@@ -40,7 +40,7 @@ bool is_last_use(const at::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 1 && tensor.is_contiguous();
 }
 
-// One call, as its backward pass needs it.
+// What the backward pass of one call needs.
 struct Call : torch::CustomClassHolder {
   Call(const Verb& its_verb, int64_t its_dim, ProcessGroupPtr its_group)
       : verb(its_verb), dim(its_dim), group(std::move(its_group)) {}

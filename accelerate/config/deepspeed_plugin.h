@@ -79,7 +79,8 @@ struct DeepSpeedPlugin {
 
   /// In stage 3: true, without effect. A model is divided as it is constructed where the program
   /// builds it in init_empty_weights(): prepare() then makes the values of one group after another.
-  /// ACCELERATE_DEEPSPEED_ZERO3_INIT. In other stages it becomes false, with a warning.
+  /// ACCELERATE_DEEPSPEED_ZERO3_INIT. Rank 0 warns of false. In other stages it becomes false, with
+  /// a warning.
   std::optional<bool> zero3_init_flag = std::nullopt;
 
   /// Whether whole 16-bit weights are gathered to be saved, in stage 3: false.

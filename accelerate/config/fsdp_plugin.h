@@ -209,11 +209,13 @@ struct FullyShardedDataParallelPlugin {
   /// By state_dict_type: whole on rank 0's host, or the ranks' shards on their hosts.
   /// A FullStateDictConfig is where Accelerator::get_state_dict leaves whole tensors: on every rank
   /// without rank0_only, on its device without offload_to_cpu. What is written to files depends on
-  /// neither configuration, nor does where it is until then.
+  /// neither configuration, nor does where it is until then; rank 0 warns of another
+  /// optim_state_dict_config.
   std::optional<StateDictConfig> state_dict_config = std::nullopt;
   std::optional<OptimStateDictConfig> optim_state_dict_config = std::nullopt;
 
-  /// No effect: two groups are on their way or in use at most, also where it is false.
+  /// No effect: two groups are on their way or in use at most, also where it is false, of which
+  /// rank 0 warns.
   bool limit_all_gathers = true;
 
   /// Version 1: whether optimizers may have groups of parameters and units frozen parameters:

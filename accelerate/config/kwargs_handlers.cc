@@ -232,6 +232,14 @@ KwargsHandlers KwargsHandlers::from_list(const std::vector<KwargsHandler>& list)
   };
   std::array<bool, std::variant_size_v<KwargsHandler>> seen{};
   for (const KwargsHandler& handler : list) {
+    const auto* plan = std::get_if<TensorParallelPlan>(&handler);
+    if (plan != nullptr && !plan->model_class.empty()) {
+      const bool is_new =
+          handlers.tensor_parallel_by_class.try_emplace(plan->model_class, *plan).second;
+      TORCH_CHECK_VALUE(is_new, "kwargs_handlers: only one TensorParallelPlan for models of class \"",
+                        plan->model_class, "\" can be given");
+      continue;
+    }
     TORCH_CHECK_VALUE(!std::exchange(seen[handler.index()], true), "kwargs_handlers: only one ",
                       kNames[handler.index()], " can be given");
     std::visit(keep, handler);

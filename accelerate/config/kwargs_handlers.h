@@ -1,8 +1,7 @@
 /// Options that reach through the Accelerator to the parts it builds.
-///
 /// to_kwargs and to_dict (fields.h) give each of them as JSON.
 /// Mirrors: HF Accelerate's KwargsHandler classes, fields and defaults. An Accelerator takes at
-/// most one of each.
+/// most one of each, and a TensorParallelPlan for each class of models.
 #pragma once
 
 #include <array>
@@ -81,8 +80,7 @@ struct DistributedDataParallelKwargs {
   bool gradient_as_bucket_view = false;
   /// The graph is the same in every backward pass.
   bool static_graph = false;
-  /// How a bucket is changed on its way to the other ranks, and the dtype it is cast to before
-  /// that.
+  /// How a bucket is changed on its way to other ranks, and the dtype it is cast to before.
   DDPCommunicationHookType comm_hook = DDPCommunicationHookType::kNo;
   DDPCommunicationHookType comm_wrapper = DDPCommunicationHookType::kNo;
   /// For the two PowerSGD hooks.
@@ -107,8 +105,7 @@ ACCELERATE_FIELDS(AutocastKwargs, enabled, cache_enabled)
 /// How the loss is scaled in fp16, where small gradients would be lost.
 struct GradScalerKwargs {
   double init_scale = 65536.0;
-  /// The factor of the scale after `growth_interval` steps in a row without an infinite gradient.
-  /// More than 1.
+  /// The scale's factor, above 1, after `growth_interval` steps without infinite gradients.
   double growth_factor = 2.0;
   /// And after a step with one. Less than 1.
   double backoff_factor = 0.5;
@@ -124,8 +121,7 @@ ACCELERATE_FIELDS(GradScalerKwargs, init_scale, growth_factor, backoff_factor, g
 struct InitProcessGroupKwargs {
   /// Name of a backend; empty lets the Runtime choose.
   std::string backend = {};
-  /// How ranks find each other. The launcher has decided that already, so this can only repeat
-  /// it: see check_init_method.
+  /// How ranks find each other: only what the launcher has decided, see check_init_method.
   std::optional<std::string> init_method = std::nullopt;
   /// How long an operation waits for its peers. Absent: see effective_timeout.
   std::optional<absl::Duration> timeout = std::nullopt;
@@ -393,10 +389,11 @@ struct KwargsHandlers {
   AutocastKwargs autocast;
   GradScalerKwargs scaler;
   Fp8Handlers fp8;
-  /// Absent: models have their own, or none.
+  /// For all models, absent where they have their own or none; and for models of a class.
   std::optional<TensorParallelPlan> tensor_parallel;
+  TensorParallelPlans tensor_parallel_by_class;
 
-  /// Errors: c10::ValueError naming the class that was given twice.
+  /// Errors: c10::ValueError naming the class of handlers, or of models, that was given twice.
   static KwargsHandlers from_list(const std::vector<KwargsHandler>& list);
 };
 

@@ -128,7 +128,7 @@ ACCELERATE_FIELDS(ParallelismOptions, dp_replicate_size, dp_shard_size, tp_size,
 
 /// What an Accelerator knows of its job and a configuration must fit.
 struct AcceleratorFacts {
-  /// As Accelerator::multi_device().
+  /// As Accelerator::multi_device(), or whether ranks that compute on CPUs divide layers.
   bool multi_device = false;
   int num_processes = 1;
   /// Whether version 2 of FSDP shards its models, as dp_shard does without a plug-in.

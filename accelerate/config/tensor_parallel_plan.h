@@ -6,9 +6,10 @@
 ///       {.pattern = "blocks.*.attention.project", .style = TensorStyle::kRow},
 ///       {.pattern = "head", .style = TensorStyle::kColumn, .gather_output = true}};
 ///
-/// A model brings its plan (ModelStructure), or an Accelerator gives one for its models among its
-/// kwargs_handlers; the Accelerator's goes before. A plan without rules leaves models whole, so
-/// that ranks along tp compute the same.
+/// A model brings its plan (ModelStructure), or an Accelerator has one among its kwargs_handlers,
+/// for all its models or for those of a class (`model_class`). That of the class goes before the
+/// one for all, and both before the model's own. A plan without rules leaves models whole, so that
+/// ranks along tp compute the same.
 /// Errors:  a model is refused when it is prepared; see parallel/tensor/plan_layout.h.
 /// Threads: values.
 /// Mirrors: of transformers' models the attribute tp_plan.
@@ -64,7 +65,8 @@ struct TensorRule {
   /// alike, as a norm's, whether it is used with shards, so that its gradients are parts of a sum.
   bool sequence = false;
   /// How many groups of features, as heads, each block consists of, which stay whole; 0: features
-  /// are cut anywhere.
+  /// are cut anywhere. Where a column layer has fewer groups than ranks, as keys and values of
+  /// their own have, several neighbours have each, and sum its gradients.
   int64_t groups = 0;
 
   bool operator==(const TensorRule&) const = default;
@@ -78,14 +80,25 @@ struct TensorParallelPlan {
   /// Between the layers that are divided each rank has a part of every sequence, along the dim
   /// before the last: row layers leave it there, and column layers put the parts together. So norms
   /// and dropout compute and keep parts, and as much is sent. Where the embedding does not begin
-  /// with parts, the model calls shard_sequence (parallel/tensor/sequence_shards.h).
+  /// with parts, the first block (operators/block.h) that has a row layer does, or the model calls
+  /// shard_sequence (parallel/tensor/sequence_shards.h).
   bool sequence_parallel = false;
+  /// What column layers put together of shards stays in memory for the backward pass. Otherwise it
+  /// is dropped when the layers have used it, and the backward pass puts it together again: ranks
+  /// keep less and send more.
+  bool keep_gathered_inputs = false;
   /// Layers whose outputs ranks would put together, as the logits, leave each rank its part, for
   /// parallel_cross_entropy (parallel/tensor/model_loss.h).
   bool parallel_loss = false;
+  /// Among kwargs_handlers, which take several plans then: the class of the models that the plan is
+  /// for, as module_class_name() has it ("Lm" for LmImpl). Empty: of all models.
+  std::string model_class = {};
 
   bool operator==(const TensorParallelPlan&) const = default;
 };
+
+/// By the name of the class of models that they are for.
+using TensorParallelPlans = std::map<std::string, TensorParallelPlan>;
 
 /// The plan of a dictionary in transformers' words, from patterns to "colwise", "rowwise",
 /// "colwise_rep" ("colwise_gather_output"), "rowwise_rep" ("rowwise_split_input"),

@@ -10,7 +10,9 @@ namespace accelerate {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 TEST(TensorParallelPlan, IsReadInTheWordsOfADictionary) {
   const TensorParallelPlan plan =
@@ -54,6 +56,19 @@ TEST(TensorParallelPlan, IsAHandlerOfAnAccelerator) {
                 KwargsHandlers::from_list({plan, plan});
               }),
               HasSubstr("only one TensorParallelPlan can be given"));
+}
+
+TEST(TensorParallelPlan, IsOneOfSeveralHandlersWhereItNamesAClass) {
+  const TensorParallelPlan of_all = {{.pattern = "up", .style = TensorStyle::kColumn}};
+  TensorParallelPlan of_teachers = {{.pattern = "down", .style = TensorStyle::kRow}};
+  of_teachers.model_class = "Teacher";
+  const KwargsHandlers handlers = KwargsHandlers::from_list({of_teachers, of_all});
+  EXPECT_EQ(handlers.tensor_parallel, of_all);
+  EXPECT_THAT(handlers.tensor_parallel_by_class, ElementsAre(Pair("Teacher", of_teachers)));
+  EXPECT_THAT(value_error_of([&] {
+                KwargsHandlers::from_list({of_teachers, of_teachers});
+              }),
+              HasSubstr("only one TensorParallelPlan for models of class \"Teacher\""));
 }
 
 }  // namespace

@@ -465,7 +465,8 @@ void add_rest(std::vector<ZeroKey>& rows) {
   for (const Plain& row : kRefused) add("", row, State::kRefused);
   add_refused("sequence_parallel_size", kWhole, "sequences are not divided, so it is 1",
               [](const Json& value) { return value.is_number() && value <= 1; });
-  add_refused("tensor_parallel", kObject, "layers are not divided, so `autotp_size` is at most 1",
+  add_refused("tensor_parallel", kObject,
+              "layers are divided by a ParallelismConfig, so `autotp_size` is at most 1",
               [](const Json& value) {
                 return value.is_object() && value.value("autotp_size", Json(0)) <= 1;
               });

@@ -28,6 +28,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/document.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/lomo.h"
@@ -41,7 +42,6 @@ namespace accelerate {
 namespace {
 
 using internal::field_of;
-using internal::json_excerpt;
 using internal::json_member;
 using nlohmann::ordered_json;
 using torch::optim::Optimizer;
@@ -265,7 +265,7 @@ class KindOf final : public OptimizerKind {
   std::unique_ptr<OptimizerParamState> read_state(const ordered_json& values,
                                                   const std::string& where, const StateOwner& owner,
                                                   const TakeTensor& take) const override {
-    TORCH_CHECK_VALUE(values.is_object(), where, " is ", json_excerpt(values),
+    TORCH_CHECK_VALUE(values.is_object(), where, " is ", excerpt_of(values),
                       ", which is not an object");
     auto state = std::make_unique<State>();
     const std::function<at::Tensor(const std::string&)> take_field = [&](const std::string& field) {
@@ -380,19 +380,19 @@ struct SavedGroup {
 template <typename T>
 std::vector<T> list_of(const ordered_json& values, const char* name, const std::string& where) {
   const ordered_json& list = json_member(values, name, where);
-  TORCH_CHECK_VALUE(list.is_array(), where, ": \"", name, "\" is ", json_excerpt(list),
+  TORCH_CHECK_VALUE(list.is_array(), where, ": \"", name, "\" is ", excerpt_of(list),
                     ", which is not a list");
   std::vector<T> result;
   for (const ordered_json& item : list) {
     TORCH_CHECK_VALUE(internal::json_to(item, result.emplace_back()), where, ": \"", name,
-                      "\" has an item ", json_excerpt(item), ", which is of another type");
+                      "\" has an item ", excerpt_of(item), ", which is of another type");
   }
   return result;
 }
 
 std::vector<SavedGroup> saved_groups(const ordered_json& values, const std::string& where) {
   const ordered_json& list = json_member(values, "param_groups", where);
-  TORCH_CHECK_VALUE(list.is_array(), where, ": \"param_groups\" is ", json_excerpt(list),
+  TORCH_CHECK_VALUE(list.is_array(), where, ": \"param_groups\" is ", excerpt_of(list),
                     ", which is not a list");
   std::vector<SavedGroup> groups;
   for (const ordered_json& item : list) {
@@ -505,7 +505,7 @@ class StateLoader {
         tensors_(untaken(std::move(tensors), where)),
         wide_(wide_moments) {
     const ordered_json& states = json_member(values, "state", where);
-    TORCH_CHECK_VALUE(states.is_object(), where, ": \"state\" is ", json_excerpt(states),
+    TORCH_CHECK_VALUE(states.is_object(), where, ": \"state\" is ", excerpt_of(states),
                       ", which is not an object");
     for (const auto& [number, state] : states.items()) saved_.emplace(number, &state);
   }

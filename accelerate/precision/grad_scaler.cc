@@ -20,6 +20,7 @@
 #include <torch/optim/optimizer.h>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/comm/objects.h"
 #include "accelerate/config/zero_config.h"
@@ -485,7 +486,7 @@ void SharedScaler::load_state_dict(const nlohmann::ordered_json& state) {
     std::vector<int64_t> flags;
     for (const auto& flag : internal::json_member(ours, "is_unscaled", where)) {
       TORCH_CHECK_VALUE(flag.is_boolean(), where, ": \"is_unscaled\" has an item ",
-                        internal::json_excerpt(flag));
+                        excerpt_of(flag));
       flags.push_back(flag.get<bool>() ? 1 : 0);
     }
     is_unscaled = std::move(flags);

@@ -349,6 +349,23 @@ TEST(EnvironmentReport, ListsFactsInOrder) {
   EXPECT_THAT(text, Not(HasSubstr("hidden")));
 }
 
+TEST(EnvironmentReport, CountsAConfigurationInAVariableAndDoesNotShowIt) {
+  // The last two have the same text, {"a": "hidden~~?"}, in both alphabets of base64.
+  for (const char* whole : {"{\"a\": \"hidden\"}", " \n{\"a\": 1}", "eyJhIjogImhpZGRlbn5+PyJ9",
+                            "eyJhIjogImhpZGRlbn5-PyJ9"}) {
+    const std::string text =
+        environment_report(*one_rank({{"ACCELERATE_DEEPSPEED_CONFIG_FILE", whole}})).to_string();
+    EXPECT_THAT(text, HasSubstr("ACCELERATE_DEEPSPEED_CONFIG_FILE=(JSON, " +
+                                std::to_string(std::string(whole).size()) + " characters)"));
+    EXPECT_THAT(text, Not(HasSubstr(whole)));
+  }
+  for (const char* path : {"ds_config.json", "/jobs/e/zero", "none", ""}) {
+    EXPECT_THAT(
+        environment_report(*one_rank({{"ACCELERATE_DEEPSPEED_CONFIG_FILE", path}})).to_string(),
+        HasSubstr("ACCELERATE_DEEPSPEED_CONFIG_FILE=" + std::string(path)));
+  }
+}
+
 TEST(EnvironmentReport, HasTheVariablesOfOtherLibraries) {
   for (const char* name : {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HIP_VISIBLE_DEVICES",
                            "ROCR_VISIBLE_DEVICES"}) {

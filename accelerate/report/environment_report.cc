@@ -10,9 +10,13 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/options/options.h"
@@ -30,6 +34,19 @@ constexpr char kVariables[] =
     "ACCELERATE_TORCH_DEVICE ACCELERATE_LOG_LEVEL FORK_LAUNCHED CUDA_VISIBLE_DEVICES "
     "HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES NCCL_P2P_DISABLE NCCL_IB_DISABLE NCCL_DEBUG "
     "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME USE_TORCH_XLA";
+
+// A whole document, such as DeepSpeed's configuration in a variable, is counted and not shown: it
+// is long, and may have what is secret. Its text is JSON, or that in base64.
+std::string shown(const std::string& value) {
+  std::string decoded = value;
+  absl::WebSafeBase64Unescape(absl::StrReplaceAll(value, {{"+", "-"}, {"/", "_"}}), &decoded);
+  for (const absl::string_view text : {absl::string_view(value), absl::string_view(decoded)}) {
+    if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "{")) {
+      return absl::StrCat("(JSON, ", value.size(), " characters)");
+    }
+  }
+  return value;
+}
 
 struct Check {
   const char* name;
@@ -135,7 +152,7 @@ struct Writer {
     std::vector<std::string> variables;
     const auto show = [&](const std::string& name) {
       if (auto value = runtime.environment().get(name)) {
-        variables.push_back(absl::StrCat(name, "=", *value));
+        variables.push_back(absl::StrCat(name, "=", shown(*value)));
       }
     };
     for (const absl::string_view name : absl::StrSplit(kVariables, ' ')) show(std::string(name));

@@ -30,7 +30,8 @@ struct EnvironmentReport {
 
 /// Version, platform, LibTorch, compiler, CPUs, NUMA nodes, memory, which devices are available,
 /// who started the job, the rank's device, and each variable that the library reads and that is
-/// set. The machine is the real one in a simulation too; devices and job are the simulated ones.
+/// set, without credentials and without JSON. The machine is the real one in a simulation too;
+/// devices and job are the simulated ones.
 EnvironmentReport environment_report(Runtime& runtime = Runtime::current());
 
 /// Warns, on rank 0, if this machine runs a Linux kernel before 5.5, on which training is known to

@@ -1,6 +1,8 @@
 #include "accelerate/state/accelerator_state.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <sstream>
 #include <utility>
 
@@ -50,9 +52,7 @@ bool divides(ShardingStrategy strategy) { return strategy != ShardingStrategy::k
 MeshSizes mesh_of(ShardingStrategy strategy, const PartialState& state) {
   const int ranks = state.num_processes();
   if (!divides(strategy) || ranks == 1) return {};
-  const bool is_hybrid =
-      strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
-  if (!is_hybrid) return {.dp_shard = ranks};
+  if (!is_hybrid(strategy)) return {.dp_shard = ranks};
   const std::vector<int> nodes = nodes_of_ranks(state);
   const auto in_first = static_cast<int>(std::ranges::count(nodes, nodes.front()));
   for (int rank = 0; rank < ranks; ++rank) {
@@ -77,6 +77,33 @@ void check_agrees_with_mesh(const FullyShardedDataParallelPlugin& plugin,
                                       : "; set it to 1");
 }
 
+// Why it costs time to divide layers among these ranks, and what costs less.
+std::string crossing_text(const Mesh& mesh, const std::vector<int>& crossing,
+                          const std::vector<int>& nodes) {
+  std::map<int, int> ranks_by_node;
+  for (const int node : nodes) ++ranks_by_node[node];
+  int least = static_cast<int>(nodes.size());
+  int most = 0;
+  int common = 0;
+  for (const auto& [node, ranks] : ranks_by_node) {
+    least = std::min(least, ranks);
+    most = std::max(most, ranks);
+    common = std::gcd(common, ranks);
+  }
+  const int tp_size = mesh.size(MeshAxis::kTp);
+  int nearest = std::min(tp_size, common);
+  while (common % nearest != 0) --nearest;
+  if (nearest == 1) nearest = common;
+  return absl::StrCat(
+      "tp of ", rank_list(crossing), " crosses nodes, which have ", least,
+      most == 1       ? " rank each"
+      : least == most ? " ranks each"
+                      : absl::StrCat(" to ", most, " ranks"),
+      ": the network between nodes carries the activations of every layer",
+      nearest == 1 || nearest == tp_size ? ""
+                                         : absl::StrCat("; a tp_size of ", nearest, " does not"));
+}
+
 // Says once where the mesh's ranks are. Collective.
 void announce(const Mesh& mesh, const PartialState& state) {
   Runtime& runtime = state.runtime();
@@ -84,11 +111,7 @@ void announce(const Mesh& mesh, const PartialState& state) {
   if (!state.is_main_process()) return;
   runtime.write_console(ConsoleStream::kErr, placement_text(mesh, nodes));
   const std::vector<int> crossing = first_group_across_nodes(mesh, MeshAxis::kTp, nodes);
-  if (!crossing.empty()) {
-    TORCH_WARN("tp of ", rank_list(crossing),
-               " crosses nodes: the network between nodes carries the activations of every layer; "
-               "choose a tp_size that divides the number of ranks on a node");
-  }
+  if (!crossing.empty()) TORCH_WARN(crossing_text(mesh, crossing, nodes));
 }
 
 // Empty for none.
@@ -184,11 +207,15 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   }
   const bool divides_models =
       record.fsdp_plugin == nullptr || divides(record.fsdp_plugin->strategy());
-  config.validate_accelerator({.multi_device = partial_state.multi_device(),
-                               .num_processes = partial_state.num_processes(),
-                               .is_fsdp2 = is_sharded && divides_models,
-                               .distributed_type = record.distributed_type,
-                               .is_main_process = partial_state.is_main_process()});
+  // HF Accelerate divides no layers among ranks on CPUs.
+  const bool divides_layers_on_cpus =
+      config.tp_enabled() && partial_state.distributed_type() == DistributedType::kMultiCpu;
+  config.validate_accelerator(
+      {.multi_device = partial_state.multi_device() || divides_layers_on_cpus,
+       .num_processes = partial_state.num_processes(),
+       .is_fsdp2 = is_sharded && divides_models,
+       .distributed_type = record.distributed_type,
+       .is_main_process = partial_state.is_main_process()});
   if (config.total_size() == 1) return record;
   record.device_mesh =
       std::make_unique<const DeviceMesh>(Mesh(config), runtime, partial_state.group_options());

@@ -511,6 +511,30 @@ TEST(ZeroEngine, SurroundsThePassOfALomoOptimizer) {
   EXPECT_FALSE(job.engine().norm().defined()) << "the pass leaves nothing to step by";
 }
 
+// Could not read what its passes used.
+class FailingReads final : public Technique {
+ public:
+  std::string_view name() const override { return "failing_reads"; }
+  void forward(ForwardPass& pass) override { pass.proceed(); }
+  void check_reads() override { TORCH_CHECK_VALUE(false, "this read failed"); }
+};
+
+TEST(ZeroEngine, LetsGradientsGoAfterAPassWhoseReadsFailed) {
+  for (const bool synchronises : {true, false}) {
+    JobWith<ZeroEngine> job;
+    job.gradients.set_sync_gradients(synchronises);
+    const auto model = std::make_shared<ModelState>(std::make_shared<torch::nn::LinearImpl>(2, 1));
+    Techniques techniques;
+    techniques.push_back(std::make_unique<FailingReads>());
+    model->set_techniques(std::move(techniques));
+    job.training.models.push_back(model);
+    EXPECT_THAT(value_error_of([&] { job.backward(loss_of(job.weight)); }),
+                HasSubstr("this read failed"));
+    EXPECT_FALSE(job.weight.grad().defined()) << synchronises;
+    EXPECT_THAT(numbers_of(job.weight), is_near({0, 0})) << synchronises;
+  }
+}
+
 class FailingSgd final : public torch::optim::SGD {
  public:
   using SGD::SGD;

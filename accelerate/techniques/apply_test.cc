@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
@@ -14,6 +15,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
+#include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/precision/job_precision.h"
@@ -76,6 +78,14 @@ std::shared_ptr<const ModelLayout> cuts(const LayoutContext& context) {
       std::vector<TensorPlacement>{
           {.name = "weight", .shape = {2, 2}, .cuts = {{.axis = MeshAxis::kTp, .dim = 0}}},
           {.name = "bias", .shape = {2}}});
+}
+
+// The bias as well, beside what is cut already.
+std::shared_ptr<const ModelLayout> cuts_bias(const LayoutContext& context) {
+  if (context.layout == nullptr) return nullptr;
+  std::vector<TensorPlacement> placements = context.layout->placements();
+  placements.at(1).cuts = {{.axis = MeshAxis::kTp, .dim = 0}};
+  return std::make_shared<const ModelLayout>(context.mesh, std::move(placements));
 }
 
 std::shared_ptr<const ModelLayout> cuts_nothing(const LayoutContext& context) {
@@ -260,6 +270,14 @@ TEST_F(ApplyTechniquesTest, ARowSeesTheCutsOfThoseBefore) {
   ASSERT_NE(layout, nullptr);
   EXPECT_TRUE(layout->divides().contains(MeshAxis::kTp));
   EXPECT_EQ(calls, (Strings{"none", "layout", "none after another"}));
+
+  // What a later row gives has the place of what it was given.
+  const TechniqueRow both[] = {{.name = kCut, .layout = &cuts},
+                               {.name = kCast, .layout = &cuts_bias}};
+  const auto of_both = layout_of(both, other, Mesh({.tp = 2}), handlers_);
+  ASSERT_NE(of_both, nullptr);
+  EXPECT_EQ(of_both->find("weight")->cut_axes(), AxisSet{MeshAxis::kTp});
+  EXPECT_EQ(of_both->find("bias")->cut_axes(), AxisSet{MeshAxis::kTp});
 }
 
 TEST_F(ApplyTechniquesTest, RefusesAModuleThatDoesNotFitItsLayout) {

@@ -1,10 +1,13 @@
 #include "accelerate/techniques/technique_list.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
@@ -45,6 +48,27 @@ TEST(ApplyTechniques, GivesAModelTheTechniquesThatItsJobNeeds) {
   }
   EXPECT_TRUE(is_technique(all_techniques(), "ddp"));
   EXPECT_FALSE(is_technique(all_techniques(), "counting"));
+}
+
+TEST(ApplyTechniques, SurroundsSomeTechniquesByOthersWhateverAModelHas) {
+  const TechniqueList all = all_techniques();
+  const auto depth_of = [all](std::string_view name) {
+    const auto row = std::ranges::find(all, name, &TechniqueRow::name);
+    TORCH_CHECK(row != all.end(), "no row has the technique ", std::string(name));
+    return row->depth;
+  };
+  // What replicas and shards see of a pass is what its caller gets, and a device map is about the
+  // module alone.
+  for (const auto& [outer, inner] : std::vector<std::pair<std::string_view, std::string_view>>{
+           {"ddp", "autocast"},
+           {"sharded", "autocast"},
+           {"autocast", "fp8"},
+           {"autocast", "activation_checkpointing"},
+           {"fp8", "dispatch"},
+           {"tensor_parallel", "dispatch"},
+           {"activation_checkpointing", "dispatch"}}) {
+    EXPECT_LT(depth_of(outer), depth_of(inner)) << outer << " around " << inner;
+  }
 }
 
 TEST(ApplyTechniques, KeepsTheLayersOfAModelThatIsTrainedLater) {

@@ -24,9 +24,9 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/time/time.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/enum_text.h"
 #include "accelerate/base/fields.h"
-#include "accelerate/base/json_text.h"
 
 namespace accelerate {
 
@@ -118,15 +118,10 @@ bool json_to(const nlohmann::ordered_json& value, T& field) {
   }
 }
 
-/// The beginning of its text, for messages.
-inline std::string json_excerpt(const nlohmann::ordered_json& value) {
-  return json_text(value).substr(0, 64);
-}
-
 /// The value under `name` in `object`, which messages call `where`.
 inline const nlohmann::ordered_json& json_member(const nlohmann::ordered_json& object,
                                                  const char* name, const std::string& where) {
-  TORCH_CHECK_VALUE(object.is_object(), where, " is ", json_excerpt(object),
+  TORCH_CHECK_VALUE(object.is_object(), where, " is ", excerpt_of(object),
                     ", which is not an object");
   const auto found = object.find(name);
   TORCH_CHECK_VALUE(found != object.end(), where, " has no \"", name, "\"");
@@ -137,7 +132,7 @@ template <typename T>
 void read_field(const nlohmann::ordered_json& object, const char* name, const std::string& where,
                 T& field) {
   const nlohmann::ordered_json& value = json_member(object, name, where);
-  TORCH_CHECK_VALUE(json_to(value, field), where, ": \"", name, "\" is ", json_excerpt(value),
+  TORCH_CHECK_VALUE(json_to(value, field), where, ": \"", name, "\" is ", excerpt_of(value),
                     ", which is of another type");
 }
 

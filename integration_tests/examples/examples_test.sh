@@ -127,6 +127,8 @@ run_all() {
     example lm "lm: $ranks ranks? on .*, loss 5"
   arguments='--max_steps 2' example by_feature/fsdp "fsdp: $ranks ranks? on "
   arguments='--max_steps 2' example by_feature/deepspeed "deepspeed: $ranks ranks? on "
+  arguments='--max_steps 2 --sequence_parallel --parallel_loss --print_layout' example by_feature/tensor_parallel \
+    'blocks.0-1.qkv.weight' "tensor_parallel: $ranks ranks? on "
   arguments="$blocks --checkpoint model --write --offload_folder offload --broadcast_from_rank0 --device_map {\"\":\"cpu\"}" \
     example big_model_load 'big_model_load: [0-9.]+ MB in '
   arguments="$data $blocks --sequence_length 32 --evaluation_sequences 4 --generate 2 --max_steps 2 --load_in_8bit" \

@@ -193,6 +193,9 @@ TEST(NormOfParts, TakesAListOfAnything) {
       list.push_back(beside);
       const Tensor all = torch::cat({all_gradients(job.mean), torch::full({3}, 2, torch::kDouble)});
       const auto expected = all.norm().item<double>();
+      // The norm of order 0 counts tensors, among which a shard and its parameter are one.
+      const auto tensors = static_cast<double>(kShapes.size() + 1);
+      EXPECT_EQ(job.accelerator.clip_grad_norm_(list, 1e9, 0).item<double>(), tensors);
       const Tensor norm = job.accelerator.clip_grad_norm_(list, 1);
       EXPECT_NEAR(norm.item<double>(), expected, 1e-6 * expected) << rank.index();
       expect_gradients(job, rank.index(), 1 / (expected + 1e-6));

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,7 +16,9 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/base/access.h"
 #include "accelerate/config/parallelism_config.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/technique.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/placement.h"
 #include "accelerate/testing/value_error.h"
@@ -202,6 +205,60 @@ TEST(GradientSums, WaitForAPassThatSynchronises) {
     job.accelerator.backward(loss);
     expect(2 * 3);
   });
+}
+
+// An evaluation between a pass and its backward pass does not ask for the sums.
+TEST(GradientSums, WaitWhateverIsEvaluatedMeanwhile) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+    Job job({.tp_size = 2}, rank, {kTp});
+    auto model = job.prepared();
+    job.module->of_scale = torch::full({4}, 1.0 + job.tp);
+    Tensor loss;
+    {
+      const NoSyncScope scope = job.accelerator.no_sync(model);
+      loss = model(job.one());
+    }
+    {
+      const torch::NoGradGuard no_grad;
+      EXPECT_FALSE(model(job.one()).requires_grad());
+    }
+    job.accelerator.backward(loss);
+    EXPECT_TRUE(torch::equal(job.gradient(model), torch::full({4}, 1.0 + job.tp)));
+  });
+}
+
+// Keeps whether the passes that it is in synchronise.
+class Watching final : public Technique {
+ public:
+  explicit Watching(std::vector<bool>& seen) : seen_(seen) {}
+  std::string_view name() const override { return "watching"; }
+  void forward(ForwardPass& pass) override {
+    seen_.push_back(pass.synchronises());
+    pass.proceed();
+  }
+
+ private:
+  std::vector<bool>& seen_;
+};
+
+// Techniques inside of a pass that synchronises may be collective, in each layout.
+TEST(GradientSums, AreKnownToTechniquesInsideOfThePass) {
+  for (const auto& [cluster, sizes] : rows()) {
+    Cluster(cluster).run_on_every_rank([&sizes = sizes](Rank& rank) {
+      std::vector<bool> seen;
+      Job job(sizes, rank, {kTp});
+      auto model = job.prepared();
+      ModelState& state = *internal::Access::to(model);
+      state.insert_technique(state.techniques().size(), std::make_unique<Watching>(seen));
+      job.accelerator.backward(model(job.one()));
+      {
+        const NoSyncScope scope = job.accelerator.no_sync(model);
+        job.accelerator.backward(model(job.one()));
+      }
+      job.accelerator.backward(model(job.one()));
+      EXPECT_EQ(seen, (std::vector<bool>{true, false, true})) << rank.index();
+    });
+  }
 }
 
 // Each output tells that the pass has begun.

@@ -1,5 +1,6 @@
 // The example as a program: its flags, and the lines that it prints.
 #include <cstddef>
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -46,6 +47,49 @@ TEST(LmProgram, TrainsRealRanks) {
   EXPECT_THAT(done.output, AllOf(HasSubstr("model: gpt, layers 1, "),
                                  ContainsRegex("lm: 2 ranks on [0-9x]+, loss 5\\.[0-9]+"),
                                  Not(HasSubstr("peak memory"))));
+}
+
+// By flags alone as well. Dropout draws what one process draws, but for parts of sequences.
+TEST(TensorParallelProgram, DividesLayersAsTheFlagsSay) {
+  const auto run = [](const std::string& launch, const std::string& flags) {
+    const ChildResult done =
+        run_shell("launch/accelerate launch " + launch +
+                  " accelerate/examples/by_feature/tensor_parallel/tensor_parallel " + flags)
+            .value();
+    EXPECT_EQ(done.exit_code, 0) << launch << ": " << done.output;
+    return done.output;
+  };
+  struct Losses {
+    double first = 0, last = 0;
+  };
+  const auto losses = [](const std::string& output) {
+    Losses read;
+    const size_t begin = output.find(", loss ");
+    EXPECT_NE(begin, std::string::npos) << output;
+    EXPECT_EQ(std::sscanf(output.c_str() + begin, ", loss %lf to %lf", &read.first, &read.last), 2);
+    return read;
+  };
+  const std::string mesh = " --use_parallelism_config --parallelism_config_tp_size 2";
+  const Losses one = losses(run("--num_processes 1", "")),
+               one_without_dropout = losses(run("--num_processes 1", "--dropout 0"));
+  const auto expect_near = [](const Losses& actual, const Losses& expected) {
+    EXPECT_NEAR(actual.first, expected.first, 2e-4);
+    EXPECT_NEAR(actual.last, expected.last, 2e-3);
+  };
+  EXPECT_LT(one.last, one.first);
+  const std::string simulated = run("--simulate 1x2" + mesh, "--print_layout");
+  EXPECT_THAT(simulated,
+              AllOf(HasSubstr("layout of 2 ranks, tp 2: rank 0 has "),
+                    ContainsRegex("blocks\\.0-1\\.qkv\\.weight +192x64 +96x64 +column over "
+                                  "tp in 4 groups in blocks of 64, 64, 64"),
+                    ContainsRegex("tp: [0-9]+ a token: row layers")));
+  EXPECT_EQ(simulated.find("layout of 2 ranks"), simulated.rfind("layout of 2 ranks"))
+      << "one rank prints";
+  expect_near(losses(simulated), one);
+  expect_near(losses(run("--num_processes 2" + mesh, "--parallel_loss")), one);
+  expect_near(
+      losses(run("--num_processes 2" + mesh, "--sequence_parallel --parallel_loss --dropout 0")),
+      one_without_dropout);
 }
 
 // The example that divides a model, by flags alone.

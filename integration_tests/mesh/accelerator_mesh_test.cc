@@ -274,28 +274,91 @@ TEST(AcceleratorMesh, AdvancesSchedulesByTheSharesOfTheData) {
 }
 
 TEST(AcceleratorMesh, WarnsOnceOfTensorParallelRanksOnSeveralNodes) {
-  const auto warnings_on = [](const char* shape, int of_rank) {
+  const auto warnings_on = [](const char* shape, int64_t replicas, int64_t tp, int of_rank) {
     std::vector<std::string> texts;
     Cluster(shape).run_on_every_rank([&](Rank& rank) {
       const RecordedWarnings warnings;
-      const Accelerator accelerator(
-          arranged({.parallelism_config = ParallelismConfig({.tp_size = 4})}));
+      const Accelerator accelerator({.parallelism_config = ParallelismConfig(
+                                         {.dp_replicate_size = replicas, .tp_size = tp})});
       if (rank.index() == of_rank) texts = warnings.texts();
     });
     return texts;
   };
-  const auto crosses = HasSubstr("tp of ranks 0-3 crosses nodes");
-  EXPECT_THAT(warnings_on("2x2:h100", 0), ElementsAre(crosses));
-  EXPECT_THAT(warnings_on("1x4:h100", 0), IsEmpty());
-  EXPECT_THAT(warnings_on("2x2:h100", 1), IsEmpty());
+  const auto warns = [](const char* text) {
+    return ElementsAre(absl::StrCat("UserWarning: ", text));
+  };
+  EXPECT_THAT(warnings_on("2x2:h100", 1, 4, 0),
+              warns("tp of ranks 0-3 crosses nodes, which have 2 ranks each: the network between "
+                    "nodes carries the activations of every layer; a tp_size of 2 does not"));
+  EXPECT_THAT(warnings_on("2x2:h100", 1, 4, 1), IsEmpty());
+  EXPECT_THAT(warnings_on("2x3:h100", 3, 2, 0),
+              warns("tp of ranks 2-3 crosses nodes, which have 3 ranks each: the network between "
+                    "nodes carries the activations of every layer; a tp_size of 3 does not"));
+  EXPECT_THAT(warnings_on("2x1:h100", 1, 2, 0),
+              warns("tp of ranks 0-1 crosses nodes, which have 1 rank each: the network between "
+                    "nodes carries the activations of every layer"));
+  EXPECT_THAT(warnings_on("1x4:h100", 1, 4, 0), IsEmpty());
+  EXPECT_THAT(warnings_on("2x2:h100", 2, 2, 0), IsEmpty());
+}
+
+// HF Accelerate refuses layers that ranks on CPUs divide.
+TEST(AcceleratorMesh, DividesLayersOnCpusAsWell) {
+  const auto type_with = [](const char* shape, const ParallelismOptions& sizes,
+                            const AcceleratorOptions& others) {
+    DistributedType type = DistributedType::kNo;
+    Cluster(shape).run_on_every_rank([&](Rank& rank) {
+      AcceleratorOptions options = others;
+      options.parallelism_config = ParallelismConfig(sizes);
+      const Accelerator accelerator(options);
+      EXPECT_EQ(accelerator.tensor_parallel_rank(), rank.index() % 2) << shape;
+      EXPECT_EQ(accelerator.data_parallel_rank(), rank.index() / 2) << shape;
+      if (rank.index() == 0) type = accelerator.distributed_type();
+    });
+    return type;
+  };
+  const AcceleratorOptions zero = {.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = 3}};
+  const AcceleratorOptions whole = {
+      .fsdp_plugin = FullyShardedDataParallelPlugin{.sharding_strategy = "NO_SHARD"}};
+  EXPECT_EQ(type_with("1x2", {.tp_size = 2}, {}), DistributedType::kMultiCpu);
+  EXPECT_EQ(type_with("1x4", {.dp_replicate_size = 2, .tp_size = 2}, {}),
+            DistributedType::kMultiCpu);
+  EXPECT_EQ(type_with("1x2", {.tp_size = 2}, zero), DistributedType::kDeepSpeed);
+  EXPECT_EQ(type_with("1x2", {.tp_size = 2}, whole), DistributedType::kFsdp);
+  Cluster("tpu-v5p:1x1x2").run_on_every_rank([](Rank&) {
+    EXPECT_THAT(value_error_of(
+                    [] { Accelerator({.parallelism_config = ParallelismConfig({.tp_size = 2})}); }),
+                HasSubstr("but got DistributedType.XLA."));
+  });
+}
+
+// With nothing for FSDP to divide, it is asked for in vain.
+TEST(AcceleratorMesh, RefusesFsdpWhereTensorParallelRanksAreAll) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    EXPECT_THAT(value_error_of([] {
+                  Accelerator({.parallelism_config = ParallelismConfig({.tp_size = 2}),
+                               .fsdp_plugin = FullyShardedDataParallelPlugin{.fsdp_version = 2}});
+                }),
+                HasSubstr("the parallelism_config's dp_shard_size is 1, so nothing would be "
+                          "divided; set it to the number of ranks that share a model"));
+  });
 }
 
 TEST(AcceleratorMesh, TakesTheDeprecatedPlugin) {
+  for (const int64_t size : {1, 2}) {
+    Cluster("1x2:h100").run_on_every_rank([size](Rank&) {
+      const RecordedWarnings warnings;
+      const Accelerator accelerator(
+          {.torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = size}});
+      EXPECT_EQ(accelerator.parallelism_config()->tp_size(), size);
+      EXPECT_THAT(warnings.texts(),
+                  Contains(HasSubstr("`TorchTensorParallelPlugin` is deprecated")));
+    });
+  }
   Cluster("1x2:h100").run_on_every_rank([](Rank&) {
-    const RecordedWarnings warnings;
-    const Accelerator accelerator({.torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = 1}});
-    EXPECT_EQ(accelerator.parallelism_config()->tp_size(), 1);
-    EXPECT_THAT(warnings.texts(), Contains(HasSubstr("`TorchTensorParallelPlugin` is deprecated")));
+    EXPECT_EQ(value_error_of([] {
+                Accelerator({.torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = 0}});
+              }),
+              "tp_size must be at least 1, but got 0");
     EXPECT_THAT(value_error_of([] {
                   Accelerator({.parallelism_config = ParallelismConfig({.tp_size = 2}),
                                .torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = 4}});

@@ -39,6 +39,8 @@ TEST(RankRoles, FollowWhatTechniquesDivide) {
                           rank.runtime());
     const RankRoles cut = rank_roles(mesh, {kTp}, world);
     EXPECT_EQ(cut.tokens.group, mesh.group(kDp));
+    EXPECT_EQ(cut.shards, mesh.group(kDpShard));
+    EXPECT_EQ(cut.replicas, mesh.group(kDpReplicate));
     EXPECT_EQ(cut.same_part, mesh.group(kDpCpSp));
     EXPECT_EQ(cut.scales, mesh.group(AxisSet{kDp, kTp}));
     EXPECT_EQ(cut.scales->getSize(), 8);
@@ -50,6 +52,7 @@ TEST(RankRoles, FollowWhatTechniquesDivide) {
     EXPECT_EQ(all.tokens.count, 8);
     EXPECT_EQ(all.tokens.index, mesh.coordinate(kDpCpSp));
     EXPECT_EQ(all.shards, mesh.group(kDpShardCpSp));
+    EXPECT_EQ(all.replicas, mesh.group(kDpReplicate));
     EXPECT_EQ(all.same_part, all.tokens.group);
     EXPECT_EQ(all.norm->getSize(), 8);
     EXPECT_EQ(all.scales, world);

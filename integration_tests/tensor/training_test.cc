@@ -118,6 +118,7 @@ std::function<void(AcceleratorOptions&)> with(const Besides& besides, const lm::
   return [besides, config](AcceleratorOptions& options) {
     TensorParallelPlan plan = *lm::Lm(config)->tensor_parallel_plan();
     plan.sequence_parallel = besides.sequence_shards;
+    plan.keep_gathered_inputs = true;
     plan.parallel_loss = besides.parallel_loss;
     options.kwargs_handlers.emplace_back(plan);
   };

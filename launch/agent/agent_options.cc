@@ -120,7 +120,12 @@ absl::StatusOr<RendezvousTiming> rendezvous_timing(
       bool is_host = false;
       if (!absl::SimpleAtob(value, &is_host)) return bad("true or false");
       timing.is_host = is_host;
-    } else if (key != "rank" && key != "store_type") {
+    } else if (key == "rank") {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--rdzv_conf rank=", value, ": --machine_rank says the number of this machine"));
+    } else if (key == "store_type") {
+      if (value != "tcp") return bad("\"tcp\", the only store there is");
+    } else {
       std::vector<std::string> keys = {"keep_alive_max_attempt", "is_host"};
       for (const auto& [name, duration] : durations) keys.push_back(name);
       std::sort(keys.begin(), keys.end());

@@ -113,9 +113,10 @@ struct RendezvousTiming {
   absl::Duration liveness_timeout() const { return keep_alive_interval * keep_alive_max_attempt; }
 };
 
-/// Reads the pairs. `timeout` is the static back-end's word for join_timeout. `rank` and
-/// `store_type` of torchrun's own back-ends mean nothing here and are passed over. Errors:
-/// InvalidArgument naming the key and the value, or a key that there is not.
+/// Reads the pairs. `timeout` is the static back-end's word for join_timeout, and `store_type` may
+/// only be what there is, `tcp`. Errors: InvalidArgument naming the key and the value, or a key
+/// that there is not; also for `rank`, in the place of which torchrun itself puts the machine's
+/// rank.
 absl::StatusOr<RendezvousTiming> rendezvous_timing(const std::map<std::string, std::string>& pairs);
 
 }  // namespace accelerate::launcher::agent

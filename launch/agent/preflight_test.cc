@@ -109,7 +109,11 @@ TEST(RendezvousConf, EachKeyHasItsOwnEffect) {
             absl::Seconds(8));
   EXPECT_EQ(rendezvous_timing({{"is_host", "false"}})->is_host, false);
   EXPECT_EQ(rendezvous_timing({})->is_host, std::nullopt);
-  EXPECT_TRUE(rendezvous_timing({{"rank", "3"}, {"store_type", "file"}}).ok());
+  EXPECT_TRUE(rendezvous_timing({{"store_type", "tcp"}}).ok());
+  EXPECT_THAT(std::string(rendezvous_timing({{"store_type", "file"}}).status().message()),
+              HasSubstr("--rdzv_conf store_type=file is not \"tcp\""));
+  EXPECT_THAT(std::string(rendezvous_timing({{"rank", "3"}}).status().message()),
+              HasSubstr("--rdzv_conf rank=3: --machine_rank says the number"));
 }
 
 TEST(RendezvousConf, HasTimesThatComeToAnEnd) {

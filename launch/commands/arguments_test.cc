@@ -11,6 +11,7 @@
 namespace accelerate::launcher::commands {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -251,6 +252,28 @@ TEST(LaunchArguments, ComparesTheMeshWithTheRanks) {
                 HasSubstr("--parallelism_config_dp_shard_size=2 is a mesh of 2 ranks, and the run "
                           "has 8; give --parallelism_config_dp_replicate_size 4, or "));
   }
+}
+
+// What ranks get of it, and what they do not.
+TEST(LaunchArguments, PassTensorParallelRanksOn) {
+  const std::vector<std::string> words = {"--cpu", "--num_processes=4",
+                                          "--parallelism_config_dp_replicate_size=2",
+                                          "--parallelism_config_tp_size=2", "--dry_run"};
+  const auto answer = [&words](const std::string& word) {
+    std::vector<std::string> args = {word};
+    args.insert(args.end(), words.begin(), words.end());
+    return launch(args);
+  };
+  const CommandResult used = answer("--use_parallelism_config");
+  EXPECT_EQ(used.exit_code, 0) << used.err;
+  EXPECT_THAT(used.out, AllOf(HasSubstr("PARALLELISM_CONFIG_TP_SIZE=2"),
+                              HasSubstr("PARALLELISM_CONFIG_DP_REPLICATE_SIZE=2")));
+  EXPECT_EQ(used.err, "");
+  const CommandResult unused = answer("--debug");
+  EXPECT_EQ(unused.exit_code, 0);
+  EXPECT_THAT(unused.out, Not(HasSubstr("PARALLELISM_CONFIG_TP_SIZE")));
+  EXPECT_THAT(unused.err, HasSubstr("--parallelism_config_tp_size=2 have no effect without "
+                                    "--use_parallelism_config"));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <iostream>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -311,12 +312,21 @@ TEST_F(Config, SetAsksNothing) {
   EXPECT_EQ(text(), before);
 }
 
+TEST_F(Config, TensorParallelRanksGetToTheirSection) {
+  const CommandResult result =
+      run({"--set", "distributed_type=MULTI_GPU", "--set", "num_processes=4", "--set",
+           "parallelism_config.dp_replicate_size=2", "--set", "parallelism_config.tp_size=2"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(written()["parallelism_config"]["parallelism_config_dp_replicate_size"], 2);
+  EXPECT_EQ(written()["parallelism_config"]["parallelism_config_tp_size"], 2);
+}
+
 TEST_F(Config, WhatLaunchWouldRefuseIsNotWritten) {
   for (const char* assignment :
        {"num_processes=-5", "main_process_port=70000", "num_machines=0", "rdzv_backend=x",
         "simulate=2xx4", "num_machines=3", "main_process_ip=fe80::1:29500", "simulate=2x4:h10",
         "simulate=2x200:h100", "simulate=2x4:h100,devices=1000",
-        "parallelism_config.dp_shard_size=3"}) {
+        "parallelism_config.dp_shard_size=3", "parallelism_config.tp_size=3"}) {
     const CommandResult result =
         run({"--set", assignment, "--set", "num_processes=4", "--set", assignment});
     EXPECT_EQ(result.exit_code, kExitBadCommandLine) << assignment;
@@ -473,10 +483,11 @@ TEST_F(Config, WhatIsNotInThisVersionIsNamedAndNotWritten) {
                 HasSubstr("(not in this version)"));
   }
   std::filesystem::remove(path_);
-  for (const char* assignment :
-       {"distributed_type=MEGATRON_LM", "dynamo_backend=inductor", "downcast_bf16=true"}) {
-    const CommandResult refused =
-        run({"--set", "distributed_type=NO", "--set", "num_processes=2", "--set", assignment});
+  for (const auto& [type, assignment] :
+       {std::pair("NO", "distributed_type=MEGATRON_LM"), std::pair("NO", "dynamo_backend=inductor"),
+        std::pair("XLA", "downcast_bf16=true")}) {
+    const CommandResult refused = run({"--set", absl::StrCat("distributed_type=", type), "--set",
+                                       "num_processes=2", "--set", assignment});
     EXPECT_EQ(refused.exit_code, kExitBadCommandLine) << assignment;
     EXPECT_THAT(refused.err, HasSubstr(" is not in this version")) << assignment;
     EXPECT_FALSE(std::filesystem::exists(path_)) << assignment;

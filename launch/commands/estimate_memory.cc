@@ -19,12 +19,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/device_map/infer.h"
+#include "accelerate/platform/file_system.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/commands.h"
 #include "launch/estimate/architecture.h"
 #include "launch/estimate/device_plan.h"
+#include "launch/estimate/tp_part.h"
+#include "launch/estimate/tp_plan.h"
 
 namespace accelerate::launcher::commands {
 
@@ -107,6 +111,8 @@ struct Options {
   bool trust_remote_code = false;
   int64_t dp_shard_size = 1;
   int64_t tp_size = 1;
+  std::string tp_plan;
+  bool sequence_parallel = false;
   std::optional<int> zero_stage;
   int64_t batch_size = 0;
   int64_t sequence_length = 0;
@@ -122,6 +128,7 @@ struct Column {
   std::function<std::optional<double>(const std::string& dtype)> bytes;
 };
 
+// `size` is that of a rank's part along tp.
 std::vector<Column> training_columns(const Options& options, const ModelSize& size) {
   std::vector<Column> columns;
   const auto add = [&](std::string header, const estimate::Division& division) {
@@ -130,40 +137,42 @@ std::vector<Column> training_columns(const Options& options, const ModelSize& si
                        }});
   };
   const std::string tp = options.tp_size > 1 ? absl::StrCat(", TP ", options.tp_size) : "";
-  if (options.tp_size > 1) add(absl::StrCat("Adam", tp), {.tp_size = options.tp_size});
+  if (options.tp_size > 1) add(absl::StrCat("Adam", tp), {});
   if (options.dp_shard_size > 1) {
     for (const int stage : {1, 2, 3}) {
       if (options.zero_stage && stage != *options.zero_stage) continue;
       add(absl::StrCat("ZeRO-", stage, stage == 3 ? "/FSDP" : "", tp, " on ",
                        options.dp_shard_size * options.tp_size),
-          {.tp_size = options.tp_size,
-           .dp_shard_size = options.dp_shard_size,
-           .zero_stage = stage});
+          {.dp_shard_size = options.dp_shard_size, .zero_stage = stage});
     }
   }
   return columns;
 }
 
+// What the model says of itself, but for what the options say in its place.
+TransformerShape shape_of(const Options& options, const Architecture& architecture) {
+  const TransformerShape& given = options.transformer;
+  TransformerShape shape = architecture.transformer;
+  for (int64_t TransformerShape::*const field :
+       {&TransformerShape::hidden_size, &TransformerShape::num_hidden_layers,
+        &TransformerShape::num_attention_heads, &TransformerShape::num_key_value_heads,
+        &TransformerShape::intermediate_size}) {
+    if (given.*field > 0) shape.*field = given.*field;
+  }
+  return shape;
+}
+
 absl::StatusOr<std::optional<Column>> activation_column(const Options& options,
-                                                        const Architecture& architecture) {
+                                                        const TransformerShape& shape) {
   if (options.batch_size == 0 && options.sequence_length == 0) return std::nullopt;
   if (options.batch_size == 0 || options.sequence_length == 0) {
     return absl::InvalidArgumentError("activations need both --batch_size and --sequence_length");
   }
-  TransformerShape shape = architecture.transformer;
-  struct Field {
-    const char* name;
-    int64_t given;
-    int64_t& value;
-  };
   std::string missing;
-  for (const Field& field :
-       {Field{"hidden_size", options.transformer.hidden_size, shape.hidden_size},
-        Field{"num_hidden_layers", options.transformer.num_hidden_layers, shape.num_hidden_layers},
-        Field{"num_attention_heads", options.transformer.num_attention_heads,
-              shape.num_attention_heads}}) {
-    if (field.given > 0) field.value = field.given;
-    if (field.value == 0) absl::StrAppend(&missing, " --", field.name);
+  for (const auto& [name, value] : {std::pair("hidden_size", shape.hidden_size),
+                                    std::pair("num_hidden_layers", shape.num_hidden_layers),
+                                    std::pair("num_attention_heads", shape.num_attention_heads)}) {
+    if (value == 0) absl::StrAppend(&missing, " --", name);
   }
   if (!missing.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -173,11 +182,76 @@ absl::StatusOr<std::optional<Column>> activation_column(const Options& options,
       .batch_size = options.batch_size,
       .sequence_length = options.sequence_length,
       .tp_size = options.tp_size,
+      .sequence_parallel = options.sequence_parallel,
       .keeps_attention_scores = options.attn_implementation == "eager",
       .activation_checkpointing = options.activation_checkpointing};
   return Column{"Activations", [shape, activations](const std::string& dtype) {
                   return estimate::activation_bytes(dtype, shape, activations);
                 }};
+}
+
+// Ranks along tp have whole heads, of keys and values as well.
+absl::Status check_heads(const Options& options, const TransformerShape& shape) {
+  const bool has_own = shape.num_key_value_heads > 0;
+  const int64_t heads = has_own ? shape.num_key_value_heads : shape.num_attention_heads;
+  if (heads % options.tp_size == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      options.model_name, " has ", heads, " heads of ",
+      has_own ? "keys and values" : "its attention", ", which ", options.tp_size,
+      " ranks do not divide evenly; --tp_size ", std::gcd(heads, options.tp_size), " does"));
+}
+
+absl::Status check_options(const Options& options) {
+  if (options.zero_stage && options.dp_shard_size == 1) {
+    return absl::InvalidArgumentError("--zero_stage has no meaning without --dp_shard_size");
+  }
+  if (options.tp_size > 1 || (options.tp_plan.empty() && !options.sequence_parallel)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(options.tp_plan.empty() ? "--sequence_parallel" : "--tp_plan",
+                   " has no meaning without --tp_size"));
+}
+
+// The model, with the plan of the options if they have one.
+absl::StatusOr<Architecture> model_of(FileSystem& files, const Options& options,
+                                      const Invocation& invocation) {
+  absl::StatusOr<Architecture> architecture = estimate::read_architecture(
+      files, options.model_name, estimate::hub_cache_folder(invocation.environment));
+  if (!architecture.ok() || options.tp_plan.empty()) return architecture;
+  const absl::StatusOr<std::string> text = read_file(files, options.tp_plan);
+  if (!text.ok()) return text.status();
+  absl::StatusOr<estimate::TpPlan> plan = estimate::parse_tp_plan(*text);
+  if (!plan.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(options.tp_plan, ": ", plan.status().message()));
+  }
+  architecture->tp_plan = *std::move(plan);
+  return architecture;
+}
+
+// What a rank along tp has of the model; nothing where there is one rank.
+absl::StatusOr<std::optional<estimate::TpPart>> part_of_rank(const Options& options,
+                                                             const Architecture& architecture) {
+  if (options.tp_size == 1) return std::nullopt;
+  absl::StatusOr<estimate::TpPart> part = estimate::tp_part(architecture, options.tp_size);
+  if (!part.ok()) return part.status();
+  return *std::move(part);
+}
+
+double elements_of(const Architecture& architecture) {
+  double elements = 0;
+  for (const estimate::ArchitectureTensor& tensor : architecture.tensors) {
+    elements += tensor.elements;
+  }
+  return elements;
+}
+
+// How much of the model a rank along tp has, and why.
+std::string part_text(const Options& options, const Architecture& whole,
+                      const estimate::TpPart& part) {
+  return absl::StrFormat("\n\nEach of %d ranks along tp has %.0f of %.0f elements: %s",
+                         options.tp_size, elements_of(part.architecture), elements_of(whole),
+                         part.why);
 }
 
 // Where each part goes with the limits, in the first of the dtypes, and why.
@@ -199,13 +273,15 @@ absl::StatusOr<std::string> device_plan(const Options& options, const Architectu
 
 absl::StatusOr<std::string> estimate(const Options& options, const Invocation& invocation) {
   HostFiles files;
-  const absl::StatusOr<Architecture> architecture = estimate::read_architecture(
-      files, options.model_name, estimate::hub_cache_folder(invocation.environment));
+  if (absl::Status ok = check_options(options); !ok.ok()) return ok;
+  const absl::StatusOr<Architecture> architecture = model_of(files, options, invocation);
   if (!architecture.ok()) return architecture.status();
-  if (options.zero_stage && options.dp_shard_size == 1) {
-    return absl::InvalidArgumentError("--zero_stage has no meaning without --dp_shard_size");
-  }
+  const TransformerShape shape = shape_of(options, *architecture);
+  if (absl::Status ok = check_heads(options, shape); !ok.ok()) return ok;
+  const absl::StatusOr<std::optional<estimate::TpPart>> part = part_of_rank(options, *architecture);
+  if (!part.ok()) return part.status();
   const ModelSize size = estimate::model_size(*architecture);
+  const ModelSize of_rank = *part ? estimate::model_size((*part)->architecture) : size;
   std::vector<Column> columns = {
       {"Largest Layer",
        [&](const std::string& dtype) { return size_in(dtype, size.largest_layer); }},
@@ -215,8 +291,8 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
          if (!usage) return std::nullopt;
          return usage->maximum();
        }}};
-  for (Column& column : training_columns(options, size)) columns.push_back(std::move(column));
-  absl::StatusOr<std::optional<Column>> activations = activation_column(options, *architecture);
+  for (Column& column : training_columns(options, of_rank)) columns.push_back(std::move(column));
+  absl::StatusOr<std::optional<Column>> activations = activation_column(options, shape);
   if (!activations.ok()) return activations.status();
   if (*activations) columns.push_back(**std::move(activations));
 
@@ -237,7 +313,8 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
   const std::string name =
       is_of_timm ? estimate::add_timm_hub_prefix(options.model_name) : options.model_name;
   return absl::StrCat(
-      text_table(headers, rows, absl::StrCat("Memory Usage for loading `", name, "`")), *plan);
+      text_table(headers, rows, absl::StrCat("Memory Usage for loading `", name, "`")),
+      *part ? part_text(options, *architecture, **part) : "", *plan);
 }
 
 int run(const Options& options, Invocation& invocation) {
@@ -289,6 +366,11 @@ RunCommand declare(CLI::App& app) {
         "ranks that ZeRO or FSDP divides the states over", kDivided);
   count("--tp_size", options->tp_size, "ranks that tensor parallelism divides layers over",
         kDivided);
+  app.add_option("--tp_plan", options->tp_plan,
+                 "JSON file that says how, as {\"layers.*.up_proj\": \"colwise\"}; default: the "
+                 "description's, or by the usual names of layers")
+      ->type_name("FILE")
+      ->group(kDivided);
   app.add_option("--zero_stage", options->zero_stage, "1, 2 or 3 (= FSDP) only; default: all")
       ->type_name("N")
       ->check(CLI::Range(1, 3))
@@ -304,11 +386,18 @@ RunCommand declare(CLI::App& app) {
   app.add_flag("--activation_checkpointing", options->activation_checkpointing,
                "layers keep their inputs only")
       ->group(kActivations);
+  app.add_flag("--sequence_parallel", options->sequence_parallel,
+               "ranks of --tp_size have parts of the sequences between layers that they divide")
+      ->group(kActivations);
   count("--hidden_size", options->transformer.hidden_size, "instead of the model's", kActivations);
   count("--num_hidden_layers", options->transformer.num_hidden_layers, "instead of the model's",
         kActivations);
   count("--num_attention_heads", options->transformer.num_attention_heads, "instead of the model's",
         kActivations);
+  count("--num_key_value_heads", options->transformer.num_key_value_heads, "instead of the model's",
+        kActivations);
+  count("--intermediate_size", options->transformer.intermediate_size,
+        "of layers without dropout, instead of the model's", kActivations);
   return [options](Invocation& invocation) { return run(*options, invocation); };
 }
 

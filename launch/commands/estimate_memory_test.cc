@@ -257,6 +257,63 @@ TEST_F(EstimateMemory, CountsATransformersActivations) {
   EXPECT_THAT(error_of({path, "--batch_size", "1"}), HasSubstr("--sequence_length"));
 }
 
+// GPT's blocks, four of them: elements and bytes that are counted by hand.
+constexpr char kGpt[] = R"({
+  "parameters": {"positions": [128, 128]},
+  "modules": {
+    "tokens": {"parameters": {"weight": [256, 128]}},
+    "blocks": {"repeat": 4, "modules": {
+      "norm1": {"parameters": {"weight": [128], "bias": [128]}},
+      "norm2": {"parameters": {"weight": [128], "bias": [128]}},
+      "attention": {"modules": {
+        "qkv": {"parameters": {"weight": [384, 128], "bias": [384]}},
+        "project": {"parameters": {"weight": [128, 128], "bias": [128]}}}},
+      "mlp": {"modules": {
+        "up": {"parameters": {"weight": [512, 128], "bias": [512]}},
+        "down": {"parameters": {"weight": [128, 512], "bias": [128]}}}}}},
+    "norm": {"parameters": {"weight": [128], "bias": [128]}}},
+  "transformer": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
+                  "intermediate_size": 512}
+})";
+
+TEST_F(EstimateMemory, DividesTheLayersOverRanksByNames) {
+  const std::string path = write("gpt.json", kGpt);
+  std::vector<std::string> words = {path, "--dtypes",     "float32", "--tp_size",
+                                    "2",  "--batch_size", "4",       "--sequence_length",
+                                    "128"};
+  const std::string divided = run(words).out;
+  // 16 bytes an element, and 2,764,800 a block.
+  EXPECT_THAT(divided, HasSubstr("Each of 2 ranks along tp has 431104 of 842496 elements: by the "
+                                 "usual names of layers\n"));
+  EXPECT_THAT(divided, AllOf(HasSubstr("│ 6.58 MB  │"), HasSubstr("│  10.55 MB │")));
+  words.push_back("--sequence_parallel");
+  EXPECT_THAT(run(words).out, HasSubstr("│  8.53 MB  │"));
+  EXPECT_THAT(run({path}).out, Not(HasSubstr("ranks along tp")));
+}
+
+TEST_F(EstimateMemory, DividesTheLayersOverRanksByAPlan) {
+  const std::string path = write("gpt.json", kGpt);
+  const std::string plan = write("plan.json", R"({"blocks.*.mlp.up": "colwise",
+                                                  "blocks.*.mlp.down": "rowwise"})");
+  EXPECT_THAT(run({path, "--tp_size", "4", "--tp_plan", plan}).out,
+              HasSubstr("has 447744 of 842496 elements: by its tp_plan\n"));
+  EXPECT_THAT(error_of({path, "--tp_plan", plan}),
+              HasSubstr("--tp_plan has no meaning without --tp_size"));
+  EXPECT_THAT(error_of({path, "--sequence_parallel"}),
+              HasSubstr("--sequence_parallel has no meaning without --tp_size"));
+  EXPECT_THAT(error_of({path, "--tp_size", "2", "--tp_plan", write("bad.json", R"({"a": "b"})")}),
+              HasSubstr("bad.json: expected a word of a plan"));
+  EXPECT_THAT(error_of({path, "--tp_size", "2", "--tp_plan", "none.json"}), HasSubstr("none.json"));
+  EXPECT_THAT(
+      error_of({path, "--tp_size", "8"}),
+      HasSubstr("gpt.json has 4 heads of its attention, which 8 ranks do not divide evenly; "
+                "--tp_size 4 does"));
+  EXPECT_THAT(
+      error_of({path, "--tp_size", "4", "--num_key_value_heads", "2"}),
+      HasSubstr("2 heads of keys and values, which 4 ranks do not divide evenly; --tp_size 2 "
+                "does"));
+}
+
 TEST_F(EstimateMemory, SaysWhatIsWrong) {
   EXPECT_THAT(error_of({"no-such-model"}),
               AllOf(HasSubstr("accelerate estimate-memory: \"no-such-model\""),

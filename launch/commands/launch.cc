@@ -380,6 +380,9 @@ int run(const Options& options, Invocation& invocation) {
   }
   if (!settings.flag("quiet")) {
     note(invocation, plan->notes);
+    if (const std::string mesh = settings::note_on_mesh(settings); !mesh.empty()) {
+      note(invocation, {mesh});
+    }
     const std::string defaults = settings::note_on_defaults(settings);
     if (invocation.is_interactive && !defaults.empty()) {
       note(invocation, {absl::StrCat("using defaults for ", defaults,

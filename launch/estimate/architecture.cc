@@ -55,12 +55,22 @@ std::string dtype_of(const DocumentNode& value) {
   value.fail("a dtype");
 }
 
+// Whether perceptrons have a gate, by its usual names.
+bool has_gate(const Architecture& architecture) {
+  return std::ranges::any_of(architecture.tensors, [](const ArchitectureTensor& tensor) {
+    const std::vector<absl::string_view> names = absl::StrSplit(tensor.name, '.');
+    return std::ranges::any_of(names, [](absl::string_view name) {
+      return name == "gate" || name == "gate_proj" || name == "gate_up_proj";
+    });
+  });
+}
+
 // Reads one description.
 class DescriptionReader {
  public:
   Architecture read(const DocumentNode& root) {
     if (const auto dtype = root.find("dtype")) default_dtype_ = dtype_of(*dtype);
-    read_module(root, "", {"name", "dtype", "tied", "transformer"});
+    read_module(root, "", {"name", "dtype", "tied", "tp_plan", "transformer"});
     std::map<std::string, ArchitectureTensor> by_name;
     for (ArchitectureTensor& tensor : found_.tensors) {
       const std::string name = tensor.name;
@@ -73,6 +83,8 @@ class DescriptionReader {
     found_.tensors.clear();
     for (auto& [name, tensor] : by_name) found_.tensors.push_back(std::move(tensor));
     if (const auto transformer = root.find("transformer")) read_transformer(*transformer);
+    if (const auto plan = root.find("tp_plan")) found_.tp_plan = tp_plan_of(*plan);
+    found_.transformer.is_gated = has_gate(found_);
     return std::move(found_);
   }
 
@@ -126,8 +138,9 @@ class DescriptionReader {
     }
     const DocumentNode shape = is_object ? value.at("shape", "a shape") : value;
     for (const DocumentNode& dim : shape.items("a list of sizes")) {
+      tensor.shape.push_back(dim.integer("a size of at least 0", 0));
       // As a double, because the dims come from a file and their product may not fit 64 bits.
-      tensor.elements *= static_cast<double>(dim.integer("a size of at least 0", 0));
+      tensor.elements *= static_cast<double>(tensor.shape.back());
     }
     found_.tensors.push_back(std::move(tensor));
   }
@@ -159,7 +172,8 @@ class DescriptionReader {
   }
 
   void read_transformer(const DocumentNode& transformer) {
-    transformer.check_keys({"hidden_size", "num_hidden_layers", "num_attention_heads"});
+    transformer.check_keys({"hidden_size", "num_hidden_layers", "num_attention_heads",
+                            "num_key_value_heads", "intermediate_size"});
     const auto read = [&](const char* key, int64_t& field) {
       const auto value = transformer.find(key);
       if (value) field = value->integer("a count above 0", 1, kMaxCount);
@@ -167,6 +181,8 @@ class DescriptionReader {
     read("hidden_size", found_.transformer.hidden_size);
     read("num_hidden_layers", found_.transformer.num_hidden_layers);
     read("num_attention_heads", found_.transformer.num_attention_heads);
+    read("num_key_value_heads", found_.transformer.num_key_value_heads);
+    read("intermediate_size", found_.transformer.intermediate_size);
   }
 
   Architecture found_;
@@ -230,7 +246,13 @@ void read_config(FileSystem& files, const std::string& folder, Architecture& arc
   architecture.transformer = {
       .hidden_size = field({"hidden_size", "n_embd", "d_model", "dim"}),
       .num_hidden_layers = field({"num_hidden_layers", "n_layer", "num_layers", "n_layers"}),
-      .num_attention_heads = field({"num_attention_heads", "n_head", "num_heads", "n_heads"})};
+      .num_attention_heads = field({"num_attention_heads", "n_head", "num_heads", "n_heads"}),
+      .num_key_value_heads = field({"num_key_value_heads"}),
+      .is_gated = has_gate(architecture)};
+  // Others may have dropout, which the finer formula has not.
+  if (architecture.transformer.is_gated) {
+    architecture.transformer.intermediate_size = field({"intermediate_size"});
+  }
   if (architecture.tied.empty()) tie_head(*config, architecture);
 }
 
@@ -269,8 +291,10 @@ absl::StatusOr<Architecture> read_shards(FileSystem& files, const std::string& p
   if (!metadata.ok()) return internal::in_file(path, metadata.status());
   Architecture architecture;
   for (const auto& [name, tensor] : metadata->tensors) {
-    architecture.tensors.push_back(
-        {.name = name, .dtype = tensor.dtype, .elements = elements_of(tensor.shape)});
+    architecture.tensors.push_back({.name = name,
+                                    .dtype = tensor.dtype,
+                                    .elements = elements_of(tensor.shape),
+                                    .shape = tensor.shape});
   }
   return architecture;
 }
@@ -298,8 +322,10 @@ absl::StatusOr<Architecture> read_headers(FileSystem& files, const WeightFiles& 
                                                      "' is of the dtype ", entry.dtype,
                                                      ", whose size is not known here"));
       }
-      tensors[entry.name] = {
-          .name = entry.name, .dtype = entry.dtype, .elements = elements_of(entry.shape)};
+      tensors[entry.name] = {.name = entry.name,
+                             .dtype = entry.dtype,
+                             .elements = elements_of(entry.shape),
+                             .shape = entry.shape};
     }
     if (!weights.has_index) continue;
     if (absl::Status fits = check_weight_file(weight_file, names); !fits.ok()) return fits;
@@ -405,6 +431,36 @@ double bytes_in_float32(const ArchitectureTensor& tensor) {
 
 bool is_trained_in(const std::string& dtype) { return dtype != "int8" && dtype != "int4"; }
 
+// What a layer keeps for backward.
+struct LayerBytes {
+  double between = 0;  // of whole hidden states
+  double inside = 0;   // of the features that ranks along tp divide
+};
+
+// `input` is the size of the hidden states.
+LayerBytes bytes_with_dropout(double input, double element) {
+  // Inputs of the two norms and of both blocks, and the two dropout masks of a byte an element;
+  // query, key, value, the projection's input, and three widths of 4 but one in the MLP.
+  return {.between = 4 * input + 2 * input / element, .inside = 12 * input};
+}
+
+LayerBytes bytes_without_dropout(const TransformerShape& shape, double tokens, double element) {
+  const double h = static_cast<double>(shape.hidden_size);
+  const double a = static_cast<double>(shape.num_attention_heads);
+  const double kv_heads =
+      shape.num_key_value_heads > 0 ? static_cast<double>(shape.num_key_value_heads) : a;
+  const double f = static_cast<double>(shape.intermediate_size);
+  // LayerNorm keeps a mean and a deviation of a token, RMSNorm the latter.
+  const double statistics = kFloat32Bytes * (shape.is_gated ? 1 : 2);
+  // Query, key, value and the result, once more as the projection takes it, and a float32 for each
+  // query and head.
+  const double attention = (3 * h + 2 * kv_heads * h / a) * element + kFloat32Bytes * a;
+  // The inputs of the activation and of the last matrix; of a gate its result and the other factor.
+  const double perceptron = (shape.is_gated ? 4 : 2) * f * element;
+  return {.between = tokens * (4 * h * element + 2 * statistics),
+          .inside = tokens * (attention + perceptron)};
+}
+
 // The module that the tensor is a part of: the outermost that is never divided, or its own; what
 // sits at the root is a layer by itself.
 std::string layer_of(const std::string& tensor, const std::set<std::string>& no_split) {
@@ -501,8 +557,8 @@ std::optional<TrainingUsage> training_usage(const std::string& dtype, double tot
 std::optional<double> divided_training(const std::string& dtype, const ModelSize& size,
                                        const Division& division) {
   if (!is_trained_in(dtype)) return std::nullopt;
-  const double whole = size_in(dtype, size.total) / static_cast<double>(division.tp_size);
-  const double layer = size_in(dtype, size.largest_layer) / static_cast<double>(division.tp_size);
+  const double whole = size_in(dtype, size.total);
+  const double layer = size_in(dtype, size.largest_layer);
   const double part = whole / static_cast<double>(division.dp_shard_size);
   const int stage = division.dp_shard_size > 1 ? division.zero_stage : 0;
   const double optimizer = 2 * (stage >= 1 ? part : whole);
@@ -517,18 +573,18 @@ std::optional<double> activation_bytes(const std::string& dtype, const Transform
   const double element = size_in(dtype, kFloat32Bytes);
   const double s = static_cast<double>(options.sequence_length);
   const double b = static_cast<double>(options.batch_size);
-  const double h = static_cast<double>(shape.hidden_size);
   const double a = static_cast<double>(shape.num_attention_heads);
   const double t = static_cast<double>(options.tp_size);
   const double layers = static_cast<double>(shape.num_hidden_layers);
-  const double input = s * b * h * element;
-  // Inputs of the two norms and of both blocks, and the two dropout masks of a byte an element.
-  const double replicated = 4 * input + 2 * s * b * h;
-  // Query, key, value, the projection's input, and three widths of 4 but one in the MLP.
-  const double divided = 12 * input;
+  const double input = s * b * static_cast<double>(shape.hidden_size) * element;
+  const LayerBytes bytes = shape.intermediate_size > 0
+                               ? bytes_without_dropout(shape, s * b, element)
+                               : bytes_with_dropout(input, element);
+  // Ranks that have parts of the sequences have parts of all.
+  const double n = options.sequence_parallel ? t : 1;
   const double scores = options.keeps_attention_scores ? a * s * s * b * (2 * element + 1) : 0;
-  const double layer = replicated + (divided + scores) / t;
-  return options.activation_checkpointing ? layers * input + layer : layers * layer;
+  const double layer = bytes.between / n + (bytes.inside + scores) / t;
+  return options.activation_checkpointing ? layers * input / n + layer : layers * layer;
 }
 
 std::string bytes_text(double bytes) {

@@ -15,8 +15,9 @@
 /// with every member optional. A module with "repeat" stands for `layer.0` to `layer.11`, each a
 /// module of its own; one with "no_split" is never divided between devices. The outermost may also
 /// have "name", "dtype" (the default of parameters; float32), "tied", a list of lists of names of
-/// tensors that are one, and "transformer": {"hidden_size", "num_hidden_layers",
-/// "num_attention_heads"}, which activations are counted by.
+/// tensors that are one, "tp_plan", how ranks along tp divide layers (tp_plan.h), and
+/// "transformer": {"hidden_size", "num_hidden_layers", "num_attention_heads",
+/// "num_key_value_heads", "intermediate_size"}, which activations are counted by.
 ///
 /// Errors:  absl::Status: NotFound for what is not there, InvalidArgument for what has no shapes,
 ///          DataLoss for files that are damaged; one line that names the file.
@@ -33,6 +34,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/platform/file_system.h"
+#include "launch/estimate/tp_plan.h"
 
 namespace accelerate::launcher::estimate {
 
@@ -42,6 +44,7 @@ struct ArchitectureTensor {
   std::string dtype;
   /// A double, so that no sum can overflow; exact up to 2^53.
   double elements = 0;
+  std::vector<int64_t> shape = {};
 };
 
 /// The numbers that a transformer's activations depend on; 0: not known.
@@ -49,6 +52,11 @@ struct TransformerShape {
   int64_t hidden_size = 0;
   int64_t num_hidden_layers = 0;
   int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;
+  /// The size inside the perceptron.
+  int64_t intermediate_size = 0;
+  /// Whether the perceptron has a gate, as in Llama, by the names of its layers.
+  bool is_gated = false;
 };
 
 struct Architecture {
@@ -62,6 +70,8 @@ struct Architecture {
   /// folder whose config.json describes a transformer.
   std::vector<std::string> no_split;
   TransformerShape transformer;
+  /// Empty for none.
+  TpPlan tp_plan;
 };
 
 /// Where the hub's files are cached: `HF_HUB_CACHE`, `HF_HOME`/hub,
@@ -119,7 +129,6 @@ std::optional<TrainingUsage> training_usage(const std::string& dtype, double tot
 
 /// How the model states of training are divided.
 struct Division {
-  int64_t tp_size = 1;
   int64_t dp_shard_size = 1;
   /// 0: nothing is sharded over `dp_shard_size`; 1: optimizer; 2: gradients too; 3: parameters too,
   /// which is FSDP.
@@ -128,7 +137,7 @@ struct Division {
 
 /// Bytes on each rank for parameters, gradients and Adam's two moments in one dtype, of which each
 /// is a whole model or its part. Stage 3 also holds the largest layer and its gradients whole.
-/// Unset as above.
+/// `size` is that of the whole model, or of a rank's part along tp. Unset as above.
 std::optional<double> divided_training(const std::string& dtype, const ModelSize& size,
                                        const Division& division);
 
@@ -136,14 +145,17 @@ struct ActivationOptions {
   int64_t batch_size = 1;
   int64_t sequence_length = 1;
   int64_t tp_size = 1;
+  /// Whether ranks along tp have parts of the sequences between the layers that they divide.
+  bool sequence_parallel = false;
   /// Whether attention keeps its scores, quadratic in the sequence's length; sdpa does not.
   bool keeps_attention_scores = false;
   bool activation_checkpointing = false;
 };
 
 /// Bytes on each rank that a transformer's layers keep for backward; embeddings and the output are
-/// not in it. Formula 2 of Korthikanti et al. 2022 (arXiv 2205.05198), which has it for 2 bytes an
-/// element. Unset as above.
+/// not in it. Formulas 2 and 4 of Korthikanti et al. 2022 (arXiv 2205.05198), which have it for 2
+/// bytes an element. With an intermediate_size it is what layers without dropout keep, of LayerNorm
+/// and a perceptron of two matrices, or of RMSNorm and one with a gate. Unset as above.
 std::optional<double> activation_bytes(const std::string& dtype, const TransformerShape& shape,
                                        const ActivationOptions& options);
 

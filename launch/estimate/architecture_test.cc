@@ -141,9 +141,8 @@ TEST(TrainingUsage, IsThatOfAdam) {
 // Parameters, gradients and two moments of 800 bytes each, of which the largest layer has 80.
 TEST(DividedTraining, DividesWhatEachStageSaysAndNothingElse) {
   const ModelSize size = {.total = 800, .largest_layer = 80};
-  const auto bytes = [&](int stage, int64_t dp_shard, int64_t tp = 1) {
-    return divided_training("float32", size,
-                            {.tp_size = tp, .dp_shard_size = dp_shard, .zero_stage = stage});
+  const auto bytes = [&](int stage, int64_t dp_shard) {
+    return divided_training("float32", size, {.dp_shard_size = dp_shard, .zero_stage = stage});
   };
   EXPECT_EQ(bytes(0, 4), 800 + 800 + 1600);
   EXPECT_EQ(bytes(1, 4), 800 + 800 + 400);
@@ -151,8 +150,6 @@ TEST(DividedTraining, DividesWhatEachStageSaysAndNothingElse) {
   EXPECT_EQ(bytes(3, 4), 200 + 200 + 400 + 2 * 80);
   // A rank that shares with none has all of it, and gathers nothing.
   for (const int stage : {0, 1, 2, 3}) EXPECT_EQ(bytes(stage, 1), 3200) << stage;
-  EXPECT_EQ(bytes(2, 4, 2), (800 + 200 + 400) / 2);
-  EXPECT_EQ(bytes(3, 4, 2), (200 + 200 + 400 + 2 * 80) / 2);
   EXPECT_EQ(divided_training("bfloat16", size, {.dp_shard_size = 4, .zero_stage = 3}), 480);
   EXPECT_EQ(divided_training("int8", size, {}), std::nullopt);
 }
@@ -173,10 +170,54 @@ TEST(ActivationBytes, FollowTheirFormula) {
   // Inputs of all layers, and what one layer keeps while it is recomputed.
   EXPECT_EQ(bytes({.activation_checkpointing = true}), (3 * 2 + 34) * kMiB);
   EXPECT_EQ(bytes({.tp_size = 2, .activation_checkpointing = true}), (3 * 2 + 22) * kMiB);
+  // Parts of the sequences divide the rest as well.
+  EXPECT_EQ(bytes({.tp_size = 2, .sequence_parallel = true}), 3 * 34 / 2 * kMiB);
+  EXPECT_EQ(bytes({.tp_size = 2, .sequence_parallel = true, .activation_checkpointing = true}),
+            (3 * 2 + 34) / 2 * kMiB);
   // Masks of dropout have a byte in every dtype.
   EXPECT_EQ(bytes({}, "float32"), 3 * (16 + 2 + 48) * kMiB);
   EXPECT_EQ(bytes({.keeps_attention_scores = true}, "float32"), 3 * (66 + 36) * kMiB);
   EXPECT_EQ(bytes({}, "int8"), std::nullopt);
+}
+
+// What the autograd of a layer keeps, element by element, for 4 sequences of 128 in float32.
+TEST(ActivationBytes, AreThoseOfLayersWithoutDropoutWhereTheirSizesAreKnown) {
+  const auto of_a_block = [](const TransformerShape& shape, int64_t tp, bool has_shards) {
+    return activation_bytes(
+        "float32", shape,
+        {.batch_size = 4, .sequence_length = 128, .tp_size = tp, .sequence_parallel = has_shards});
+  };
+  const TransformerShape gpt = {.hidden_size = 128,
+                                .num_hidden_layers = 1,
+                                .num_attention_heads = 4,
+                                .intermediate_size = 512};
+  EXPECT_EQ(of_a_block(gpt, 1, false), 4'472'832);
+  EXPECT_EQ(of_a_block(gpt, 2, false), 2'764'800);
+  EXPECT_EQ(of_a_block(gpt, 2, true), 2'236'416);
+  const TransformerShape llama = {.hidden_size = 128,
+                                  .num_hidden_layers = 1,
+                                  .num_attention_heads = 4,
+                                  .num_key_value_heads = 2,
+                                  .intermediate_size = 352,
+                                  .is_gated = true};
+  EXPECT_EQ(of_a_block(llama, 2, false), 3'022'848);
+  EXPECT_EQ(of_a_block(llama, 2, true), 2'496'512);
+  // Every layer keeps as much.
+  TransformerShape deep = gpt;
+  deep.num_hidden_layers = 3;
+  EXPECT_EQ(of_a_block(deep, 2, false), 3 * 2'764'800);
+}
+
+TEST(Description, TellsAGateFromOtherPerceptrons) {
+  const auto is_gated = [](const std::string& module) {
+    return described(R"({"modules": {"mlp": {"modules": {")" + module +
+                     R"(": {"parameters": {"w": [2]}}}}}})")
+        .transformer.is_gated;
+  };
+  for (const char* module : {"gate", "gate_proj", "gate_up_proj"}) {
+    EXPECT_TRUE(is_gated(module)) << module;
+  }
+  EXPECT_FALSE(is_gated("up"));
 }
 
 TEST(HubCache, IsTheFirstThatIsNamed) {

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
 #include "launch/settings/validate.h"
@@ -558,6 +559,26 @@ TEST(SageMakerPlan, IsAJobDefinition) {
             nlohmann::ordered_json::array({"--lr", "0.1"}));
   EXPECT_THAT(plan->notes,
               ElementsAre(HasSubstr("OutputDataConfig"), HasSubstr("iam_role_name is the name")));
+}
+
+TEST(SageMakerPlan, SaysThatVersionsChooseNoContainer) {
+  const auto notes = [](const std::string& versions) {
+    const auto plan =
+        plan_of({.config = absl::StrCat("compute_environment: AMAZON_SAGEMAKER\n"
+                                        "distributed_type: 'NO'\nec2_instance_type: t\n"
+                                        "iam_role_name: arn:r\nimage_uri: i\n",
+                                        versions)});
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return absl::StrJoin(plan->notes, "\n");
+  };
+  // As HF Accelerate writes them into every file.
+  EXPECT_THAT(notes("pytorch_version: 1.10.2\ntransformers_version: 4.17.0\npy_version: py38\n"),
+              testing::Not(HasSubstr("version")));
+  for (const char* other :
+       {"pytorch_version: 2.1.0", "transformers_version: 4.36.0", "py_version: py310"}) {
+    EXPECT_THAT(notes(absl::StrCat(other, "\n")),
+                HasSubstr(absl::StrCat("c.yaml:6: ", other, " has no effect: image_uri names")));
+  }
 }
 
 TEST(SageMakerPlan, SaysWhatBecomesOfAmazonsLibraries) {

@@ -103,6 +103,12 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
                                   ": the ranks of the job exchange by NCCL, and not by Amazon's "
                                   "library for Python"));
   }
+  for (const char* name : {"pytorch_version", "transformers_version", "py_version"}) {
+    if (settings.is_default(name)) continue;
+    notes->push_back(absl::StrCat(settings.describe(name),
+                                  " has no effect: image_uri names the container with all that is "
+                                  "in it"));
+  }
   const absl::StatusOr<Json> parameters =
       sagemaker_hyperparameters(absl::MakeConstSpan(inputs.command).subspan(1));
   if (!parameters.ok()) return parameters.status();

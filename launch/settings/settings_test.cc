@@ -276,17 +276,23 @@ TEST(CheckStatus, SaysWhereItIsAskedFor) {
   EXPECT_EQ(message({}, "", {"ACCELERATE_DYNAMO_BACKEND=NO", "ACCELERATE_USE_MEGATRON_LM=false"}),
             "");
   EXPECT_EQ(message({{"fsdp_version", {"1"}}, {"zero3_init_flag", {"false"}}}, "", {}), "");
+  // Files for GPUs have it as well, where it says nothing.
+  EXPECT_EQ(message({}, "distributed_type: FSDP\nnum_processes: 2\ndowncast_bf16: true\n", {}), "");
+  EXPECT_EQ(message({}, "distributed_type: XLA\nnum_processes: 8\ndowncast_bf16: true\n", {}),
+            "c.yaml:3: downcast_bf16: true is not in this version; leave it out");
+  EXPECT_EQ(message({{"downcast_bf16", {"true"}}}, "", {}),
+            "--downcast_bf16 is not in this version; leave it out");
   const std::string mesh = "distributed_type: MULTI_GPU\nparallelism_config:\n";
-  EXPECT_EQ(message({}, mesh + "  tp_size: 1\n", {}), "");
-  EXPECT_EQ(message({}, mesh + "  tp_size: 2\n", {}),
-            "c.yaml:3: parallelism_config_tp_size: 2 is not in this version; leave it out");
-  EXPECT_EQ(message({{"parallelism_config_tp_size", {"2"}}}, "", {}),
-            "--parallelism_config_tp_size=2 is not in this version; leave it out");
-  EXPECT_EQ(message({}, "", {"PARALLELISM_CONFIG_TP_SIZE=2"}),
-            "PARALLELISM_CONFIG_TP_SIZE=2 is not in this version; leave it out");
-  EXPECT_EQ(message({}, mesh + "  dp_shard_size: 2\n", {}), "");
-  EXPECT_THAT(message({}, mesh + "  cp_size: 2\n", {}),
-              HasSubstr("c.yaml:3: parallelism_config_cp_size: 2 is not"));
+  EXPECT_EQ(message({}, mesh + "  cp_size: 1\n", {}), "");
+  EXPECT_EQ(message({}, mesh + "  cp_size: 2\n", {}),
+            "c.yaml:3: parallelism_config_cp_size: 2 is not in this version; leave it out");
+  EXPECT_EQ(message({{"parallelism_config_cp_size", {"2"}}}, "", {}),
+            "--parallelism_config_cp_size=2 is not in this version; leave it out");
+  EXPECT_EQ(message({}, "", {"PARALLELISM_CONFIG_CP_SIZE=2"}),
+            "PARALLELISM_CONFIG_CP_SIZE=2 is not in this version; leave it out");
+  EXPECT_EQ(message({}, mesh + "  dp_shard_size: 2\n  tp_size: 2\n", {}), "");
+  EXPECT_EQ(message({{"parallelism_config_tp_size", {"2"}}}, "", {}), "");
+  EXPECT_EQ(message({}, "", {"PARALLELISM_CONFIG_TP_SIZE=2"}), "");
 }
 
 TEST(Complete, TakesOneRankADeviceElseOne) {
@@ -377,6 +383,25 @@ TEST(CheckMeshSize, NamesTheFlagsBothNumbersAndAProposal) {
   EXPECT_EQ(message({{"dp_replicate_size", {"4"}}, {"tp_size", {"2"}}}, 8), "");
   EXPECT_EQ(message({}, 8), "");
   EXPECT_TRUE(check_mesh_size(resolved({{"parallelism_config_tp_size", {"2"}}}), 8).ok());
+}
+
+TEST(NoteOnMesh, NamesTypedSizesThatNoRankGets) {
+  EXPECT_EQ(note_on_mesh(resolved({})), "");
+  EXPECT_EQ(note_on_mesh(resolved({{"parallelism_config_tp_size", {"2"}}})),
+            "--parallelism_config_tp_size=2 has no effect without --use_parallelism_config");
+  EXPECT_EQ(
+      note_on_mesh(resolved({{"parallelism_config_dp_replicate_size", {"2"}},
+                             {"parallelism_config_dp_shard_size", {"1"}},
+                             {"parallelism_config_tp_size", {"4"}}})),
+      "--parallelism_config_dp_replicate_size=2, --parallelism_config_tp_size=4 have no effect "
+      "without --use_parallelism_config");
+  const TypedFlags used = {{"use_parallelism_config", {"true"}},
+                           {"parallelism_config_tp_size", {"2"}}};
+  EXPECT_EQ(note_on_mesh(resolved(used)), "");
+  EXPECT_EQ(note_on_mesh(
+                resolved({}, "distributed_type: MULTI_GPU\nparallelism_config:\n  tp_size: 2\n")),
+            "")
+      << "the section by itself uses it";
 }
 
 TEST(Endpoint, IsCheckedAtEveryEntrance) {

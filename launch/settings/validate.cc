@@ -15,6 +15,11 @@ namespace {
 
 absl::Status refuse(absl::string_view why) { return absl::InvalidArgumentError(why); }
 
+// Those that multiply to the number of ranks.
+constexpr const char* kMeshSizes[] = {
+    "parallelism_config_dp_replicate_size", "parallelism_config_dp_shard_size",
+    "parallelism_config_tp_size", "parallelism_config_cp_size", "parallelism_config_pp_size"};
+
 bool is_given(const Settings& settings, absl::string_view name) {
   const Provenance provenance = settings.provenance(name);
   return provenance == Provenance::kFlag || provenance == Provenance::kConfigFile;
@@ -420,9 +425,6 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
 }
 
 absl::Status check_mesh_size(const Settings& settings, int64_t ranks) {
-  constexpr const char* kSizes[] = {
-      "parallelism_config_dp_replicate_size", "parallelism_config_dp_shard_size",
-      "parallelism_config_tp_size", "parallelism_config_cp_size", "parallelism_config_pp_size"};
   // DeepSpeed arranges the ranks of sequence parallelism.
   if (!settings.flag("use_parallelism_config") ||
       settings.number("parallelism_config_sp_size") > 1) {
@@ -430,7 +432,7 @@ absl::Status check_mesh_size(const Settings& settings, int64_t ranks) {
   }
   int64_t total = 1;
   std::vector<std::string> given;
-  for (const char* name : kSizes) {
+  for (const char* name : kMeshSizes) {
     const int64_t size = settings.number(name);
     // Each is at most 2^20, and more ranks there are not.
     total = std::min<int64_t>(total * size, int64_t{1} << 40);
@@ -438,9 +440,9 @@ absl::Status check_mesh_size(const Settings& settings, int64_t ranks) {
   }
   if (total == 1 || total == ranks) return absl::OkStatus();
   std::string advice = "give sizes whose product is the number of ranks";
-  if (const int64_t replicas = settings.number(kSizes[0]); ranks % (total / replicas) == 0) {
-    advice =
-        absl::StrCat("give --", setting(kSizes[0]).flag_name(), " ", ranks / (total / replicas));
+  if (const int64_t replicas = settings.number(kMeshSizes[0]); ranks % (total / replicas) == 0) {
+    advice = absl::StrCat("give --", setting(kMeshSizes[0]).flag_name(), " ",
+                          ranks / (total / replicas));
   }
   return refuse(absl::StrCat(absl::StrJoin(given, ", "), given.size() == 1 ? " is" : " are",
                              " a mesh of ", total, " ranks, and the run has ", ranks, "; ", advice,
@@ -452,6 +454,10 @@ absl::Status check_mesh_size(const Settings& settings, int64_t ranks) {
 absl::Status check_status(const Settings& settings) {
   for (const Setting& row : all_settings()) {
     if (row.works() || !settings.is_set(row.name) || settings.is_default(row.name)) continue;
+    // What a file says of TPUs, as HF Accelerate's do for every device, counts on TPUs.
+    const bool is_idle = row.group == Group::kTpu && !settings.flag("tpu") &&
+                         settings.provenance(row.name) == Provenance::kConfigFile;
+    if (is_idle) continue;
     return absl::UnimplementedError(
         absl::StrCat(settings.describe(row.name), " is not in this version; leave it out"));
   }
@@ -468,6 +474,19 @@ std::string note_on_defaults(const Settings& settings) {
     }
   }
   return absl::StrJoin(defaults, ", ");
+}
+
+std::string note_on_mesh(const Settings& settings) {
+  if (settings.flag("use_parallelism_config")) return "";
+  std::vector<std::string> idle;
+  for (const char* name : kMeshSizes) {
+    if (settings.is_typed(name) && settings.number(name) > 1) {
+      idle.push_back(settings.describe(name));
+    }
+  }
+  if (idle.empty()) return "";
+  return absl::StrCat(absl::StrJoin(idle, ", "), idle.size() == 1 ? " has" : " have",
+                      " no effect without --use_parallelism_config");
 }
 
 }  // namespace accelerate::launcher::settings

@@ -45,8 +45,9 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
 
 /// Refuses what this version does not have (Setting::status), before anything else is asked of the
 /// settings: each such setting that a flag, the file or a variable gives another value than its
-/// default. The plans (launch/plan) do not ask: they show what HF Accelerate would be given.
-/// Errors: Unimplemented, one line with the flag, the file's line or the variable.
+/// default; what a file says of TPUs, in a run on TPUs alone. The plans (launch/plan) do not ask:
+/// they show what HF Accelerate would be given. Errors: Unimplemented, one line with the flag, the
+/// file's line or the variable.
 absl::Status check_status(const Settings& settings);
 
 /// Whether the sizes of a mesh multiply to the number of ranks, which is the cluster's in a
@@ -57,6 +58,10 @@ absl::Status check_mesh_size(const Settings& settings, int64_t ranks);
 /// The defaults that a run depends on, "num_processes=2", as one note; empty if there is a
 /// configuration file or flags set them all.
 std::string note_on_defaults(const Settings& settings);
+
+/// Which sizes of a mesh were typed and have no effect, because --use_parallelism_config is missing,
+/// as one note; empty for none.
+std::string note_on_mesh(const Settings& settings);
 
 // The variables that pass settings on to ranks. Those for ranks and addresses are set by the
 // program that starts a rank (the agent, mpirun, srun). Mirrors: accelerate utils/launch.py, the

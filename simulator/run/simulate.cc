@@ -105,9 +105,7 @@ bool divides_by_node(const Environment& environment) {
   if (!parse_flag_from_env(kUseFsdp, false, environment)) return false;
   Environment copy = environment;
   try {
-    const ShardingStrategy strategy = resolve(FullyShardedDataParallelPlugin(), copy).strategy();
-    return strategy == ShardingStrategy::kHybridShard ||
-           strategy == ShardingStrategy::kHybridShardZero2;
+    return is_hybrid(resolve(FullyShardedDataParallelPlugin(), copy).strategy());
   } catch (const c10::Error&) {
     return false;  // the ranks say what is wrong
   }

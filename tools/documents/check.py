@@ -32,6 +32,7 @@ LINE_WIDTH = 120
 # Pages that a reader follows from top to bottom, or reads for a task.
 READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_accuracy", "debug_a_hang",
                  "from_cluster_to_simulator", "find_oom", "plan_a_cluster", "perf_ci", "perf_bench", "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
+                 "tensor_parallelism",
                  "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_forward", "concepts_residency",
                  "concepts_seed")
 
@@ -61,7 +62,8 @@ STATUS = {
         "`load_and_quantize_model`", "`replace_with_bnb_layers`", "Hooks of modules", "Layers stored in a narrow dtype"],
     "Launcher": [
         "`accelerate launch` on one machine", "`accelerate launch` on several machines", "`accelerate::launch`"],
-    "Tensor, pipeline, context and expert parallelism": [],
+    "Tensor parallelism": ["Tensor parallelism (`tp`)"],
+    "Pipeline, context and expert parallelism": [],
 }
 STATUS_ALONE = [
     "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`", "Pinned loading",
@@ -200,7 +202,7 @@ def check_options(options, page, text):
                 if name := re.fullmatch(r"--([a-z][\w-]*)(=.*)?", word):
                     if name[1].replace("-", "_") not in options:
                         yield f"{page}:{number}: the launcher has no option --{name[1]}"
-                elif word in ("lm", "digits", "train", "big_model_load", "quantization"):
+                elif word in ("lm", "digits", "train", "big_model_load", "quantization", "tensor_parallel"):
                     break
 
 

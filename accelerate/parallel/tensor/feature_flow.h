@@ -18,6 +18,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "accelerate/operators/operator_mode.h"
+#include "accelerate/parallel/tensor/operator_facts.h"
 
 namespace accelerate {
 
@@ -25,7 +26,8 @@ class FeatureFlow {
  public:
   /// Before the operator runs: of its argument with this number, or of a tensor in it. `from_end`:
   /// the dim, counted from the end.
-  FeatureFlow(const OperatorCall& call, size_t argument, const at::Tensor& features, int from_end);
+  FeatureFlow(const OperatorCall& call, const OperatorFacts& facts, size_t argument,
+              const at::Tensor& features, int from_end);
 
   /// What the operator does that a part does not allow, as "sums up"; empty: nothing.
   const std::string& fault() const { return fault_; }
@@ -55,11 +57,11 @@ class FeatureFlow {
     kReduced,  // as kMoved, less the dims before that a result lacks
     kView,
   };
-  void find_way(const OperatorCall& call, size_t argument);
-  void go_through_reduction(const OperatorCall& call);
-  void go_through_product(const OperatorCall& call, const std::string& name, size_t argument);
-  void go_through_index(const OperatorCall& call, size_t argument);
-  bool takes_some(const OperatorCall& call, const std::string& name) const;
+  void find_way(const OperatorCall& call, const OperatorFacts& facts, size_t argument);
+  void go_through_reduction(const OperatorCall& call, const OperatorFacts& facts);
+  void go_through_product(const OperatorCall& call, const OperatorFacts& facts, size_t argument);
+  void go_through_index(const OperatorCall& call, const OperatorFacts& facts, size_t argument);
+  bool takes_some(const OperatorCall& call, const OperatorFacts& facts) const;
   int in_view(const at::Tensor& result);
 
   const c10::SmallVector<int64_t, 6> sizes_;

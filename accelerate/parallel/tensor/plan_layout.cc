@@ -194,10 +194,25 @@ void check_is_whole(const PlannedParameter& parameter, int ranks) {
       ranks, " ranks along tp; prepare a model once, and all that share parameters as one");
 }
 
+// How many neighbours compute the same features, where there are fewer groups of them than ranks:
+// keys and values, which each of them uses with queries of its own.
+int copies_of(const PlannedParameter& parameter, int64_t groups, int ranks) {
+  const TensorRule& rule = parameter.rule;
+  const bool is_of_groups = rule.style == kColumn && rule.groups > 0 && rule.blocks.empty() &&
+                            !rule.gather_output && !looks_fused(parameter.name);
+  return is_of_groups && groups < ranks && ranks % groups == 0 ? ranks / static_cast<int>(groups)
+                                                               : 1;
+}
+
 }  // namespace
 
 std::optional<TensorParallelPlan> find_plan(const torch::nn::Module& module,
                                             const KwargsHandlers& handlers) {
+  const TensorParallelPlans& by_class = handlers.tensor_parallel_by_class;
+  if (!by_class.empty()) {
+    const auto found = by_class.find(module_class_name(module));
+    if (found != by_class.end()) return found->second;
+  }
   if (handlers.tensor_parallel) return handlers.tensor_parallel;
   const auto* structure = dynamic_cast<const ModelStructure*>(&module);
   return structure != nullptr ? structure->tensor_parallel_plan() : std::nullopt;
@@ -253,7 +268,8 @@ std::optional<Cut> cut_of(const PlannedParameter& parameter, int ranks) {
   Cut cut{.axis = MeshAxis::kTp, .dim = *dim};
   for (const int64_t length : block_lengths(parameter, tensor.size(*dim))) {
     const int64_t parts = parts_of_block(parameter, length);
-    if (parts % ranks != 0) {
+    cut.copies = copies_of(parameter, parts, ranks);
+    if (parts * cut.copies % ranks != 0) {
       int fitting = ranks - 1;
       while (parts % fitting != 0) --fitting;
       const int64_t longer = (parts / ranks + 1) * ranks;

@@ -23,7 +23,8 @@ struct KwargsHandlers;
 struct LayoutContext;
 class ModelLayout;
 
-/// The plan of a model: the Accelerator's, else the model's own. Absent: there is none.
+/// The plan of a model: the Accelerator's for models of its class, else that for all, else the
+/// model's own. Absent: there is none.
 std::optional<TensorParallelPlan> find_plan(const torch::nn::Module& module,
                                             const KwargsHandlers& handlers);
 
@@ -46,7 +47,9 @@ struct PlannedParameter {
 std::vector<PlannedParameter> planned_parameters(const torch::nn::Module& module,
                                                  const TensorParallelPlan& plan);
 
-/// How so many ranks cut a whole parameter; absent: not at all.
+/// How so many ranks cut a whole parameter; absent: not at all. A column layer with fewer groups of
+/// features than ranks, as of keys or values, has each on several neighbours (Cut::copies), if its
+/// outputs are not gathered and it is one weight.
 /// Errors: c10::ValueError naming the parameter and what would do: features, blocks or groups that
 ///         the ranks do not divide evenly; several weights in one without blocks or groups, as its
 ///         name says; a tensor with more than two dims, or whose values something else keeps, as

@@ -1,17 +1,23 @@
 #include "accelerate/parallel/tensor/tensor_handler.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/where.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/differentiable.h"
+#include "accelerate/parallel/tensor/cut_output.h"
+#include "accelerate/parallel/tensor/gathered_input.h"
 #include "accelerate/values/texts.h"
 
 namespace accelerate {
@@ -19,13 +25,15 @@ namespace {
 
 using Kind = TensorMark::Kind;
 
-// Calls visit(tensor) for the tensors in a value that are defined.
+// Calls visit(tensor) for the tensors in a value that are defined. Lists have one type of elements,
+// or, of tensors, none in the place of some.
 template <typename Visit>
 void for_each_tensor(const c10::IValue& value, Visit&& visit) {
   if (value.isTensor()) {
     if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+  } else if (value.isList()) {
     for (const c10::IValue& each : value.toListRef()) {
+      if (!each.isTensor() && !each.isNone()) return;
       if (each.isTensor() && each.toTensor().defined()) visit(each.toTensor());
     }
   }
@@ -36,18 +44,10 @@ c10::ArrayRef<c10::IValue> arguments_of(const OperatorCall& call) {
 }
 
 template <typename Visit>
-void for_each_result(const OperatorCall& call, Visit&& visit) {
-  for (const c10::IValue& value :
-       torch::jit::last(call.stack(), call.op().schema().returns().size())) {
+void for_each_result(const OperatorCall& call, const OperatorFacts& facts, Visit&& visit) {
+  for (const c10::IValue& value : torch::jit::last(call.stack(), facts.results)) {
     for_each_tensor(value, visit);
   }
-}
-
-// Whether an operator writes into an argument, which is its result.
-bool writes(const c10::OperatorHandle& op) {
-  const std::vector<c10::Argument>& returns = op.schema().returns();
-  const c10::AliasInfo* const alias = returns.empty() ? nullptr : returns.front().alias_info();
-  return alias != nullptr && alias->isWrite();
 }
 
 // Whether all ranks have a tensor alike, which is not a parameter.
@@ -67,16 +67,6 @@ bool uses_parameters_alone(const OperatorCall& call) {
   return alone;
 }
 
-// Whether an operator gives the values of its argument, as a view or as a copy.
-bool gives_same_values(const c10::OperatorHandle& op) {
-  const std::vector<c10::Argument>& returns = op.schema().returns();
-  if (returns.empty()) return true;
-  const c10::AliasInfo* const alias = returns.front().alias_info();
-  if (alias != nullptr) return !alias->isWrite();
-  const std::string& name = op.schema().name();
-  return name == "aten::clone" || name == "aten::_to_copy";
-}
-
 // Sequences are along the dim before the last.
 constexpr int kSequenceFromEnd = 2;
 
@@ -91,16 +81,30 @@ uint32_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<uint32_t>(tensor._version());
 }
 
+// The dtype in which a Linear layer computes with an input: automatic mixed precision casts, but
+// another handler that computes products chooses by itself.
+at::ScalarType product_dtype(const at::Tensor& input) {
+  const at::ScalarType dtype = input.scalar_type();
+  const c10::DeviceType device = input.device().type();
+  if (!at::autocast::is_autocast_enabled(device) || !at::isFloatingType(dtype)) return dtype;
+  const bool is_chosen = std::ranges::any_of(current_operator_handlers(), [](const auto& handler) {
+    return handler->order() == OperatorOrder::kLinearProducts;
+  });
+  return dtype == at::kDouble || is_chosen ? dtype : at::autocast::get_autocast_dtype(device);
+}
+
 // Part of a message: "192 of 384".
 std::string part_text(int64_t part, int64_t whole) { return absl::StrCat(part, " of ", whole); }
 
 }  // namespace
 
-TensorHandler::TensorHandler(ProcessGroupPtr group, int rank, Parameters parameters)
+TensorHandler::TensorHandler(ProcessGroupPtr group, int rank, Parameters parameters,
+                             bool keeps_gathered_inputs)
     : OperatorHandler(OperatorOrder::kTensorParallel),
       group_(std::move(group)),
       rank_(rank),
-      parameters_(std::move(parameters)) {
+      parameters_(std::move(parameters)),
+      keeps_gathered_inputs_(keeps_gathered_inputs) {
   for (const auto& [tensor, parameter] : parameters_) {
     marks_.push_back(c10::make_intrusive<TensorMark>(Kind::kParameter, parameter));
     has_sequence_shards_ |= parameter->rule.sequence;
@@ -135,16 +139,17 @@ TensorHandler::Operands TensorHandler::operands_of(const OperatorCall& call) {
 void TensorHandler::call(const OperatorCall& call) {
   const Operands operands = operands_of(call);
   if (operands.empty() || is_backward_of_operator_scope()) return call.proceed();
+  const OperatorFacts& facts = facts_of(call.op());
   if (operands.cut) {
     if (std::optional<at::Tensor> result = layer(call)) {
-      torch::jit::drop(call.stack(), call.op().schema().arguments().size());
+      torch::jit::drop(call.stack(), facts.arguments);
       torch::jit::push(call.stack(), *std::move(result));
       return;
     }
   }
-  if (operands.part) return pass_part(call, operands);
-  if (operands.cut && adds_gathered_bias(call, *operands.cut)) return;
-  pass_parameter(call, operands.cut ? *operands.cut : *operands.whole);
+  if (operands.part) return pass_part(call, facts, operands);
+  if (operands.cut && facts.adds && adds_gathered_bias(call, *operands.cut)) return;
+  pass_parameter(call, facts, operands.cut ? *operands.cut : *operands.whole);
 }
 
 std::optional<at::Tensor> TensorHandler::layer(const OperatorCall& call) const {
@@ -256,17 +261,24 @@ at::Tensor TensorHandler::entered(const at::Tensor& input) const {
 }
 
 // The ranks' parts put together, once for all column layers of one input. The mark has the whole as
-// long as the part lives; but a leaf, which its gradient's graph keeps, would live as long as that.
+// long as the part lives, which the forward pass needs no longer than the whole; but a leaf, which
+// its gradient's graph keeps, would live as long as that. What a recomputation puts together stays,
+// because the backward pass uses it next.
 at::Tensor TensorHandler::gathered(const at::Tensor& part, TensorMark& mark) const {
   const bool records = at::GradMode::is_enabled() && part.requires_grad();
+  const bool drops = records && !part.is_leaf() && !keeps_gathered_inputs_ &&
+                     torch::autograd::get_current_graph_task_id() < 0;
+  const at::ScalarType dtype = drops ? product_dtype(part) : part.scalar_type();
   const uint32_t version = version_of(part);
   if (mark.gathered.defined() && mark.version == version &&
-      mark.gathered.requires_grad() == records) {
+      mark.gathered.requires_grad() == records && mark.gathered.scalar_type() == dtype) {
     return mark.gathered;
   }
   at::Tensor whole = all_gather_along(part, -mark.from_end, group_);
   // Nothing counts the changes of an inference tensor.
   if ((records && part.is_leaf()) || part.is_inference()) return whole;
+  if (drops) whole = gathered_at_use(whole, dtype, part, -mark.from_end, group_);
+  drop_gathered(mark.gathered);
   mark.gathered = whole;
   mark.version = version;
   return whole;
@@ -290,11 +302,28 @@ at::Tensor TensorHandler::shard_sequence(const at::Tensor& whole) const {
   return part;
 }
 
+at::Tensor TensorHandler::cut_output_of(const at::Tensor& part) const {
+  return cut_output(
+      part, absl::StrCat(" on rank ", rank_, " needs all of ", text_of({part, find_part(part)}),
+                         "; compute a loss of logits with parallel_cross_entropy(model, ...), or "
+                         "let the layer's rule gather its output"));
+}
+
+at::Tensor TensorHandler::block_input(const torch::nn::Module& module, at::Tensor input) {
+  const bool can_begin = has_sequence_shards_ && input.defined() && input.is_floating_point() &&
+                         find_part(input) == nullptr;
+  if (!can_begin) return input;
+  const bool has_rows = std::ranges::any_of(module.parameters(), [](const at::Tensor& parameter) {
+    const TensorMark* const mark = find_mark(parameter);
+    return mark != nullptr && mark->is_cut_parameter() && *mark->parameter->cut_dim == 1 &&
+           mark->parameter->rule.sequence;
+  });
+  return has_rows ? shard_sequence(input) : input;
+}
+
 // torch::nn::Linear adds the bias apart, here to an output that was gathered before.
 bool TensorHandler::adds_gathered_bias(const OperatorCall& call, const Operand& bias) const {
-  const std::string& name = call.op().schema().name();
-  const bool adds = name == "aten::add" || name == "aten::add_";
-  if (!adds || !bias.mark->parameter->rule.gather_output || bias.tensor.dim() != 1) return false;
+  if (!bias.mark->parameter->rule.gather_output || bias.tensor.dim() != 1) return false;
   const size_t first = call.stack().size() - call.op().schema().arguments().size();
   {
     const OperatorModeScope inside = OperatorModeScope::without(OperatorOrder::kTensorParallel);
@@ -306,17 +335,18 @@ bool TensorHandler::adds_gathered_bias(const OperatorCall& call, const Operand& 
 
 // ---- Other operators.
 
-void TensorHandler::pass_parameter(const OperatorCall& call, const Operand& parameter) const {
+void TensorHandler::pass_parameter(const OperatorCall& call, const OperatorFacts& facts,
+                                   const Operand& parameter) const {
   const LayerParameter& of = *parameter.mark->parameter;
-  const bool same = gives_same_values(call.op());
+  const bool same = facts.gives_same_values;
   const auto mark = TensorMarkPtr::reclaim_copy(parameter.mark);
   const auto check_cut = [&](bool is_fine) {
     if (!of.cut_dim) return;
     const auto dim = static_cast<size_t>(*of.cut_dim);
     TORCH_CHECK_VALUE(
         is_fine, on_this_rank(), call.op().schema().name(), " uses \"", of.name,
-        "\", of which each rank along tp has ",
-        part_text(of.whole[dim] / size_of(group_), of.whole[dim]), dim == 0 ? " rows" : " columns",
+        "\", of which each rank along tp has ", part_text(of.whole[dim] / of.parts, of.whole[dim]),
+        dim == 0 ? " rows" : " columns",
         "; a plan divides products as torch::linear computes them, and torch::embedding: leave the "
         "parameter whole, or use one of these");
   };
@@ -325,7 +355,7 @@ void TensorHandler::pass_parameter(const OperatorCall& call, const Operand& para
   const bool is_of_parameters = same || uses_parameters_alone(call);
   call.proceed();
   if (!is_of_parameters) return;
-  for_each_result(call, [&](const at::Tensor& result) {
+  for_each_result(call, facts, [&](const at::Tensor& result) {
     check_cut(result.numel() == parameter.tensor.numel());
     if (find_mark(result) == nullptr) set_mark(result, mark);
   });
@@ -347,10 +377,12 @@ void TensorHandler::check_is_whole(const OperatorCall& call, const Operand& para
   }
 }
 
-void TensorHandler::pass_part(const OperatorCall& call, const Operands& operands) const {
+void TensorHandler::pass_part(const OperatorCall& call, const OperatorFacts& facts,
+                              const Operands& operands) const {
   const Operand& part = *operands.part;
-  FeatureFlow flow(call, part.argument, part.tensor, part.mark->from_end);
+  FeatureFlow flow(call, facts, part.argument, part.tensor, part.mark->from_end);
   check_uses_part(call, flow, operands);
+  const bool meets_whole = flow.is_pointwise() && meets_whole_sequences(call, part);
   const auto mark = TensorMarkPtr::reclaim_copy(part.mark);
   const auto explain = [&](const std::string& what) {
     return absl::StrCat(on_this_rank(), call.op().schema().name(), " ", what, " ", text_of(part),
@@ -366,11 +398,16 @@ void TensorHandler::pass_part(const OperatorCall& call, const Operands& operands
       call.proceed();
     }
   } catch (const std::exception& error) {
+    TORCH_CHECK_VALUE(!meets_whole, on_this_rank(), call.op().schema().name(), " computes with ",
+                      text_of(part),
+                      ", and with a tensor of whole sequences, as of positions; compute it before "
+                      "shard_sequence, or pass the tensor through shard_sequence (",
+                      exception_text(error), ")");
     if (!flow.is_view()) throw;
     TORCH_CHECK_VALUE(false, explain("does not fit"), " (", exception_text(error), ")");
   }
   bool is_first = true;  // others may be statistics
-  for_each_result(call, [&](const at::Tensor& result) {
+  for_each_result(call, facts, [&](const at::Tensor& result) {
     const bool must_have_it = std::exchange(is_first, false) && flow.loses();
     // By an operator inside of this one, which is not known itself.
     if (flow.is_pointwise() && find_part(result) != nullptr) return;
@@ -386,7 +423,7 @@ void TensorHandler::pass_part(const OperatorCall& call, const Operands& operands
     set_mark(result, is_same
                          ? mark
                          : c10::make_intrusive<TensorMark>(mark->kind, mark->parameter, from_end));
-    if (writes(call.op())) mark_base(call, result, *find_part(result));
+    if (facts.writes) mark_base(call, result, *find_part(result));
   });
 }
 
@@ -419,7 +456,7 @@ void TensorHandler::check_keeps_order(const OperatorCall& call, const FeatureFlo
   const std::shared_ptr<const LayerParameter>& maker = part.mark->parameter;
   const bool is_one_block = !is_sequence && part.mark->from_end == 1 && maker != nullptr &&
                             maker->cut_dim == 0 && maker->rule.blocks.empty() &&
-                            part.tensor.size(-1) * size_of(group_) == maker->whole[0];
+                            part.tensor.size(-1) * maker->parts == maker->whole[0];
   TORCH_CHECK_VALUE(!flow.takes_range() || !is_one_block, on_this_rank(), name, " takes some of ",
                     text_of(part),
                     "; if it is several weights in one, give its rule blocks, as {1, 1} for two of "
@@ -449,6 +486,21 @@ void TensorHandler::check_gradients(const OperatorCall& call, const Operand& par
   }
 }
 
+// Whether an argument has all of the sequences of which another one has a part.
+bool TensorHandler::meets_whole_sequences(const OperatorCall& call, const Operand& part) const {
+  if (part.mark->kind != Kind::kSequence) return false;
+  const int from_end = part.mark->from_end;
+  const int64_t whole = part.tensor.size(-from_end) * size_of(group_);
+  bool meets = false;
+  for (const c10::IValue& value : arguments_of(call)) {
+    for_each_tensor(value, [&](const at::Tensor& other) {
+      meets |=
+          other.dim() >= from_end && other.size(-from_end) == whole && find_part(other) == nullptr;
+    });
+  }
+  return meets;
+}
+
 void TensorHandler::check_uses_part(const OperatorCall& call, const FeatureFlow& flow,
                                     const Operands& operands) const {
   const Operand& part = *operands.part;
@@ -474,10 +526,12 @@ void TensorHandler::check_uses_part(const OperatorCall& call, const FeatureFlow&
   const bool has_partial_gradient = at::GradMode::is_enabled() &&
                                     operands.whole->tensor.requires_grad() &&
                                     !whole.rule.partial_gradient;
-  TORCH_CHECK_VALUE(!has_partial_gradient, on_this_rank(), name, " uses \"", whole.name,
-                    "\", which all ranks have, with ", text_of(part),
-                    ", so that its gradient is a part on each rank; a rule with partial_gradient, "
-                    "or sequence, lets ranks sum the parts");
+  TORCH_CHECK_VALUE(
+      !has_partial_gradient, on_this_rank(), name, " uses \"", whole.name,
+      "\", which all ranks have, with ", text_of(part),
+      ", so that its gradient is a part on each rank; a rule with partial_gradient, "
+      "or sequence, lets ranks sum the parts",
+      part.mark->kind == Kind::kSequence ? ", or use it before shard_sequence, as positions" : "");
 }
 
 std::string TensorHandler::on_this_rank() const { return absl::StrCat("rank ", rank_, ": "); }
@@ -487,9 +541,10 @@ std::string TensorHandler::text_of(const Operand& part) const {
   const int from_end = part.mark->from_end;
   const int64_t own = part.tensor.size(-from_end);
   const std::shared_ptr<const LayerParameter>& maker = part.mark->parameter;
-  return absl::StrCat("dim ", -from_end, " of ",
-                      part.mark->kind == Kind::kFeatures ? "features" : "sequences",
-                      ", of which each rank along tp has ", part_text(own, own * size_of(group_)),
+  const bool is_of_features = part.mark->kind == Kind::kFeatures;
+  const int64_t parts = is_of_features && maker != nullptr ? maker->parts : size_of(group_);
+  return absl::StrCat("dim ", -from_end, " of ", is_of_features ? "features" : "sequences",
+                      ", of which each rank along tp has ", part_text(own, own * parts),
                       maker != nullptr ? absl::StrCat(", made with \"", maker->name, "\"") : "");
 }
 

@@ -38,8 +38,11 @@ class TensorParallelTechnique final : public Technique {
   std::string_view name() const override { return kName; }
   void forward(ForwardPass& pass) override;
 
-  /// The ranks along tp.
-  const ProcessGroupPtr& group() const { return handler_->group(); }
+  const TensorHandler& handler() const { return *handler_; }
+  /// The ranks that have parts of the logits; null where all have the whole ones.
+  ProcessGroupPtr logits_group() const {
+    return vocabularies_.empty() ? nullptr : handler_->group();
+  }
   /// All classes of logits of which this rank has so many, by the plan; absent: the logits are
   /// those of a layer that the plan leaves whole, or puts together.
   std::optional<int64_t> vocabulary_of(int64_t classes) const;

@@ -1,0 +1,176 @@
+#include "launch/estimate/tp_part.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "accelerate/base/message_text.h"
+#include "launch/estimate/tp_plan.h"
+
+namespace accelerate::launcher::estimate {
+namespace {
+
+struct Usual {
+  const char* module;
+  const char* word;
+};
+
+// Ends of the names of modules, of which the first counts.
+constexpr Usual kUsual[] = {
+    {"attention.output.dense", "rowwise"},
+    {"attention.dense", "rowwise"},
+    {"intermediate.dense", "colwise"},
+    {"output.dense", "rowwise"},
+    {"dense_h_to_4h", "colwise"},
+    {"dense_4h_to_h", "rowwise"},
+    {"attention.qkv", "colwise"},
+    {"attention.project", "rowwise"},
+    {"mlp.gate", "colwise"},
+    {"mlp.up", "colwise"},
+    {"mlp.down", "rowwise"},
+    {"q_proj", "colwise"},
+    {"k_proj", "colwise"},
+    {"v_proj", "colwise"},
+    {"qkv_proj", "colwise"},
+    {"query_key_value", "colwise"},
+    {"query", "colwise"},
+    {"key", "colwise"},
+    {"value", "colwise"},
+    {"o_proj", "rowwise"},
+    {"out_proj", "rowwise"},
+    {"gate_proj", "colwise"},
+    {"up_proj", "colwise"},
+    {"gate_up_proj", "packed_colwise"},
+    {"down_proj", "rowwise"},
+    {"fc1", "colwise"},
+    {"fc2", "rowwise"},
+    {"embed_tokens", "embedding_rowwise"},
+    {"word_embeddings", "embedding_rowwise"},
+    {"tokens", "embedding_rowwise"},
+    {"wte", "embedding_rowwise"},
+    {"lm_head", "colwise_rep"},
+    {"head", "colwise_rep"},
+};
+
+std::string module_of(const std::string& tensor) {
+  const size_t dot = tensor.rfind('.');
+  return dot == tensor.npos ? "" : tensor.substr(0, dot);
+}
+
+// All names of a tensor that has several.
+std::vector<std::string> names_of(const Architecture& architecture, const std::string& tensor) {
+  for (const std::vector<std::string>& group : architecture.tied) {
+    if (std::ranges::count(group, tensor) > 0) return group;
+  }
+  return {tensor};
+}
+
+// The words for the tensors in their order; empty: none.
+using Words = std::vector<std::string>;
+
+absl::StatusOr<Words> planned_words(const Architecture& architecture) {
+  const TpPlan& plan = architecture.tp_plan;
+  std::vector<bool> matched(plan.size());
+  std::set<std::string> modules;
+  Words words;
+  for (const ArchitectureTensor& tensor : architecture.tensors) {
+    std::string& word = words.emplace_back();
+    for (const std::string& name : names_of(architecture, tensor.name)) {
+      const std::string module = module_of(name);
+      modules.insert(module);
+      for (size_t i = 0; i < plan.size(); ++i) {
+        if (!pattern_matches(plan[i].pattern, name) && !pattern_matches(plan[i].pattern, module))
+          continue;
+        matched[i] = true;
+        if (word.empty()) word = plan[i].word;
+      }
+    }
+  }
+  const auto unmatched = std::ranges::find(matched, false);
+  if (unmatched == matched.end()) return words;
+  const std::string& pattern = plan[static_cast<size_t>(unmatched - matched.begin())].pattern;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "tp_plan: \"", pattern, "\" names no tensor",
+      did_you_mean(pattern, std::vector<std::string>(modules.begin(), modules.end()))));
+}
+
+bool is_row(absl::string_view word) {
+  return absl::StartsWith(word, "rowwise") || word == "packed_rowwise";
+}
+
+bool is_column(absl::string_view word) {
+  return absl::StartsWith(word, "colwise") || word == "packed_colwise";
+}
+
+// By the usual names; empty for a model that is no transformer by them.
+Words usual_words(const Architecture& architecture) {
+  Words words;
+  for (const ArchitectureTensor& tensor : architecture.tensors) {
+    const std::string module = module_of(tensor.name);
+    const auto found = std::ranges::find_if(kUsual, [&module](const Usual& usual) {
+      return module == usual.module || absl::EndsWith(module, absl::StrCat(".", usual.module));
+    });
+    words.emplace_back(found == std::end(kUsual) ? "" : found->word);
+  }
+  const bool has_both = std::ranges::any_of(words, is_row) && std::ranges::any_of(words, is_column);
+  return has_both ? words : Words();
+}
+
+// The dim of a tensor with so many that a word divides; -1: none.
+int divided_dim(absl::string_view word, size_t dims) {
+  const int dim = is_row(word) ? 1 : is_column(word) || word == "embedding_rowwise" ? 0 : -1;
+  // Biases of row layers are whole.
+  return dim < static_cast<int>(dims) ? dim : -1;
+}
+
+// Errors: InvalidArgument where the ranks do not divide the dim evenly; the tensor stays whole.
+absl::Status divide(ArchitectureTensor& tensor, absl::string_view word, int64_t ranks) {
+  const int dim = divided_dim(word, tensor.shape.size());
+  if (dim < 0) return absl::OkStatus();
+  int64_t& length = tensor.shape[static_cast<size_t>(dim)];
+  const int64_t blocks = absl::StartsWith(word, "packed") ? 2 : 1;
+  const auto fits = [&](int64_t parts) { return length % (blocks * parts) == 0; };
+  if (!fits(ranks)) {
+    int64_t fitting = ranks - 1;
+    while (fitting > 1 && !fits(fitting)) --fitting;
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", tensor.name, "\" has ", length, " features along dim ", dim, ", which ",
+                     ranks, " ranks do not divide evenly; --tp_size ", fitting, " does"));
+  }
+  length /= ranks;
+  tensor.elements /= static_cast<double>(ranks);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TpPart> tp_part(const Architecture& architecture, int64_t ranks) {
+  TpPart part = {.architecture = architecture};
+  std::vector<ArchitectureTensor>& tensors = part.architecture.tensors;
+  if (!architecture.tp_plan.empty()) {
+    const absl::StatusOr<Words> words = planned_words(architecture);
+    if (!words.ok()) return words.status();
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (absl::Status ok = divide(tensors[i], (*words)[i], ranks); !ok.ok()) return ok;
+    }
+    part.why = "by its tp_plan";
+    return part;
+  }
+  if (const Words words = usual_words(architecture); !words.empty()) {
+    for (size_t i = 0; i < tensors.size(); ++i) divide(tensors[i], words[i], ranks).IgnoreError();
+    part.why = "by the usual names of layers";
+    return part;
+  }
+  for (ArchitectureTensor& tensor : tensors) tensor.elements /= static_cast<double>(ranks);
+  part.why = "every tensor divided, as no tp_plan says which are";
+  return part;
+}
+
+}  // namespace accelerate::launcher::estimate
