@@ -383,6 +383,7 @@ void TensorHandler::pass_part(const OperatorCall& call, const OperatorFacts& fac
   FeatureFlow flow(call, facts, part.argument, part.tensor, part.mark->from_end);
   check_uses_part(call, flow, operands);
   const bool meets_whole = flow.is_pointwise() && meets_whole_sequences(call, part);
+  if (!meets_whole) check_gradients(call, part);  // else LibTorch refuses the lengths
   const auto mark = TensorMarkPtr::reclaim_copy(part.mark);
   const auto explain = [&](const std::string& what) {
     return absl::StrCat(on_this_rank(), call.op().schema().name(), " ", what, " ", text_of(part),
@@ -510,7 +511,6 @@ void TensorHandler::check_uses_part(const OperatorCall& call, const FeatureFlow&
                     "; compute it before the layers that are divided, or gather their output; a "
                     "Linear layer can be a row layer, and a loss parallel_cross_entropy");
   check_keeps_order(call, flow, part);
-  check_gradients(call, part);
   if (operands.cut) {
     const LayerParameter& cut = *operands.cut->mark->parameter;
     const bool is_of_each_feature = flow.is_pointwise() && part.mark->kind == Kind::kFeatures &&
