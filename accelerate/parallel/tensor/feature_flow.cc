@@ -1,22 +1,12 @@
 #include "accelerate/parallel/tensor/feature_flow.h"
 
 #include <algorithm>
-#include <optional>
-#include <string_view>
 
 namespace accelerate {
 namespace {
 
 using Kind = OperatorFacts::Kind;
 using Dims = c10::SmallVector<int64_t, 6>;
-
-// An argument by its name; null for an operator without it.
-const c10::IValue* argument_of(const OperatorCall& call, const char* name) {
-  const c10::FunctionSchema& schema = call.op().schema();
-  const std::optional<int> position = schema.argumentIndexWithName(name);
-  if (!position) return nullptr;
-  return &torch::jit::peek(call.stack(), static_cast<size_t>(*position), schema.arguments().size());
-}
 
 // The dims that an argument says, from the front; those of a result with `dims` dims.
 Dims dims_in(const c10::IValue* value, int64_t dims) {
@@ -48,34 +38,38 @@ FeatureFlow::FeatureFlow(const OperatorCall& call, const OperatorFacts& facts, s
 }
 
 void FeatureFlow::find_way(const OperatorCall& call, const OperatorFacts& facts, size_t argument) {
-  const std::string_view name = facts.name;
   const auto dims = static_cast<int64_t>(sizes_.size());
   const auto dims_at = [&](int position, int64_t of) {
     return dims_in(argument_at(call, facts, position), of);
   };
+  const auto is_named = [&](int position) {
+    const Dims named = dims_at(position, dims);
+    return std::ranges::count(named, dim_) > 0;
+  };
   way_ = Way::kMoved;
   switch (facts.kind) {
     case Kind::kPointwise:
+    case Kind::kCreation:
       is_pointwise_ = true;
-      // What is made anew has no values of the features.
-      loses_ = !name.starts_with("new_") && !name.starts_with("empty");
+      loses_ = facts.kind == Kind::kPointwise;  // what is made anew has no values of the features
       way_ = Way::kAlong;
       break;
-    case Kind::kSameDims:
-      joins_ = name == "cat" && std::ranges::count(dims_at(facts.dim, dims), dim_) > 0;
+    case Kind::kSameDims: break;
+    case Kind::kJoin: joins_ = is_named(facts.dim); break;
+    case Kind::kRange: takes_range_ = is_named(facts.dim) && takes_some(call, facts); break;
+    // What is gathered from may be whole.
+    case Kind::kGather:
+    case Kind::kScatter:
+      if (is_named(facts.dim) && (facts.kind == Kind::kScatter || argument == 0)) {
+        fault_ = "goes by numbers along all of";
+      }
       break;
-    case Kind::kRange: takes_range_ = takes_some(call, facts); break;
-    case Kind::kPick: {
-      const bool along = std::ranges::count(dims_at(facts.dim, dims), dim_) > 0;
-      // What is gathered from may be whole.
-      if (along && (name != "gather" || argument == 0)) fault_ = "goes by numbers along all of";
-      break;
-    }
-    case Kind::kIndex: go_through_index(call, facts, argument); break;
-    case Kind::kShift: {
-      const Dims moved = dims_at(facts.dims, dims);
-      const bool all = moved.empty() && name == "roll";
-      if (all || std::ranges::count(moved, dim_) > 0) fault_ = "moves along all of";
+    case Kind::kIndex:
+    case Kind::kIndexPut: go_through_index(call, facts, argument); break;
+    case Kind::kFlip:
+    case Kind::kRoll: {
+      const bool all = facts.kind == Kind::kRoll && dims_at(facts.dims, dims).empty();
+      if (all || is_named(facts.dims)) fault_ = "moves along all of";
       break;
     }
     case Kind::kTriangle:
@@ -129,7 +123,9 @@ void FeatureFlow::find_way(const OperatorCall& call, const OperatorFacts& facts,
       break;
     }
     case Kind::kAllDims: fault_ = "needs all of"; break;
-    case Kind::kProduct: go_through_product(call, facts, argument); break;
+    case Kind::kProduct:
+    case Kind::kAddedProduct:
+    case Kind::kLinear: go_through_product(call, facts, argument); break;
     case Kind::kVectorProduct:
       to_ = 0;
       if (argument != 0 || from_end_ == 1) fault_ = "adds up along";
@@ -139,21 +135,15 @@ void FeatureFlow::find_way(const OperatorCall& call, const OperatorFacts& facts,
 
 // Whether an operator of a range leaves some of the dim out of a result.
 bool FeatureFlow::takes_some(const OperatorCall& call, const OperatorFacts& facts) const {
-  const std::string_view name = facts.name;
-  const auto dims = static_cast<int64_t>(sizes_.size());
-  if (std::ranges::count(dims_in(argument_at(call, facts, facts.dim), dims), dim_) == 0)
-    return false;
   const int64_t own = sizes_[static_cast<size_t>(dim_)];
-  const auto number = [&call](const char* argument, int64_t otherwise) {
-    const c10::IValue* const value = argument_of(call, argument);
+  const auto number = [&](int position, int64_t otherwise) {
+    const c10::IValue* const value = argument_at(call, facts, position);
     return value != nullptr && value->isInt() ? value->toInt() : otherwise;
   };
-  if (name == "slice") {
-    return number("start", 0) != 0 || number("end", own) < own || number("step", 1) != 1;
-  }
-  if (name == "narrow") return number("length", 0) < own;
-  if (name == "chunk") return number("chunks", 2) > 1;
-  return number("split_size", 0) < own;
+  if (facts.chunks >= 0) return number(facts.chunks, 2) > 1;
+  if (facts.length >= 0) return number(facts.length, 0) < own;
+  if (facts.end < 0) return number(facts.split_size, 0) < own;
+  return number(facts.start, 0) != 0 || number(facts.end, own) < own || number(facts.step, 1) != 1;
 }
 
 // Dims that are indexed give dims in the place of the first one, or in front of all where others
@@ -162,9 +152,8 @@ void FeatureFlow::go_through_index(const OperatorCall& call, const OperatorFacts
                                    size_t argument) {
   way_ = Way::kAlong;
   loses_ = true;
-  if (argument != 0) return;
-  const c10::IValue* const indices = argument_of(call, "indices");
-  if (indices == nullptr || !(indices->isTensorList() || indices->isList())) return;
+  const c10::IValue* const indices = argument_at(call, facts, facts.indices);
+  if (argument != 0 || indices == nullptr || !indices->isList()) return;
   int64_t dim = 0, first = -1, last = -1, indexed = 0;
   for (const c10::IValue& value : indices->toListRef()) {
     const bool is_index = value.isTensor() && value.toTensor().defined();
@@ -179,8 +168,8 @@ void FeatureFlow::go_through_index(const OperatorCall& call, const OperatorFacts
     }
     dim += covers;
   }
-  const bool reads = facts.name == "index";
-  if (reads && first > dim_ && last - first == indexed) way_ = Way::kMoved;
+  const bool is_before = facts.kind == Kind::kIndex && first > dim_ && last - first == indexed;
+  if (is_before) way_ = Way::kMoved;
 }
 
 void FeatureFlow::go_through_reduction(const OperatorCall& call, const OperatorFacts& facts) {
@@ -195,16 +184,15 @@ void FeatureFlow::go_through_reduction(const OperatorCall& call, const OperatorF
   removed_ = std::ranges::count_if(dims, [this](int64_t dim) { return dim < dim_; });
 }
 
-// Matrices, or batches of matrices. Linear layers have their weight the other way round.
+// Matrices, or batches of matrices.
 void FeatureFlow::go_through_product(const OperatorCall& call, const OperatorFacts& facts,
                                      size_t argument) {
-  const std::string_view name = facts.name;
   way_ = Way::kAlong;
   is_product_ = loses_ = true;
-  const size_t first = name == "addmm" || name == "baddbmm" ? 1 : 0;
+  const size_t first = facts.kind == Kind::kAddedProduct ? 1 : 0;
   if (argument < first) return;  // what is added to the product
   const bool is_first = argument == first;
-  const bool is_weight = name == "linear" && !is_first;
+  const bool is_weight = facts.kind == Kind::kLinear && !is_first;
   const int summed = is_first || is_weight || sizes_.size() == 1 ? 1 : 2;
   if (from_end_ == summed) fault_ = "adds up along";
   const c10::IValue* const other = argument_at(call, facts, facts.other);

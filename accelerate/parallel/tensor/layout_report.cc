@@ -228,7 +228,7 @@ class TokenTraffic {
           layer->rule.style == TensorStyle::kEmbedding && head && *head == parent_of(layer->name);
       if ((!is_new || is_tied) && heads.insert(impl).second) add_column(*layer, size);
     }
-    if (technique.has_cut_logits()) loss_ = all_reduced(3 * kFloatBytes, ranks_);
+    if (technique.logits_group() != nullptr) loss_ = all_reduced(3 * kFloatBytes, ranks_);
   }
 
   std::string text() const {

@@ -31,7 +31,7 @@ at::Tensor parallel_cross_entropy(const PreparedModel<Module>& model, const at::
   const std::optional<int64_t> vocabulary =
       technique != nullptr ? technique->vocabulary_of(classes) : std::nullopt;
   if (vocabulary) {
-    return parallel_cross_entropy(logits, target, options, technique->group(), *vocabulary);
+    return parallel_cross_entropy(logits, target, options, technique->logits_group(), *vocabulary);
   }
   return at::cross_entropy_loss(logits, target, options.weight, options.reduction,
                                 options.ignore_index, options.label_smoothing);

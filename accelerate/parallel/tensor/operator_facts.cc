@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 
@@ -17,7 +18,7 @@ using Kind = OperatorFacts::Kind;
 Kind kind_of(std::string_view name) {
   using enum Kind;
   static const auto* const kinds = new absl::flat_hash_map<std::string_view, Kind>{
-      {"_index_put_impl", kIndex},
+      {"_index_put_impl", kIndexPut},
       {"_log_softmax", kReduction},
       {"_fft_c2c", kReduction},
       {"_fft_c2r", kReduction},
@@ -26,7 +27,7 @@ Kind kind_of(std::string_view name) {
       {"_safe_softmax", kReduction},
       {"_softmax", kReduction},
       {"_unsafe_view", kView},
-      {"addmm", kProduct},
+      {"addmm", kAddedProduct},
       {"all", kReduction},
       {"amax", kReduction},
       {"amin", kReduction},
@@ -34,9 +35,9 @@ Kind kind_of(std::string_view name) {
       {"argmax", kReduction},
       {"argmin", kReduction},
       {"argsort", kReduction},
-      {"baddbmm", kProduct},
+      {"baddbmm", kAddedProduct},
       {"bmm", kProduct},
-      {"cat", kSameDims},
+      {"cat", kJoin},
       {"chunk", kRange},
       {"conv1d", kAllDims},
       {"conv2d", kAllDims},
@@ -53,20 +54,20 @@ Kind kind_of(std::string_view name) {
       {"cumsum", kReduction},
       {"dot", kAllDims},
       {"flatten", kView},
-      {"flip", kShift},
-      {"gather", kPick},
+      {"flip", kFlip},
+      {"gather", kGather},
       {"glu", kSameDims},
       {"group_norm", kAllDims},
       {"index", kIndex},
-      {"index_add", kPick},
-      {"index_copy", kPick},
-      {"index_fill", kPick},
-      {"index_put", kIndex},
+      {"index_add", kScatter},
+      {"index_copy", kScatter},
+      {"index_fill", kScatter},
+      {"index_put", kIndexPut},
       {"index_select", kSameDims},
       {"kthvalue", kReduction},
       {"layer_norm", kNorm},
       {"linalg_vector_norm", kReduction},
-      {"linear", kProduct},
+      {"linear", kLinear},
       {"log_softmax", kReduction},
       {"logcumsumexp", kReduction},
       {"logsumexp", kReduction},
@@ -96,11 +97,11 @@ Kind kind_of(std::string_view name) {
       {"renorm", kAllDims},
       {"reshape", kView},
       {"rms_norm", kNorm},
-      {"roll", kShift},
+      {"roll", kRoll},
       {"scaled_dot_product_attention", kSameDims},
-      {"scatter", kPick},
-      {"scatter_add", kPick},
-      {"scatter_reduce", kPick},
+      {"scatter", kScatter},
+      {"scatter_add", kScatter},
+      {"scatter_reduce", kScatter},
       {"select", kSelect},
       {"slice", kRange},
       {"softmax", kReduction},
@@ -131,6 +132,7 @@ Kind kind_of(std::string_view name) {
   };
   // The ways to compute attention, which give statistics besides.
   if (name.starts_with("_scaled_dot_product")) return kSameDims;
+  if (name.starts_with("new_") || name.starts_with("empty")) return kCreation;
   const auto found = kinds->find(name);
   return found == kinds->end() ? kPointwise : found->second;
 }
@@ -144,8 +146,9 @@ std::string_view name_of(const c10::OperatorHandle& op) {
 }
 
 bool gives_same_values_of(const c10::FunctionSchema& schema) {
-  if (schema.returns().empty()) return true;
-  const c10::AliasInfo* const alias = schema.returns().front().alias_info();
+  const std::vector<c10::Argument>& returns = schema.returns();
+  if (returns.empty()) return true;
+  const c10::AliasInfo* const alias = returns.front().alias_info();
   if (alias != nullptr) return !alias->isWrite();
   return schema.name() == "aten::clone" || schema.name() == "aten::_to_copy";
 }
@@ -157,7 +160,7 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   const auto position = [&schema](const std::string& name) {
     return schema.argumentIndexWithName(name).value_or(-1);
   };
-  name = name_of(op);
+  const std::string_view name = name_of(op);
   kind = kind_of(name);
   gives_same_values = gives_same_values_of(schema);
   const c10::AliasInfo* const alias =
@@ -172,6 +175,13 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   dims = position("dims");
   normalized_shape = position("normalized_shape");
   other = position("other");
+  start = position("start");
+  end = position("end");
+  step = position("step");
+  length = position("length");
+  chunks = position("chunks");
+  split_size = position("split_size");
+  indices = position("indices");
 }
 
 const OperatorFacts& facts_of(const c10::OperatorHandle& op) {

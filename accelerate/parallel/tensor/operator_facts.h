@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
@@ -19,6 +18,7 @@ struct OperatorFacts {
   enum class Kind : uint8_t {
     kPointwise,  ///< element by element, or made of other operators
     kSameDims,
+    kJoin,  ///< puts tensors together along a dim
     kView,
     kTranspose,
     kPermute,
@@ -30,29 +30,34 @@ struct OperatorFacts {
     kNorm,
     kAllDims,
     kProduct,
-    kVectorProduct,
-    kRange,     ///< takes some of a dim that follow each other
-    kPick,      ///< reads or writes at numbers along a dim
-    kIndex,     ///< as kPick, at several dims
-    kShift,     ///< moves along dims
-    kTriangle,  ///< goes by places in the last two dims
+    kAddedProduct,   ///< a product, added to the first argument
+    kVectorProduct,  ///< of a matrix and a vector
+    kRange,          ///< takes some of a dim that follow each other
+    kGather,         ///< reads at numbers along a dim
+    kScatter,        ///< writes at numbers along a dim
+    kIndex,          ///< reads at numbers of several dims
+    kIndexPut,       ///< writes at numbers of several dims
+    kFlip,           ///< moves along dims
+    kRoll,           ///< as kFlip; without dims along all of them
+    kTriangle,       ///< goes by places in the last two dims
+    kCreation,       ///< makes a tensor anew, which is like its argument
+    kLinear,         ///< a product with a weight, which has its dims the other way round
   };
 
   explicit OperatorFacts(const c10::OperatorHandle& op);
 
-  /// Without "aten::", and without "_" at the end.
-  std::string_view name;
   Kind kind;
+  /// Whether the operator writes into its first result, which is an argument.
+  bool writes;
   /// Whether the operator gives the values of its argument, as a view or as a copy.
   bool gives_same_values;
-  /// Whether it writes into an argument, which is its result.
-  bool writes;
   /// aten::add, or in place.
   bool adds;
   size_t arguments, results;
 
   /// The positions of arguments with these names; -1 for an operator without one.
   int dim, dim0, dim1, dims, normalized_shape, other;
+  int start, end, step, length, chunks, split_size, indices;
 };
 
 /// They live as long as the thread.

@@ -182,16 +182,6 @@ int64_t parts_of_block(const PlannedParameter& parameter, int64_t length) {
   return groups == 0 ? length : groups;
 }
 
-// How many neighbours compute the same features, where there are fewer groups of them than ranks:
-// keys and values, which each of them uses with queries of its own.
-int copies_of(const PlannedParameter& parameter, int64_t groups, int ranks) {
-  const TensorRule& rule = parameter.rule;
-  const bool is_of_groups = rule.style == kColumn && rule.groups > 0 && rule.blocks.empty() &&
-                            !rule.gather_output && !looks_fused(parameter.name);
-  return is_of_groups && groups < ranks && ranks % groups == 0 ? ranks / static_cast<int>(groups)
-                                                               : 1;
-}
-
 // A model that shares a parameter with one that ranks have divided has a part of it.
 void check_is_whole(const PlannedParameter& parameter, int ranks) {
   const TensorMark* const mark = find_mark(parameter.tensor);
@@ -202,6 +192,16 @@ void check_is_whole(const PlannedParameter& parameter, int ranks) {
       parameter.tensor.size(dim), " of ", mark->parameter->whole[static_cast<size_t>(dim)],
       dim == 0 ? " rows" : " columns", ", because another model that has it was divided among the ",
       ranks, " ranks along tp; prepare a model once, and all that share parameters as one");
+}
+
+// How many neighbours compute the same features, where there are fewer groups of them than ranks:
+// keys and values, which each of them uses with queries of its own.
+int copies_of(const PlannedParameter& parameter, int64_t groups, int ranks) {
+  const TensorRule& rule = parameter.rule;
+  const bool is_of_groups = rule.style == kColumn && rule.groups > 0 && rule.blocks.empty() &&
+                            !rule.gather_output && !looks_fused(parameter.name);
+  return is_of_groups && groups < ranks && ranks % groups == 0 ? ranks / static_cast<int>(groups)
+                                                               : 1;
 }
 
 }  // namespace

@@ -383,6 +383,7 @@ void TensorHandler::pass_part(const OperatorCall& call, const OperatorFacts& fac
   FeatureFlow flow(call, facts, part.argument, part.tensor, part.mark->from_end);
   check_uses_part(call, flow, operands);
   const bool meets_whole = flow.is_pointwise() && meets_whole_sequences(call, part);
+  if (!meets_whole) check_gradients(call, part);  // else LibTorch refuses the lengths
   const auto mark = TensorMarkPtr::reclaim_copy(part.mark);
   const auto explain = [&](const std::string& what) {
     return absl::StrCat(on_this_rank(), call.op().schema().name(), " ", what, " ", text_of(part),
@@ -425,21 +426,6 @@ void TensorHandler::pass_part(const OperatorCall& call, const OperatorFacts& fac
                          : c10::make_intrusive<TensorMark>(mark->kind, mark->parameter, from_end));
     if (facts.writes) mark_base(call, result, *find_part(result));
   });
-}
-
-// Whether an argument has all of the sequences of which another one has a part.
-bool TensorHandler::meets_whole_sequences(const OperatorCall& call, const Operand& part) const {
-  if (part.mark->kind != Kind::kSequence) return false;
-  const int from_end = part.mark->from_end;
-  const int64_t whole = part.tensor.size(-from_end) * size_of(group_);
-  bool meets = false;
-  for (const c10::IValue& value : arguments_of(call)) {
-    for_each_tensor(value, [&](const at::Tensor& other) {
-      meets |=
-          other.dim() >= from_end && other.size(-from_end) == whole && find_part(other) == nullptr;
-    });
-  }
-  return meets;
 }
 
 // What is written into a view of a tensor is in the tensor.
@@ -501,6 +487,21 @@ void TensorHandler::check_gradients(const OperatorCall& call, const Operand& par
   }
 }
 
+// Whether an argument has all of the sequences of which another one has a part.
+bool TensorHandler::meets_whole_sequences(const OperatorCall& call, const Operand& part) const {
+  if (part.mark->kind != Kind::kSequence) return false;
+  const int from_end = part.mark->from_end;
+  const int64_t whole = part.tensor.size(-from_end) * size_of(group_);
+  bool meets = false;
+  for (const c10::IValue& value : arguments_of(call)) {
+    for_each_tensor(value, [&](const at::Tensor& other) {
+      meets |=
+          other.dim() >= from_end && other.size(-from_end) == whole && find_part(other) == nullptr;
+    });
+  }
+  return meets;
+}
+
 void TensorHandler::check_uses_part(const OperatorCall& call, const FeatureFlow& flow,
                                     const Operands& operands) const {
   const Operand& part = *operands.part;
@@ -510,7 +511,6 @@ void TensorHandler::check_uses_part(const OperatorCall& call, const FeatureFlow&
                     "; compute it before the layers that are divided, or gather their output; a "
                     "Linear layer can be a row layer, and a loss parallel_cross_entropy");
   check_keeps_order(call, flow, part);
-  check_gradients(call, part);
   if (operands.cut) {
     const LayerParameter& cut = *operands.cut->mark->parameter;
     const bool is_of_each_feature = flow.is_pointwise() && part.mark->kind == Kind::kFeatures &&

@@ -36,7 +36,7 @@ std::vector<int64_t> vocabularies_of(const std::vector<PlannedParameter>& planne
 
 std::optional<int64_t> TensorParallelTechnique::vocabulary_of(int64_t classes) const {
   // Whole logits of such a layer are an error.
-  for (const int64_t all : {classes * size_of(group()), classes}) {
+  for (const int64_t all : {classes * size_of(handler_->group()), classes}) {
     if (std::ranges::count(vocabularies_, all) > 0) return all;
   }
   return std::nullopt;

@@ -39,13 +39,13 @@ class TensorParallelTechnique final : public Technique {
   void forward(ForwardPass& pass) override;
 
   const TensorHandler& handler() const { return *handler_; }
-  /// The ranks along tp.
-  const ProcessGroupPtr& group() const { return handler_->group(); }
+  /// The ranks that have parts of the logits; null where all have the whole ones.
+  ProcessGroupPtr logits_group() const {
+    return vocabularies_.empty() ? nullptr : handler_->group();
+  }
   /// All classes of logits of which this rank has so many, by the plan; absent: the logits are
   /// those of a layer that the plan leaves whole, or puts together.
   std::optional<int64_t> vocabulary_of(int64_t classes) const;
-  /// Whether the plan leaves ranks parts of logits.
-  bool has_cut_logits() const { return !vocabularies_.empty(); }
 
  private:
   const std::shared_ptr<TensorHandler> handler_;
