@@ -1,8 +1,11 @@
 #include "accelerate/config/tensor_parallel_plan.h"
 
+#include <string>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "accelerate/base/tp_plan.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/testing/value_error.h"
 
@@ -32,6 +35,15 @@ TEST(TensorParallelPlan, IsReadInTheWordsOfADictionary) {
       {.pattern = "q_norm", .partial_gradient = true},
       {.pattern = "router", .style = TensorStyle::kRow, .split_input = true}};
   EXPECT_EQ(plan, expected);
+}
+
+TEST(TensorParallelPlan, KnowsEveryWordAndKeepsTheOrderOfTheDictionary) {
+  for (const std::string& word : tp_plan_words()) {
+    EXPECT_EQ(tensor_parallel_plan({{"up", word}}).rules.size(), 1) << word;
+  }
+  const TensorParallelPlan plan =
+      tensor_parallel_plan({{"layers.0.up", "replicate"}, {"layers.*.up", "colwise"}});
+  EXPECT_EQ(plan.rules[0].pattern, "layers.0.up");
 }
 
 TEST(TensorParallelPlan, HasSequenceShardsWhereANormDoes) {

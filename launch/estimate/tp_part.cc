@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/tp_plan.h"
 #include "launch/estimate/tp_plan.h"
 
 namespace accelerate::launcher::estimate {
