@@ -272,27 +272,22 @@ TEST(DividedLayers, RefuseViewsWithLengthsOfTheWhole) {
                 return m.up(x).view({x.size(0), x.size(1), 4, 4});
               }),
               AllOf(HasSubstr("aten::view does not fit"), HasSubstr("4, 4"), says));
-  EXPECT_THAT(error_in([](LayersImpl& m, const Tensor& x) {
-                return m.up(x).view({x.size(0), -1, 4, 4});
-              }),
-              AllOf(HasSubstr("aten::view gives other lengths than the whole's to"), says));
+  EXPECT_THAT(
+      error_in([](LayersImpl& m, const Tensor& x) { return m.up(x).view({x.size(0), -1, 4, 4}); }),
+      AllOf(HasSubstr("aten::view gives other lengths than the whole's to"), says));
 }
 
 TEST(DividedLayers, RefuseInputsThatDoNotFit) {
-  EXPECT_THAT(error_in([](LayersImpl& m, const Tensor& x) {
-                return m.down(torch::cat({x, x}, -1));
-              }),
-              HasSubstr("row layer \"down.weight\" gets 16 features, but this rank has its weight "
-                        "for 8 of 16; put it behind a column layer, or let its rule split"));
+  EXPECT_THAT(
+      error_in([](LayersImpl& m, const Tensor& x) { return m.down(torch::cat({x, x}, -1)); }),
+      HasSubstr("row layer \"down.weight\" gets 16 features, but this rank has its weight "
+                "for 8 of 16; put it behind a column layer, or let its rule split"));
   EXPECT_THAT(error_in([](LayersImpl& m, const Tensor& x) { return m.gate(m.up(x)); }),
               HasSubstr("column layer \"gate.weight\" gets dim -1 of features"));
   TensorParallelPlan splits = plan_of_layers();
   splits.rules[3].split_input = true;
-  EXPECT_EQ(error_in(
-                [](LayersImpl& m, const Tensor& x) {
-                  return m.down(torch::cat({x, x}, -1));
-                },
-                splits),
+  EXPECT_EQ(error_in([](LayersImpl& m, const Tensor& x) { return m.down(torch::cat({x, x}, -1)); },
+                     splits),
             "no error");
 }
 
