@@ -54,9 +54,7 @@ TEST(TensorParallelPlan, HasSequenceShardsWhereANormDoes) {
 }
 
 TEST(TensorParallelPlan, RefusesAnotherWordWithANearOne) {
-  EXPECT_THAT(value_error_of([] {
-                tensor_parallel_plan({{"up", "colwize"}});
-              }),
+  EXPECT_THAT(value_error_of([] { tensor_parallel_plan({{"up", "colwize"}}); }),
               AllOf(HasSubstr("tp_plan: \"up\" is \"colwize\""), HasSubstr("\"colwise\"")));
 }
 
@@ -64,9 +62,7 @@ TEST(TensorParallelPlan, IsAHandlerOfAnAccelerator) {
   const TensorParallelPlan plan = {{.pattern = "up", .style = TensorStyle::kColumn}};
   EXPECT_EQ(KwargsHandlers::from_list({plan}).tensor_parallel, plan);
   EXPECT_FALSE(KwargsHandlers::from_list({}).tensor_parallel);
-  EXPECT_THAT(value_error_of([&] {
-                KwargsHandlers::from_list({plan, plan});
-              }),
+  EXPECT_THAT(value_error_of([&] { KwargsHandlers::from_list({plan, plan}); }),
               HasSubstr("only one TensorParallelPlan can be given"));
 }
 
@@ -77,9 +73,7 @@ TEST(TensorParallelPlan, IsOneOfSeveralHandlersWhereItNamesAClass) {
   const KwargsHandlers handlers = KwargsHandlers::from_list({of_teachers, of_all});
   EXPECT_EQ(handlers.tensor_parallel, of_all);
   EXPECT_THAT(handlers.tensor_parallel_by_class, ElementsAre(Pair("Teacher", of_teachers)));
-  EXPECT_THAT(value_error_of([&] {
-                KwargsHandlers::from_list({of_teachers, of_teachers});
-              }),
+  EXPECT_THAT(value_error_of([&] { KwargsHandlers::from_list({of_teachers, of_teachers}); }),
               HasSubstr("only one TensorParallelPlan for models of class \"Teacher\""));
 }
 

@@ -10,7 +10,11 @@
 #include <string>
 #include <utility>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "accelerate/accelerate.h"
 #include "accelerate/config/parallelism_config.h"

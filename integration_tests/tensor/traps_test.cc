@@ -44,7 +44,7 @@ TensorParallelPlan without(TensorParallelPlan plan, const std::string& pattern) 
 
 using Gradients = std::map<std::string, Tensor>;
 
-// Of the parameters with one dim, which norms and the biases of rows are.
+// The gradients of parameters with one dim, as those of norms and the biases of rows.
 template <typename Model>
 Gradients gradients_of_vectors(const Model& model) {
   Gradients gradients;
