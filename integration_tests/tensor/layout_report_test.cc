@@ -86,17 +86,25 @@ TEST(LayoutReport, CountsWhatStepsSend) {
   static_assert(9728 * kTokens == 4'980'736);
   EXPECT_THAT(report_of(tiny(Blocks::kLlama), {.tp_size = 2}, "1x2:h100"),
               HasSubstr("tp: 9728 a token"));
-  const auto with_all = [](TensorParallelPlan& plan) {
+  const auto with_shards = [](TensorParallelPlan& plan) {
     plan.sequence_parallel = true;
     plan.parallel_loss = true;
   };
+  static_assert(11'788 * kTokens + 13'312 == 6'048'768);
+  EXPECT_THAT(report_of(tiny(Blocks::kGpt), {.tp_size = 2}, "1x2:h100", 0, with_shards),
+              AllOf(HasSubstr("tp: 11788 a token"), HasSubstr("inputs gathered again 2304")));
+  const auto with_all = [&](TensorParallelPlan& plan) {
+    with_shards(plan);
+    plan.keep_gathered_inputs = true;
+  };
   static_assert(9484 * kTokens + 13'312 == 4'869'120);
-  EXPECT_THAT(report_of(tiny(Blocks::kGpt), {.tp_size = 2}, "1x2:h100", 0, with_all),
-              AllOf(HasSubstr("tp: 13312 a step to sum partial gradients"),
-                    HasSubstr("tp: 9484 a token"), HasSubstr("first shards of sequences 256"),
-                    HasSubstr("loss 12"), Not(HasSubstr("gathered outputs")),
-                    HasSubstr("norm.weight                          128      128      whole; "
-                              "gradients summed over tp")));
+  EXPECT_THAT(
+      report_of(tiny(Blocks::kGpt), {.tp_size = 2}, "1x2:h100", 0, with_all),
+      AllOf(HasSubstr("tp: 13312 a step to sum partial gradients"), HasSubstr("tp: 9484 a token"),
+            HasSubstr("first shards of sequences 256"), HasSubstr("loss 12"),
+            Not(HasSubstr("gathered outputs")), Not(HasSubstr("gathered again")),
+            HasSubstr("norm.weight                          128      128      whole; "
+                      "gradients summed over tp")));
 }
 
 TEST(LayoutReport, HasTheRowsThatShardsAndTheGradientsThatReplicasSend) {

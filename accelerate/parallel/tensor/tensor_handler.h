@@ -50,6 +50,7 @@ class TensorHandler final : public OperatorHandler {
 
   const ProcessGroupPtr& group() const { return group_; }
   const Parameters& parameters() const { return parameters_; }
+  bool keeps_gathered_inputs() const { return keeps_gathered_inputs_; }
 
   /// Before a pass: parameters that were given other data have their marks.
   void mark_parameters() const;
