@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/testing/threaded_group.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -133,6 +134,27 @@ TEST(RingAttention, OfHalfPrecisionDoesNotDriftWithTheNumberOfRanks) {
   for (const int ranks : {2, 4, 8}) {
     expect_as_whole(ranks,
                     {.key_heads = 2, .length = 128, .dtype = at::kBFloat16, .tolerance = 1e-2});
+  }
+}
+
+TEST(RingAttention, GivesTheBitsOfTheSimulationOnGloo) {
+  const Case c{.key_heads = 2};
+  const Inputs in(c);
+  for (const bool gathers : {false, true}) {
+    std::vector<Result> simulated(2), real(2);
+    const auto run = [&](std::vector<Result>& results, const ProcessGroupPtr& group) {
+      const int rank = group->getRank();
+      results[static_cast<size_t>(rank)] =
+          ring(in, c, {.group = group, .gathers = gathers}, {.rank = rank, .ranks = 2});
+    };
+    Cluster("1x2").run_on_every_rank(
+        [&](Rank& rank) { run(simulated, rank.runtime().new_group({.name = "cp"})); });
+    run_ranks(2, [&](const ProcessGroupPtr& group) { run(real, group); });
+    for (size_t rank = 0; rank < 2; ++rank) {
+      for (size_t i = 0; i < 4; ++i) {
+        EXPECT_TRUE(at::equal(simulated[rank].all()[i], real[rank].all()[i])) << i;
+      }
+    }
   }
 }
 
