@@ -15,7 +15,8 @@ RankRoles rank_roles(const DeviceMesh& mesh, AxisSet divides, const ProcessGroup
                   .count = size(tokens),
                   .group = mesh.group(tokens)};
   roles.shards = mesh.group(roles.shard_axes);
-  roles.makes_shards = roles.shards != nullptr;
+  // Along axes of sequences ranks divide rows only where they divide rows anyway.
+  roles.makes_shards = mesh.size(kDpShard) > 1;
   roles.replicas = mesh.group(kDpReplicate);
   // Axes that have those of `tokens` among them.
   const auto group_beyond_tokens = [&](AxisSet axes) {

@@ -50,6 +50,8 @@ enum class OperatorOrder {
   kTensorParallel,
   /// Says which random numbers operators draw (random_streams.h).
   kRandomStreams,
+  /// Computes attention of which ranks have parts.
+  kAttention,
   /// Computes linear layers in another way.
   kLinearProducts,
 };

@@ -4,6 +4,7 @@
 #include "accelerate/dispatch/dispatch_technique.h"
 #include "accelerate/parallel/layout_technique.h"
 #include "accelerate/parallel/replicated/ddp.h"
+#include "accelerate/parallel/sequence/context_technique.h"
 #include "accelerate/parallel/sharded/activation_checkpointing.h"
 #include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/parallel/tensor/cut.h"
@@ -26,6 +27,8 @@ enum Depth : int {
   kShards,
   // fp8 is inside automatic mixed precision, which casts the products that fp8 leaves alone.
   kAutocast,
+  // Of what a rank has of layers, it divides the attention.
+  kContextParallel,
   // fp8 computes what a rank has of a layer.
   kTensorParallel,
   kFp8,
@@ -51,6 +54,10 @@ constexpr TechniqueRow kTechniques[] = {
      .layout = &tensor_parallel_layout,
      .cut = &cut_tensor_parallel,
      .make = &make_tensor_parallel_technique},
+    {.name = ContextParallelTechnique::kName,
+     .depth = kContextParallel,
+     .layout = &context_parallel_layout,
+     .make = &make_context_parallel_technique},
     {.name = ActivationCheckpointingTechnique::kName,
      .depth = kRecomputation,
      .make = &make_activation_checkpointing_technique},
