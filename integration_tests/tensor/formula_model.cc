@@ -79,6 +79,7 @@ FormulaOutcome train_by_formula(const FormulaTraining& training) {
   cluster.run_on_every_rank([&](Rank& rank) {
     AcceleratorOptions given;
     if (training.sizes) given.parallelism_config = ParallelismConfig(*training.sizes);
+    if (training.micro_steps > 1) given.gradient_accumulation_steps = training.micro_steps;
     training.change(given);
     Accelerator accelerator(given);
     lm::Lm made(training.config, training.lm);
@@ -90,18 +91,28 @@ FormulaOutcome train_by_formula(const FormulaTraining& training) {
     for (const at::Tensor& parameter : model->parameters()) elements += parameter.numel();
     rank.report("elements", static_cast<double>(elements));
     const DataShare share = accelerator.state().data_share();
-    const int64_t own = training.rows / share.count;
+    const int64_t own = training.rows / share.count / training.micro_steps;
     for (int step = 0; step < training.steps; ++step) {
       auto [inputs, labels] = formula_batch(step, training.rows, training.config.sequence_length);
-      const auto part = [&](const at::Tensor& all) {
-        return all.narrow(0, share.index * own, own).to(accelerator.device());
-      };
-      const at::Tensor logits = model(part(inputs));
-      const at::Tensor flat = logits.flatten(0, 1), targets = part(labels).flatten();
-      const at::Tensor loss = training.parallel_loss ? parallel_cross_entropy(model, flat, targets)
-                                                     : torch::cross_entropy_loss(flat, targets);
-      rank.report(absl::StrCat("loss ", step), loss.item<double>());
-      accelerator.backward(loss);
+      double total = 0;
+      for (int micro = 0; micro < training.micro_steps; ++micro) {
+        const int64_t first = (share.index * training.micro_steps + micro) * own;
+        const auto part = [&](const at::Tensor& all) {
+          return all.narrow(0, first, own).to(accelerator.device());
+        };
+        const auto scope = accelerator.accumulate(model);
+        const at::Tensor logits = model(part(inputs));
+        const at::Tensor flat = logits.flatten(0, 1), targets = part(labels).flatten();
+        const at::Tensor loss = training.parallel_loss
+                                    ? parallel_cross_entropy(model, flat, targets)
+                                    : torch::cross_entropy_loss(flat, targets);
+        total += loss.item<double>();
+        accelerator.backward(loss);
+      }
+      rank.report(absl::StrCat("loss ", step), total / training.micro_steps);
+      if (training.clip_value > 0) {
+        accelerator.clip_grad_value_(model->parameters(), training.clip_value);
+      }
       if (training.clips) {
         const at::Tensor norm = accelerator.clip_grad_norm_(model->parameters(), 1.0);
         rank.report(absl::StrCat("norm ", step), norm.item<double>());

@@ -48,11 +48,17 @@ struct FormulaTraining {
   bool parallel_loss = false;
   /// Whether gradients are clipped by their norm, which is told then.
   bool clips = true;
+  /// Into how many backward passes each share's rows of a step are divided; the options accumulate
+  /// as many.
+  int micro_steps = 1;
+  /// To what each element of the gradients is limited before they are clipped by their norm; 0: to
+  /// nothing.
+  double clip_value = 0;
 };
 
 struct FormulaOutcome {
   std::vector<double> losses;  ///< of all rows of each step, before it
-  std::vector<double> norms;   ///< of each step's gradients, before they are clipped
+  std::vector<double> norms;   ///< of each step's gradients, before they are clipped by it
   double bytes = 0;            ///< that all ranks sent together
   int64_t elements = 0;        ///< of the first rank's parameters
 };
