@@ -2,8 +2,8 @@
 ///
 /// Where ranks have the same tensor and each computes a part of what follows, the tensor enters by
 /// identity_forward_all_reduce_backward, and sums of the parts leave by
-/// all_reduce_forward_identity_backward. The other four put a tensor together of the ranks' parts,
-/// or divide it. Parts come in the order of ranks and are of equal size along `dim`; ranks pass
+/// all_reduce_forward_identity_backward. The others put a tensor together of the ranks' parts, or
+/// divide it. Parts come in the order of ranks and are of equal size along `dim`; ranks pass
 /// tensors of the same sizes and dtype. Sums are made in that dtype, so half precision travels as
 /// it is.
 ///
@@ -11,7 +11,7 @@
 /// of their results. A null group stands for one rank alone and returns the input. The current
 /// stream of the device waits for what is moved. A CollectivePurpose that lives around a call
 /// describes what the call moves and, after "gradient of", what its backward pass moves.
-/// `dim` counts from the end if it is negative. Results have memory of their own, but for the
+/// A dim counts from the end if it is negative. Results have memory of their own, but for the
 /// identity, whose result is a view of the input.
 /// Errors:  c10::ValueError for a dim that the tensor does not have, and, with both numbers, for a
 ///          size that does not divide evenly among ranks: on this rank alone, before anything is
@@ -56,5 +56,24 @@ at::Tensor gather_along_split_backward(const at::Tensor& part, int64_t dim,
 /// Shapes: as reduce_scatter_along.
 at::Tensor split_along_gather_backward(const at::Tensor& whole, int64_t dim,
                                        const ProcessGroupPtr& group);
+
+/// Of tensors that are whole along `split`, and of which each rank has a part along `join`: this
+/// rank's part along `split`, whole along `join`. Each rank sends each other one what that has from
+/// now on, and gradients go back in the same way.
+/// Shapes: in [..., ranks * part, ..., size, ...]; out [..., part, ..., ranks * size, ...].
+/// Errors: c10::ValueError for one dim in both places.
+at::Tensor all_to_all_along(const at::Tensor& tensor, int64_t split, int64_t join,
+                            const ProcessGroupPtr& group);
+
+/// Of means over each rank's tokens the mean over all: the sum of mean x tokens, divided by the sum
+/// of tokens. A rank without tokens contributes nothing, whatever its mean is; without any tokens
+/// the result is 0. All ranks go on with the same result, so the gradient of a rank's mean is the
+/// sum of their gradients: it is as many times that of the result as there are ranks, which
+/// averages over ranks take back.
+/// Shapes: `mean` floating-point, `tokens` integers, and the result: 0-dim. The result is of
+/// `mean`'s dtype, or float32 where that is narrower.
+/// Errors: c10::ValueError for other shapes and dtypes.
+at::Tensor mean_over_tokens(const at::Tensor& mean, const at::Tensor& tokens,
+                            const ProcessGroupPtr& group);
 
 }  // namespace accelerate

@@ -207,11 +207,12 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   }
   const bool divides_models =
       record.fsdp_plugin == nullptr || divides(record.fsdp_plugin->strategy());
-  // HF Accelerate divides no layers among ranks on CPUs.
-  const bool divides_layers_on_cpus =
-      config.tp_enabled() && partial_state.distributed_type() == DistributedType::kMultiCpu;
+  // HF Accelerate divides neither layers nor sequences among ranks on CPUs.
+  const bool divides_on_cpus = (config.tp_enabled() || config.cp_enabled() || config.sp_enabled()) &&
+                               partial_state.distributed_type() == DistributedType::kMultiCpu;
+  if (config.sp_enabled()) config.fill_replicas(partial_state.num_processes());
   config.validate_accelerator(
-      {.multi_device = partial_state.multi_device() || divides_layers_on_cpus,
+      {.multi_device = partial_state.multi_device() || divides_on_cpus,
        .num_processes = partial_state.num_processes(),
        .is_fsdp2 = is_sharded && divides_models,
        .distributed_type = record.distributed_type,
@@ -324,7 +325,9 @@ RankRoles AcceleratorState::roles(AxisSet divides) const {
   auto& made = record().roles;
   const auto found = std::ranges::find(made, divides, &std::pair<AxisSet, RankRoles>::first);
   if (found != made.end()) return found->second;
-  return made.emplace_back(divides, rank_roles(*mesh, divides, group())).second;
+  const bool divides_rows =
+      fsdp_plugin() != nullptr && accelerate::divides(fsdp_plugin()->strategy());
+  return made.emplace_back(divides, rank_roles(*mesh, divides, group(), divides_rows)).second;
 }
 
 void AcceleratorState::destroy_process_group(ProcessGroupPtr group) {

@@ -187,7 +187,8 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
 AxisSet TrainingStep::divided_axes() const {
   AxisSet axes;
   for (const auto& model : training_.models) {
-    if (model->placements().is_cut) axes |= model->placements().layout->divides();
+    const ModelPlacements& placements = model->placements();
+    if (placements.cuts != nullptr) axes |= placements.cuts->divides();
   }
   return axes;
 }
@@ -209,17 +210,19 @@ void TrainingStep::check_each_rank_has_a_share(const char* caller) const {
 }
 
 // As the plugin says; null: all that share a model.
-ProcessGroupPtr TrainingStep::ranks_after_forward() const {
+ProcessGroupPtr TrainingStep::ranks_after_forward(const RankRoles& roles) const {
   if (training_.division != nullptr) return training_.division->second_shards();
   const FullyShardedDataParallelPlugin* plugin = state_.fsdp_plugin();
   const auto ranks = plugin ? plugin->ranks_after_forward() : std::nullopt;
-  const RankRoles roles = this->roles(divided_axes());
   if (!ranks || roles.shards == nullptr || *ranks == roles.shards->getSize()) return nullptr;
   TORCH_CHECK_VALUE(roles.shards->getSize() % *ranks == 0, "rank ", state_.process_index(),
                     ": reshard_after_forward=", *ranks,
                     ": as a number it should be a factor of the ", roles.shards->getSize(),
                     " ranks that share a model along ", roles.shard_axes.to_string());
-  return state_.device_mesh()->part(MeshAxis::kDpShard, static_cast<int>(*ranks));
+  const AxisSet axes = state_.mesh().several(roles.shard_axes);
+  const MeshAxis axis =
+      axes == AxisSet{MeshAxis::kDpShard} ? MeshAxis::kDpShard : MeshAxis::kDpShardCpSp;
+  return state_.device_mesh()->part(axis, static_cast<int>(*ranks));
 }
 
 void TrainingStep::check_before_sharding(
@@ -260,13 +263,15 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
   const ZeroConfig* zero = training_.division != nullptr ? &training_.division->config() : nullptr;
   const std::shared_ptr<const ModelLayout> layout =
       layout_of(training_.techniques, *model, state_.mesh(), handlers);
+  const RankRoles roles =
+      this->roles(divided_axes() | (layout != nullptr ? layout->divides() : AxisSet()));
   ModelPlan plan{
       .distributed_type = state_.distributed_type(),
       .device = state_.device(),
       .rank = state_.process_index(),
       .num_ranks = state_.num_processes(),
-      .roles = roles(divided_axes() | (layout != nullptr ? layout->divides() : AxisSet())),
-      .after_forward = ranks_after_forward(),
+      .roles = roles,
+      .after_forward = ranks_after_forward(roles),
       .mesh = state_.mesh(),
       .device_mesh = state_.device_mesh(),
       .layout = layout,
@@ -277,7 +282,7 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
       .compares_ranks = state_.debug(),
       .handlers = handlers,
       .precision = training_.precision};
-  plan.makes_shards = roles(divided_axes()).makes_shards;
+  plan.makes_shards = roles.makes_shards;
   plan.autocasts_shards = plan.makes_shards && sharded_precision(plan).autocast;
   apply_techniques(training_.techniques, *model, plan,
                    {.trains = trains, .moves = is_new && device_placement});

@@ -28,6 +28,7 @@ FLOORS = {
             "parallel",
             "parallel/residency",
             "parallel/tensor",
+            "parallel/ulysses",
             "precision",
             "profiling",
             "tracking/run",
