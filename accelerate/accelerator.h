@@ -317,7 +317,7 @@ class Accelerator {
 
   /// The mean loss over the tokens of whole sequences, of which ranks along cp or sp have parts:
   /// the sum of loss x n_tokens over these ranks, divided by the sum of n_tokens. `loss`: the mean
-  /// over this rank's valid tokens, 0-dim; `n_tokens`: their number, a 0-dim integer tensor, such as
+  /// over this rank's valid tokens, 0-dim; `n_tokens`: their number, a 0-dim integer tensor, as of
   /// `(shift_labels != -100).sum()`. A rank without valid tokens contributes nothing, whatever its
   /// loss is; without any in all ranks the mean is 0. All ranks get it, and backward() of it gives
   /// the gradients of whole sequences, averaged over batches as always; backward_tokens() weights

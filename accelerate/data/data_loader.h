@@ -116,8 +116,8 @@ class DataLoader {
   std::default_sentinel_t end() const { return {}; }
 
   /// How many batches this loader gives in a pass; where ranks divide sequences, as many as all of
-  /// them would have if each had as many as this one. Errors: c10::ValueError for a stream that does
-  /// not know its size.
+  /// them would have if each had as many as this one. Errors: c10::ValueError for a stream that
+  /// does not know its size.
   int64_t size() const { return core().size(skip_); }
   /// How many samples the dataset has, over all shares. Errors: as size.
   int64_t total_dataset_length() const { return core().total_dataset_length(); }

@@ -89,10 +89,10 @@ struct ShardOptions {
   int device_prefetch = 0;
   /// Whether the Accelerator that prepared the loader keeps its position in checkpoints.
   bool use_stateful_dataloader = false;
-  /// The ranks, in the order of their shares, which are neighbours, that work through the batches of
-  /// all of them: first all get their parts of the sequences of the first one's batch, then of the
-  /// second one's. Such a loader gives as many batches as they have together; sequence_parts.h says
-  /// what becomes of a batch. Null: each rank gets its own batches.
+  /// The ranks, in the order of their shares, which are neighbours, that work through the batches
+  /// of all of them: first all get their parts of the sequences of the first one's batch, then of
+  /// the second one's. Such a loader gives as many batches as they have together; sequence_parts.h
+  /// says what becomes of a batch. Null: each rank gets its own batches.
   c10::intrusive_ptr<c10d::ProcessGroup> sequence_group = {};
   /// The length of all sequences; 0: batches may differ.
   int64_t sequence_length = 0;

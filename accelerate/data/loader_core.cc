@@ -478,12 +478,12 @@ void LoaderCore::load_state_dict(const json& state) {
       progress.in_round = state.value("in_round", int64_t{0});
       TORCH_CHECK_VALUE(progress.taken >= 0 && progress.in_round >= 0,
                         "DataLoader: the state's position is negative");
-      TORCH_CHECK_VALUE(
-          progress.in_round == 0 ||
-              (shares == num_shares() && progress.in_round < ranks_per_sequence()),
-          "DataLoader: the state is behind batch ", progress.in_round, " of a round of ", shares,
-          " data shares whose ranks work through their batches together, here are ", num_shares(),
-          "; save between rounds, or go on with as many");
+      TORCH_CHECK_VALUE(progress.in_round == 0 ||
+                            (shares == num_shares() && progress.in_round < ranks_per_sequence()),
+                        "DataLoader: the state is behind batch ", progress.in_round,
+                        " of a round of ", shares,
+                        " data shares whose ranks work through their batches together, here are ",
+                        num_shares(), "; save between rounds, or go on with as many");
     }
     if (in_pass && state.contains("dataset")) {
       progress.dataset_state = std::make_shared<const json>(state.at("dataset"));

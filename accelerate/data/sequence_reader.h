@@ -121,8 +121,8 @@ class SequenceReader final : public BatchReader<Batch> {
                              .last = std::get<5>(facts) && member == last_member};
       const bool is_last = member == last_member;
       ReadBatch<Batch> read;
-      read.round = round_of_member(round, member, part_.count, num_shares_,
-                                   batch_rows(*batch).value_or(0));
+      read.round =
+          round_of_member(round, member, part_.count, num_shares_, batch_rows(*batch).value_or(0));
       read.position = before_;
       read.position.in_round = member + 1;
       if (is_last) {

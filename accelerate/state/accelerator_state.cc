@@ -208,15 +208,15 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   const bool divides_models =
       record.fsdp_plugin == nullptr || divides(record.fsdp_plugin->strategy());
   // HF Accelerate divides neither layers nor sequences among ranks on CPUs.
-  const bool divides_on_cpus = (config.tp_enabled() || config.cp_enabled() || config.sp_enabled()) &&
-                               partial_state.distributed_type() == DistributedType::kMultiCpu;
+  const bool divides_on_cpus =
+      (config.tp_enabled() || config.cp_enabled() || config.sp_enabled()) &&
+      partial_state.distributed_type() == DistributedType::kMultiCpu;
   if (config.sp_enabled()) config.fill_replicas(partial_state.num_processes());
-  config.validate_accelerator(
-      {.multi_device = partial_state.multi_device() || divides_on_cpus,
-       .num_processes = partial_state.num_processes(),
-       .is_fsdp2 = is_sharded && divides_models,
-       .distributed_type = record.distributed_type,
-       .is_main_process = partial_state.is_main_process()});
+  config.validate_accelerator({.multi_device = partial_state.multi_device() || divides_on_cpus,
+                               .num_processes = partial_state.num_processes(),
+                               .is_fsdp2 = is_sharded && divides_models,
+                               .distributed_type = record.distributed_type,
+                               .is_main_process = partial_state.is_main_process()});
   if (config.total_size() == 1) return record;
   record.device_mesh =
       std::make_unique<const DeviceMesh>(Mesh(config), runtime, partial_state.group_options());

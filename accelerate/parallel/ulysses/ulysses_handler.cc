@@ -67,15 +67,15 @@ void UlyssesHandler::call(const OperatorCall& call) {
     const c10::ArrayRef<c10::IValue> given = arguments_of(call);
     // Marks and random numbers of other handlers are of what the model computes.
     const OperatorModeScope inside{OperatorHandlers()};
-    result = attend({.queries = given[0].toTensor(),
-                     .keys = given[1].toTensor(),
-                     .values = given[2].toTensor(),
-                     .mask = given[3].isNone() ? at::Tensor() : given[3].toTensor(),
-                     .dropout = given[4].toScalar().toDouble(),
-                     .is_causal = given[5].toBool(),
-                     .scale = given[6].isNone() ? std::nullopt
-                                                : std::optional(given[6].toScalar().toDouble()),
-                     .shares_key_heads = given[7].toBool()});
+    result = attend(
+        {.queries = given[0].toTensor(),
+         .keys = given[1].toTensor(),
+         .values = given[2].toTensor(),
+         .mask = given[3].isNone() ? at::Tensor() : given[3].toTensor(),
+         .dropout = given[4].toScalar().toDouble(),
+         .is_causal = given[5].toBool(),
+         .scale = given[6].isNone() ? std::nullopt : std::optional(given[6].toScalar().toDouble()),
+         .shares_key_heads = given[7].toBool()});
   }
   ++attentions_;
   torch::jit::drop(call.stack(), call.op().schema().arguments().size());
@@ -121,13 +121,12 @@ void UlyssesHandler::check(const Attention& attention) const {
   TORCH_CHECK_VALUE(heads % ranks == 0, on_this_rank(), "scaled_dot_product_attention has ", heads,
                     " heads, which do not divide evenly among the ", ranks,
                     " ranks along sp; set sp_size to one of ", divisors_text(heads));
-  TORCH_CHECK_VALUE(key_heads > 0 && heads % key_heads == 0 &&
-                        attention.values.size(kHeads) == key_heads &&
-                        (attention.shares_key_heads || key_heads == heads || key_heads == 1),
-                    on_this_rank(), "scaled_dot_product_attention has ", heads,
-                    " heads of queries, ", key_heads, " of keys and ",
-                    attention.values.size(kHeads), " of values",
-                    attention.shares_key_heads ? "" : ", without enable_gqa");
+  TORCH_CHECK_VALUE(
+      key_heads > 0 && heads % key_heads == 0 && attention.values.size(kHeads) == key_heads &&
+          (attention.shares_key_heads || key_heads == heads || key_heads == 1),
+      on_this_rank(), "scaled_dot_product_attention has ", heads, " heads of queries, ", key_heads,
+      " of keys and ", attention.values.size(kHeads), " of values",
+      attention.shares_key_heads ? "" : ", without enable_gqa");
   check_mask(attention);
 }
 
@@ -137,8 +136,8 @@ void UlyssesHandler::check_mask(const Attention& attention) const {
   const int64_t ranks = group_->getSize();
   const int64_t rows = attention.queries.size(kTokens) * ranks;
   const int64_t columns = attention.keys.size(kTokens) * ranks;
-  const bool is_whole = mask.dim() >= 2 && (mask.size(-2) == rows || mask.size(-2) == 1) &&
-                        mask.size(-1) == columns;
+  const bool is_whole =
+      mask.dim() >= 2 && (mask.size(-2) == rows || mask.size(-2) == 1) && mask.size(-1) == columns;
   TORCH_CHECK_VALUE(is_whole && (mask.dim() < 3 || mask.size(-3) == 1), on_this_rank(),
                     "scaled_dot_product_attention has a mask of sizes ", mask.sizes(),
                     ", but ranks along sp attend to ", columns, " tokens from ", rows,
@@ -158,8 +157,8 @@ void UlyssesHandler::check_other(const OperatorCall& call) const {
   const char* const advice =
       ", which is among the tokens that this rank has of each sequence alone; call "
       "scaled_dot_product_attention, for which ranks along sp exchange tokens";
-  TORCH_CHECK_VALUE(std::ranges::none_of(kernels, is), on_this_rank(),
-                    call.op().schema().name(), " computes attention", advice);
+  TORCH_CHECK_VALUE(std::ranges::none_of(kernels, is), on_this_rank(), call.op().schema().name(),
+                    " computes attention", advice);
   if (tokens_ < 2 || std::ranges::none_of(softmax, is)) return;
   const at::Tensor& scores = arguments_of(call)[0].toTensor();
   const int64_t dim = arguments_of(call)[1].toInt();
