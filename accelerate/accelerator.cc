@@ -57,6 +57,20 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
 
 Accelerator::~Accelerator() = default;
 
+ContextParallelScope Accelerator::maybe_context_parallel(
+    const std::vector<at::Tensor>& buffers, const std::vector<int64_t>& buffer_seq_dims,
+    const std::vector<at::Tensor>& no_restore_buffers, SequenceOrder order) const {
+  ContextRing ring = {.order = order};
+  const std::optional<ParallelismConfig>& config = parallelism_config();
+  if (config && config->cp_enabled()) {
+    ring.group = torch_device_mesh()->group(MeshAxis::kCp);
+    ring.gathers = config->cp_handler()->cp_comm_strategy == "allgather";
+  }
+  return {runtime(),
+          ring,
+          {.buffers = buffers, .seq_dims = buffer_seq_dims, .no_restore = no_restore_buffers}};
+}
+
 FP8BackendType Accelerator::fp8_backend() const { return training_.precision.fp8_backend(); }
 
 int Accelerator::mesh_rank(const char* parallelism, MeshAxis axis) const {

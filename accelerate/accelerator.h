@@ -46,6 +46,8 @@
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
+#include "accelerate/parallel/sequence/context_scope.h"
+#include "accelerate/parallel/sequence/sequence_order.h"
 #include "accelerate/precision/autocast.h"
 #include "accelerate/precision/grad_scaler.h"
 #include "accelerate/preparable.h"
@@ -355,6 +357,22 @@ class Accelerator {
   void clip_grad_value_(const PreparedModel<Module>& model, double clip_value) {
     clip_grad_value_(model->parameters(), clip_value);
   }
+
+  // ---- Sequences that no device holds.
+
+  /// While the result lives, the ranks along cp have some tokens of each sequence: the buffers are
+  /// cut in place along their dims of tokens, and attention in passes of prepared models reaches
+  /// the tokens of all ranks. Forward and backward passes belong into one scope. At its end the
+  /// buffers are whole again, but for the `no_restore_buffers`. Without ranks along cp it does
+  /// nothing, and says so once. Local; the passes are collective. See context_scope.h, and there
+  /// positions(), which a model must be given.
+  /// The order of tokens is for attention that is causal; another gives the same results.
+  /// Errors: those of ContextParallelScope.
+  /// Mirrors: accelerate accelerator.py, Accelerator.maybe_context_parallel.
+  [[nodiscard]] ContextParallelScope maybe_context_parallel(
+      const std::vector<at::Tensor>& buffers = {}, const std::vector<int64_t>& buffer_seq_dims = {},
+      const std::vector<at::Tensor>& no_restore_buffers = {},
+      SequenceOrder order = SequenceOrder::kBalanced) const;
 
   // ---- Precision.
 

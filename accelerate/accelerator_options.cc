@@ -75,7 +75,6 @@ void refuse_axes_without_an_engine(const ParallelismConfig& config) {
   };
   constexpr Missing kMissing[] = {
       {MeshAxis::kPp, "has no pipelines"},
-      {MeshAxis::kCp, "does not divide sequences"},
   };
   for (const auto& [axis, why] : kMissing) {
     TORCH_CHECK_VALUE(!config.enabled(axis), "parallelism_config: ", to_string(axis),

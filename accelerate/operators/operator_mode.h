@@ -44,10 +44,10 @@ enum class OperatorOrder {
   /// Computes layers of which ranks have parts: what a rank computes of a linear layer is left to
   /// the handlers below.
   kTensorParallel,
-  /// Computes attention of sequences of which ranks have parts.
-  kAttention,
   /// Says which random numbers operators draw (random_streams.h).
   kRandomStreams,
+  /// Computes attention of which ranks have parts.
+  kAttention,
   /// Computes linear layers in another way.
   kLinearProducts,
 };

@@ -187,8 +187,8 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
 AxisSet TrainingStep::divided_axes() const {
   AxisSet axes;
   for (const auto& model : training_.models) {
-    const ModelPlacements& placements = model->placements();
-    if (placements.cuts != nullptr) axes |= placements.cuts->divides();
+    const ModelLayout* const layout = model->placements().layout.get();
+    if (layout != nullptr) axes |= layout->divides();
   }
   return axes;
 }

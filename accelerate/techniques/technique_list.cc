@@ -4,6 +4,7 @@
 #include "accelerate/dispatch/dispatch_technique.h"
 #include "accelerate/parallel/layout_technique.h"
 #include "accelerate/parallel/replicated/ddp.h"
+#include "accelerate/parallel/sequence/context_technique.h"
 #include "accelerate/parallel/sharded/activation_checkpointing.h"
 #include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/parallel/tensor/cut.h"
@@ -29,6 +30,8 @@ enum Depth : int {
   kAutocast,
   // Attention of what ranks along tp have of its heads is divided once more.
   kUlysses,
+  // Of what a rank has of layers, it divides the attention.
+  kContextParallel,
   // fp8 computes what a rank has of a layer.
   kTensorParallel,
   kFp8,
@@ -58,6 +61,10 @@ constexpr TechniqueRow kTechniques[] = {
      .depth = kUlysses,
      .layout = &ulysses_layout,
      .make = &make_ulysses_technique},
+    {.name = ContextParallelTechnique::kName,
+     .depth = kContextParallel,
+     .layout = &context_parallel_layout,
+     .make = &make_context_parallel_technique},
     {.name = ActivationCheckpointingTechnique::kName,
      .depth = kRecomputation,
      .make = &make_activation_checkpointing_technique},

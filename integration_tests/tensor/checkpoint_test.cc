@@ -67,6 +67,13 @@ Layout tp_and_zero(int stage) {
   layout.zero_stage = stage;
   return layout;
 }
+// Each rank has the only shard of its parts.
+Layout tp_and_zero_of_one(int stage) {
+  Layout layout = tp(2);
+  layout.name = absl::StrCat("tp 2 x ZeRO ", stage, " on 1");
+  layout.zero_stage = stage;
+  return layout;
+}
 Layout with_sequence_shards(Layout layout) {
   layout.name += ", sequence shards";
   layout.options.sequence_shards = true;
@@ -189,7 +196,8 @@ TEST(CheckpointAlongTp, LoadsUnderAnyOtherLayoutBitByBit) {
                                                         {tp_and_replicas(), tp_and_shards()},
                                                         {tp(2), tp_and_zero(3)},
                                                         {tp_and_zero(2), tp_and_shards()},
-                                                        {tp_and_zero(3), tp(4)}};
+                                                        {tp_and_zero(3), tp_and_zero_of_one(2)},
+                                                        {tp_and_zero_of_one(3), tp(4)}};
   for (const auto& [a, b] : pairs) expect_moves(a, b);
 }
 

@@ -27,6 +27,7 @@ FLOORS = {
             "data",
             "parallel",
             "parallel/residency",
+            "parallel/sequence",
             "parallel/tensor",
             "parallel/ulysses",
             "precision",
