@@ -70,8 +70,8 @@ void check_agrees_with_mesh(const FullyShardedDataParallelPlugin& plugin,
   const ShardingStrategy strategy = plugin.strategy();
   if (ranks == 1 && config.total_size() == 1) return;
   // Where models are divided at all, ranks along cp and sp divide them too.
-  const bool agrees = divides(strategy) ? config.enabled(MeshAxis::kDpShardCpSp)
-                                        : !config.dp_shard_enabled();
+  const bool agrees =
+      divides(strategy) ? config.enabled(MeshAxis::kDpShardCpSp) : !config.dp_shard_enabled();
   TORCH_CHECK_VALUE(agrees, "fsdp_plugin: its strategy is ",
                     to_string(strategy), ", but the parallelism_config's dp_shard_size is ",
                     config.dp_shard_size(),
