@@ -45,8 +45,8 @@ class LayerImpl : public torch::nn::Module {
   explicit LayerImpl(Attention attention)
       : attention_(std::move(attention)),
         qkv_(register_module(
-            "qkv", torch::nn::Linear(8, (attention_.heads + 2 * attention_.key_heads) *
-                                            kHeadSize))) {
+            "qkv",
+            torch::nn::Linear(8, (attention_.heads + 2 * attention_.key_heads) * kHeadSize))) {
     const torch::NoGradGuard no_grad;
     for (const at::Tensor& each : parameters()) {
       each.copy_(torch::linspace(-0.5, 0.7, each.numel()).sin().view(each.sizes()));

@@ -89,8 +89,7 @@ SequenceOutcome train_sequences(const SequenceTraining& training) {
         if (training.has_label == nullptr) {
           accelerator.backward(mean_loss(logits, targets));
         } else if (training.weights_means) {
-          accelerator.backward(
-              accelerator.mean_over_sequences(mean_loss(logits, targets), valid));
+          accelerator.backward(accelerator.mean_over_sequences(mean_loss(logits, targets), valid));
         } else {
           accelerator.backward_tokens(sum, valid.item<int64_t>());
         }

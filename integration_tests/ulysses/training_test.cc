@@ -115,9 +115,7 @@ TEST(UlyssesTraining, IsThatOfOneProcessBesideOtherAxesAndEngines) {
        "2x4:h100",
        {.dp_replicate_size = 2, .dp_shard_size = 2, .sp_size = 2}},
       {"sp 2 x tp 2", "1x4:h100", {.tp_size = 2, .sp_size = 2}},
-      {"dp_shard 2 x sp 2 x tp 2",
-       "2x4:h100",
-       {.dp_shard_size = 2, .tp_size = 2, .sp_size = 2}},
+      {"dp_shard 2 x sp 2 x tp 2", "2x4:h100", {.dp_shard_size = 2, .tp_size = 2, .sp_size = 2}},
       {"ZeRO-1 x sp 2", "1x2:h100", {.sp_size = 2}, zero(1, 8)},
       {"ZeRO-2 x dp 2 x sp 2", "1x4:h100", {.sp_size = 2}, zero(2, 4)},
       {"ZeRO-3 x dp 2 x sp 2", "1x4:h100", {.sp_size = 2}, zero(3, 4)},
@@ -176,10 +174,8 @@ TEST(UlyssesTraining, WeightsMeansByTokens) {
   const auto ends_early = [](int64_t /*row*/, int64_t token) { return token < 21 && token != 3; };
   for (const std::function<bool(int64_t, int64_t)>& has_label :
        {std::function<bool(int64_t, int64_t)>(begins), {ends_early}}) {
-    SequenceTraining training = {.config = small(Blocks::kGpt),
-                                 .steps = 4,
-                                 .has_label = has_label,
-                                 .weights_means = true};
+    SequenceTraining training = {
+        .config = small(Blocks::kGpt), .steps = 4, .has_label = has_label, .weights_means = true};
     const SequenceOutcome one = train_sequences(training);
     training.sizes = ParallelismOptions{.sp_size = 2};
     training.cluster = "1x2:h100";
