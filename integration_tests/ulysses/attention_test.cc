@@ -14,6 +14,7 @@
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
+#include "accelerate/testing/recorded_warnings.h"
 #include "accelerate/testing/value_error.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/trace/trace.h"
@@ -25,6 +26,7 @@ using simulator::Cluster;
 using simulator::ClusterOptions;
 using simulator::Rank;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 constexpr int64_t kHeadSize = 4;
@@ -166,6 +168,20 @@ TEST(UlyssesAttention, RefusesAttentionByHandAtTheOperator) {
               AllOf(HasSubstr("rank 1: aten::softmax of sizes [2, 4, 12, 12] looks like attention "
                               "by hand"),
                     HasSubstr("call scaled_dot_product_attention")));
+}
+
+TEST(UlyssesAttention, SaysThatItsKernelIsNotChosen) {
+  for (const std::string kernel : {"sdpa", "flash_attention_2"}) {
+    Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+      const RecordedWarnings warnings;
+      const DeepSpeedSequenceParallelConfig handler{.sp_attn_implementation = kernel};
+      const Accelerator accelerator(
+          {.parallelism_config = ParallelismConfig({.sp_size = 2, .sp_handler = handler})});
+      const auto says = HasSubstr("sp_attn_implementation=flash_attention_2 has no effect");
+      const bool is_said = kernel != "sdpa" && rank.index() == 0;
+      EXPECT_EQ(testing::Matches(Contains(says))(warnings.texts()), is_said) << kernel;
+    });
+  }
 }
 
 // ---- The language model.
