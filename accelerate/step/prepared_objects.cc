@@ -184,8 +184,9 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
 
 }  // namespace
 
+// Whatever is prepared first, sequences are divided.
 AxisSet TrainingStep::divided_axes() const {
-  AxisSet axes;
+  AxisSet axes = state_.mesh().several({MeshAxis::kCp, MeshAxis::kSp});
   for (const auto& model : training_.models) {
     const ModelLayout* const layout = model->placements().layout.get();
     if (layout != nullptr) axes |= layout->divides();

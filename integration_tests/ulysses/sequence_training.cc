@@ -17,6 +17,7 @@ using simulator::Cluster;
 using simulator::Rank;
 
 constexpr int64_t kNoLabel = -100;
+constexpr char kFolder[] = "/sim/run";
 
 // The labels of a step, some of them taken away.
 at::Tensor with_fewer_labels(const at::Tensor& labels,
@@ -48,7 +49,7 @@ at::Tensor mean_loss(const at::Tensor& logits, const at::Tensor& labels) {
 
 SequenceOutcome train_sequences(const SequenceTraining& training) {
   const int64_t length = training.config.sequence_length;
-  Cluster cluster(training.cluster);
+  Cluster cluster(training.cluster, {.disk = training.disk});
   cluster.run_on_every_rank([&](Rank& rank) {
     AcceleratorOptions given;
     if (training.sizes) given.parallelism_config = ParallelismConfig(*training.sizes);
@@ -69,8 +70,9 @@ SequenceOutcome train_sequences(const SequenceTraining& training) {
     const auto to_device = [&](const at::Tensor& part) { return part.to(accelerator.device()); };
     const at::Tensor positions =
         to_device(torch::arange(length, torch::kLong).narrow(0, index * tokens, tokens));
+    if (training.first_step > 0) accelerator.load_state(kFolder);
     for (int step = 0; step < training.steps; ++step) {
-      auto [inputs, labels] = formula_batch(step, training.rows, length);
+      auto [inputs, labels] = formula_batch(training.first_step + step, training.rows, length);
       labels = with_fewer_labels(labels, training.has_label);
       double loss_sum = 0;
       int64_t count = 0;
@@ -101,6 +103,7 @@ SequenceOutcome train_sequences(const SequenceTraining& training) {
       optimizer.step();
       optimizer.zero_grad();
     }
+    if (training.saves) accelerator.save_state(kFolder);
   });
   SequenceOutcome outcome;
   const auto sum = [&cluster](const std::string& name) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
+#include "simulator/disk/sim_disk.h"
 
 namespace accelerate {
 
@@ -35,6 +37,12 @@ struct SequenceTraining {
   /// With `has_label`: means over each rank's tokens, by mean_over_sequences(). All rows of a step
   /// have as many labels.
   bool weights_means = false;
+  /// Where checkpoints are; null: in memory of the cluster alone.
+  std::shared_ptr<simulator::SimDisk> disk = nullptr;
+  /// The number of the first step. Unless it is 0, the state of the training before is loaded.
+  int first_step = 0;
+  /// Whether the state is saved at the end.
+  bool saves = false;
 };
 
 struct SequenceOutcome {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
 #include "integration_tests/ulysses/sequence_training.h"
+#include "simulator/disk/sim_disk.h"
 
 namespace accelerate {
 namespace {
@@ -183,6 +185,40 @@ TEST(UlyssesTraining, WeightsMeansByTokens) {
     training.sizes = ParallelismOptions{.dp_shard_size = 2, .sp_size = 2};
     training.cluster = "1x4:h100";
     expect_equal("dp_shard 2 x sp 2", train_sequences(training), one);
+  }
+}
+
+// What one layout saves any other one loads, and goes on with.
+TEST(UlyssesTraining, GoesOnInAnotherLayout) {
+  const std::vector<Layout> layouts = {
+      {"one process", "1x1:h100", {}},
+      {"sp 2", "1x2:h100", {.sp_size = 2}},
+      {"sp 4", "1x4:h100", {.sp_size = 4}},
+      {"dp_shard 2 x sp 2", "1x4:h100", {.dp_shard_size = 2, .sp_size = 2}},
+      {"FSDP along sp alone", "1x2:h100", {.sp_size = 2}, &fsdp},
+      {"ZeRO-3 x dp 2 x sp 2", "1x4:h100", {.sp_size = 2}, zero(3, 4)}};
+  const lm::Config config = small(Blocks::kLlama);
+  const SequenceOutcome all = train_sequences({.config = config, .steps = 4});
+  const SequenceOutcome expected = {.losses = {all.losses.begin() + 2, all.losses.end()},
+                                    .norms = {all.norms.begin() + 2, all.norms.end()}};
+  const auto half = [&](const Layout& layout, const std::shared_ptr<simulator::SimDisk>& disk) {
+    SequenceTraining training = {
+        .config = config, .cluster = layout.cluster, .steps = 2, .change = layout.change};
+    if (layout.sizes.sp_size) training.sizes = layout.sizes;
+    training.disk = disk;
+    return training;
+  };
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    // Each saves once and loads once.
+    const Layout& first = layouts[i];
+    const Layout& second = layouts[(i + 1) % layouts.size()];
+    const auto disk = std::make_shared<simulator::SimDisk>();
+    SequenceTraining before = half(first, disk);
+    before.saves = true;
+    train_sequences(before);
+    SequenceTraining after = half(second, disk);
+    after.first_step = 2;
+    expect_equal(first.name + ", then " + second.name, train_sequences(after), expected);
   }
 }
 
