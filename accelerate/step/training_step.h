@@ -197,7 +197,7 @@ class TrainingStep {
   AxisSet divided_axes() const;
   // What this rank's groups are for where techniques divide models along these axes.
   RankRoles roles(AxisSet divides) const;
-  ProcessGroupPtr ranks_after_forward(const RankRoles& roles) const;
+  ProcessGroupPtr ranks_after_forward(AxisSet divides) const;
   // The models named, or all prepared ones.
   std::vector<const ModelState*> named_or_all(Models models) const;
   // Multiplies the gradients of the window's models and of the prepared optimizers' parameters.

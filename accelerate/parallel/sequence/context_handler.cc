@@ -1,6 +1,7 @@
 #include "accelerate/parallel/sequence/context_handler.h"
 
 #include <array>
+#include <cstddef>
 #include <optional>
 #include <utility>
 

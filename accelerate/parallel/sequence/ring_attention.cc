@@ -59,8 +59,9 @@ struct Call : torch::CustomClassHolder {
     if (!rule.is_causal) return Sight{};
     if (step == 0) return Sight{.is_causal = true};
     const bool is_before = source(step) < rank;
-    if (ring.order == SequenceOrder::kInTurn)
-      return is_before ? std::optional(Sight{}) : std::nullopt;
+    if (ring.order == SequenceOrder::kInTurn) {
+      return is_before ? std::optional<Sight>(Sight{}) : std::nullopt;
+    }
     // All of the source's tokens but those of its tail are before this rank's, or only this rank's
     // tail is behind them, and then it is behind all of them.
     return is_before ? Sight{.keys = Half::kHead} : Sight{.queries = Half::kTail};
