@@ -69,9 +69,9 @@ void check_agrees_with_mesh(const FullyShardedDataParallelPlugin& plugin,
                             const ParallelismConfig& config, int ranks) {
   const ShardingStrategy strategy = plugin.strategy();
   if (ranks == 1 && config.total_size() == 1) return;
-  // Where models are divided at all, ranks along cp divide them too.
-  const bool agrees = divides(strategy) ? config.dp_shard_enabled() || config.cp_enabled()
-                                        : !config.dp_shard_enabled();
+  // Where models are divided at all, ranks along cp and sp divide them too.
+  const bool agrees =
+      divides(strategy) ? config.enabled(MeshAxis::kDpShardCpSp) : !config.dp_shard_enabled();
   TORCH_CHECK_VALUE(agrees, "fsdp_plugin: its strategy is ",
                     to_string(strategy), ", but the parallelism_config's dp_shard_size is ",
                     config.dp_shard_size(),
@@ -210,16 +210,16 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   }
   const bool divides_models =
       record.fsdp_plugin == nullptr || divides(record.fsdp_plugin->strategy());
-  // HF Accelerate divides no layers and no sequences among ranks on CPUs.
-  const bool divides_work_on_cpus =
-      (config.tp_enabled() || config.cp_enabled()) &&
+  // HF Accelerate divides neither layers nor sequences among ranks on CPUs.
+  const bool divides_on_cpus =
+      (config.tp_enabled() || config.cp_enabled() || config.sp_enabled()) &&
       partial_state.distributed_type() == DistributedType::kMultiCpu;
-  config.validate_accelerator(
-      {.multi_device = partial_state.multi_device() || divides_work_on_cpus,
-       .num_processes = partial_state.num_processes(),
-       .is_fsdp2 = is_sharded && divides_models,
-       .distributed_type = record.distributed_type,
-       .is_main_process = partial_state.is_main_process()});
+  if (config.sp_enabled()) config.fill_replicas(partial_state.num_processes());
+  config.validate_accelerator({.multi_device = partial_state.multi_device() || divides_on_cpus,
+                               .num_processes = partial_state.num_processes(),
+                               .is_fsdp2 = is_sharded && divides_models,
+                               .distributed_type = record.distributed_type,
+                               .is_main_process = partial_state.is_main_process()});
   if (config.total_size() == 1) return record;
   record.device_mesh =
       std::make_unique<const DeviceMesh>(Mesh(config), runtime, partial_state.group_options());
@@ -328,12 +328,9 @@ RankRoles AcceleratorState::roles(AxisSet divides) const {
   auto& made = record().roles;
   const auto found = std::ranges::find(made, divides, &std::pair<AxisSet, RankRoles>::first);
   if (found != made.end()) return found->second;
-  RankRoles roles = rank_roles(*mesh, divides, group());
-  const FullyShardedDataParallelPlugin* const plugin = fsdp_plugin();
-  if (plugin != nullptr && plugin->strategy() != ShardingStrategy::kNoShard) {
-    roles.makes_shards |= mesh->size(MeshAxis::kCp) > 1;
-  }
-  return made.emplace_back(divides, std::move(roles)).second;
+  const bool divides_rows =
+      fsdp_plugin() != nullptr && accelerate::divides(fsdp_plugin()->strategy());
+  return made.emplace_back(divides, rank_roles(*mesh, divides, group(), divides_rows)).second;
 }
 
 void AcceleratorState::destroy_process_group(ProcessGroupPtr group) {

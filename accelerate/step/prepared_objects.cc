@@ -184,8 +184,9 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
 
 }  // namespace
 
+// Whatever is prepared first, sequences are divided.
 AxisSet TrainingStep::divided_axes() const {
-  AxisSet axes;
+  AxisSet axes = state_.mesh().several({MeshAxis::kCp, MeshAxis::kSp});
   for (const auto& model : training_.models) {
     const ModelLayout* const layout = model->placements().layout.get();
     if (layout != nullptr) axes |= layout->divides();
@@ -282,7 +283,7 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
       .compares_ranks = state_.debug(),
       .handlers = handlers,
       .precision = training_.precision};
-  plan.makes_shards = roles(divided_axes()).makes_shards;
+  plan.makes_shards = plan.roles.makes_shards;
   plan.autocasts_shards = plan.makes_shards && sharded_precision(plan).autocast;
   apply_techniques(training_.techniques, *model, plan,
                    {.trains = trains, .moves = is_new && device_placement});

@@ -192,7 +192,8 @@ class TrainingStep {
   StepEngine& engine() const;
   // Null before the job has an engine.
   LomoEngine* lomo() const;
-  // The axes along which the modules of prepared models have parts of their tensors.
+  // The axes along which the modules of prepared models have parts of their tensors, or get parts
+  // of their inputs.
   AxisSet divided_axes() const;
   // What this rank's groups are for where techniques divide models along these axes.
   RankRoles roles(AxisSet divides) const;

@@ -10,6 +10,7 @@
 #include "accelerate/parallel/tensor/cut.h"
 #include "accelerate/parallel/tensor/plan_layout.h"
 #include "accelerate/parallel/tensor/tensor_technique.h"
+#include "accelerate/parallel/ulysses/ulysses_technique.h"
 #include "accelerate/precision/techniques.h"
 #include "accelerate/quantization/models/quantized_checks.h"
 
@@ -27,6 +28,8 @@ enum Depth : int {
   kShards,
   // fp8 is inside automatic mixed precision, which casts the products that fp8 leaves alone.
   kAutocast,
+  // Attention of what ranks along tp have of its heads is divided once more.
+  kUlysses,
   // Of what a rank has of layers, it divides the attention.
   kContextParallel,
   // fp8 computes what a rank has of a layer.
@@ -54,6 +57,10 @@ constexpr TechniqueRow kTechniques[] = {
      .layout = &tensor_parallel_layout,
      .cut = &cut_tensor_parallel,
      .make = &make_tensor_parallel_technique},
+    {.name = UlyssesTechnique::kName,
+     .depth = kUlysses,
+     .layout = &ulysses_layout,
+     .make = &make_ulysses_technique},
     {.name = ContextParallelTechnique::kName,
      .depth = kContextParallel,
      .layout = &context_parallel_layout,

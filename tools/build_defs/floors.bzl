@@ -29,6 +29,7 @@ FLOORS = {
             "parallel/residency",
             "parallel/sequence",
             "parallel/tensor",
+            "parallel/ulysses",
             "precision",
             "profiling",
             "tracking/run",

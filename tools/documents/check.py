@@ -41,7 +41,7 @@ NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed", "launch_options", "m
                    "parity", "performance_log")
 
 # Names of HF Accelerate that status.md lists as missing here.
-NAMES_NOT_BUILT = {"deepspeed_ulysses_dl_adapter", "prepare_pippy"}
+NAMES_NOT_BUILT = {"prepare_pippy"}
 
 # The rows of status.md's table of features, by their beginnings, that a row of README.md's table sums up. Each row of
 # status.md stands in one list, or in STATUS_ALONE.
