@@ -3,9 +3,9 @@
 /// A tensor that all ranks have, and with which each rank computes a part of the result, passes
 /// through identity_forward_all_reduce_backward; the sum of the partial results is
 /// all_reduce_forward_identity_backward. The other functions gather a tensor from the ranks' parts,
-/// divide a tensor among ranks, or cut a tensor along another dim. Parts are in the order of ranks and have equal sizes
-/// along `dim`; ranks pass tensors of the same sizes and dtype. Sums are computed in that dtype,
-/// also in half precision.
+/// divide a tensor among ranks, or divide it along another dim. Parts are in the order of ranks and
+/// have equal sizes along `dim`; ranks pass tensors of the same sizes and dtype. Sums are computed
+/// in that dtype, also in half precision.
 ///
 /// Functions that communicate are collective over `group`, and so are backward passes that do. A
 /// null group stands for one rank alone and returns the input. The current stream of the device
@@ -56,16 +56,16 @@ at::Tensor gather_along_split_backward(const at::Tensor& part, int64_t dim,
 at::Tensor split_along_gather_backward(const at::Tensor& whole, int64_t dim,
                                        const ProcessGroupPtr& group);
 
-/// Of tensors that are whole along `split`, and of which each rank has a part along `join`: this
-/// rank's part along `split`, whole along `join`. Each rank sends each other one what that has from
-/// now on, and gradients go back in the same way.
+/// This rank's part along `split`, whole along `join`, of a tensor that is whole along `split` and
+/// of which each rank has a part along `join`. Each rank sends every other rank its share, and
+/// gradients go back in the same way.
 /// Shapes: in [..., ranks * part, ..., size, ...]; out [..., part, ..., ranks * size, ...].
 /// Errors: c10::ValueError for one dim in both places.
 at::Tensor all_to_all_along(const at::Tensor& tensor, int64_t split, int64_t join,
                             const ProcessGroupPtr& group);
 
-/// Of means over each rank's tokens the mean over all: the sum of mean x tokens, divided by the sum
-/// of tokens. A rank without tokens contributes nothing, whatever its mean is; without any tokens
+/// The mean over all ranks' tokens, from each rank's mean: the sum of mean x tokens, divided by the
+/// sum of tokens. A rank without tokens contributes nothing, whatever its mean is; without any tokens
 /// the result is 0. All ranks go on with the same result, so the gradient of a rank's mean is the
 /// sum of their gradients: it is as many times that of the result as there are ranks, which
 /// averages over ranks take back.
