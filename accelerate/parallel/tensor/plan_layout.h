@@ -52,8 +52,8 @@ std::vector<PlannedParameter> planned_parameters(const torch::nn::Module& module
 /// outputs are not gathered and it is one weight.
 /// Errors: c10::ValueError naming the parameter and what would do: features, blocks or groups that
 ///         the ranks do not divide evenly; several weights in one without blocks or groups, as its
-///         name says; a tensor with more than two dims, or whose values something else keeps, as
-///         quantised ones.
+///         name says; blocks of a table of words, of gathered outputs or of split inputs; a tensor
+///         with more than two dims, or whose values something else keeps, as quantised ones.
 std::optional<Cut> cut_of(const PlannedParameter& parameter, int ranks);
 
 /// A model's layout by its plan; null where tp has one rank or the plan cuts nothing.
