@@ -15,6 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/config/tensor_parallel_plan.h"
+#include "accelerate/operators/checkpoint.h"
+#include "accelerate/runtime/runtime.h"
 #include "integration_tests/tensor/small_layers.h"
 #include "simulator/cluster/cluster.h"
 
@@ -244,6 +246,26 @@ TEST(MarksOfFeatures, GoThroughBatchesOfHeads) {
     const Tensor attended = scores.softmax(-1).bmm(heads_of(m.value(x)));
     return m.project(attended.unflatten(0, {x.size(0), -1}).transpose(1, 2).flatten(2, 3));
   });
+}
+
+// A block whose input is that of column layers inside of it, before and behind it.
+TEST(RecomputedBlocks, ShareTheirInputWithLayersAround) {
+  const auto forward = [](SmallLayersImpl& m, const Tensor& x) {
+    const auto block = [&m](const Tensor& given) { return given + m.project(m.query(given)); };
+    const bool is_divided = Runtime::find_current() != nullptr;
+    const auto computed = [&](const Tensor& given) {
+      return is_divided ? checkpoint(block, given) : block(given);
+    };
+    const Tensor part = shard_sequence(x);
+    const Tensor behind = computed(part), gate = m.key(part);
+    return behind * computed(part) + m.project(gate * m.value(part));
+  };
+  for (const bool sequence_shards : {false, true}) {
+    TensorParallelPlan plan = plan_of_layers(sequence_shards);
+    expect_as_whole(forward, small_inputs(), plan);
+    plan.keep_gathered_inputs = true;
+    expect_as_whole(forward, small_inputs(), plan);
+  }
 }
 
 // ---- Sequence shards.

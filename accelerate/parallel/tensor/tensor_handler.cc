@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/differentiable.h"
+#include "accelerate/operators/checkpoint.h"
 #include "accelerate/parallel/tensor/cut_output.h"
 #include "accelerate/parallel/tensor/gathered_input.h"
 #include "accelerate/values/texts.h"
@@ -296,7 +297,8 @@ at::Tensor TensorHandler::entered(const at::Tensor& input) const {
   if (mark != nullptr && mark->kind == Kind::kSequence) return gathered(input, *mark);
   if (!at::GradMode::is_enabled() || !input.requires_grad()) return input;
   const uint32_t version = version_of(input);
-  if (mark != nullptr && mark->kind == Kind::kEntered && mark->version == version) {
+  if (mark != nullptr && mark->kind == Kind::kEntered && mark->version == version &&
+      mark->run == checkpointed_run()) {
     if (internal::NodePointer node = mark->entered.lock()) {
       at::Tensor again = input.detach();
       torch::autograd::impl::set_gradient_edge(again, {std::move(node), 0});
@@ -308,6 +310,7 @@ at::Tensor TensorHandler::entered(const at::Tensor& input) const {
     auto remembered = c10::make_intrusive<TensorMark>(Kind::kEntered, nullptr);
     remembered->entered = internal::WeakNodePointer(entered.grad_fn());
     remembered->version = version;
+    remembered->run = checkpointed_run();
     set_mark(input, std::move(remembered));
   }
   return entered;
@@ -323,7 +326,7 @@ at::Tensor TensorHandler::gathered(const at::Tensor& part, TensorMark& mark) con
                      torch::autograd::get_current_graph_task_id() < 0;
   const at::ScalarType dtype = drops ? product_dtype(part) : part.scalar_type();
   const uint32_t version = version_of(part);
-  if (mark.gathered.defined() && mark.version == version &&
+  if (mark.gathered.defined() && mark.version == version && mark.run == checkpointed_run() &&
       mark.gathered.requires_grad() == records && mark.gathered.scalar_type() == dtype) {
     return mark.gathered;
   }
@@ -334,7 +337,16 @@ at::Tensor TensorHandler::gathered(const at::Tensor& part, TensorMark& mark) con
   drop_gathered(mark.gathered);
   mark.gathered = whole;
   mark.version = version;
+  mark.run = checkpointed_run();
   return whole;
+}
+
+// A whole that a function's graph alone has would stay as long as the function's input.
+void TensorHandler::forget(const at::Tensor& input) {
+  TensorMark* const mark = find_mark(input);
+  if (mark == nullptr || mark->run != checkpointed_run()) return;
+  drop_gathered(mark->gathered);
+  mark->gathered.reset();
 }
 
 void TensorHandler::check_sequences(const at::Tensor& whole) const {

@@ -65,6 +65,7 @@ class TensorHandler final : public OperatorHandler {
   at::Tensor whole_sequences_of(const at::Tensor& part) const;
   /// Parts of whole sequences, where the module leaves parts of them.
   at::Tensor block_input(const torch::nn::Module& module, at::Tensor input) override;
+  void forget(const at::Tensor& input) override;
 
  private:
   // An argument with a mark.

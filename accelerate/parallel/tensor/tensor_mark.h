@@ -91,6 +91,8 @@ struct TensorMark final : c10::BackendMeta {
   /// For an input: how it enters the layers of this rank, in the graph, and its version then.
   internal::WeakNodePointer entered = internal::WeakNodePointer(internal::NodePointer());
   uint32_t version = 0;
+  /// For this, and for sequences: the checkpointed_run() that it is of.
+  uint64_t run = 0;
   /// For sequences: the whole ones, which ranks have put together for a column layer.
   at::Tensor gathered;
 };
