@@ -212,7 +212,8 @@ std::string parent_of(const std::string& name) {
 class TokenTraffic {
  public:
   TokenTraffic(const torch::nn::Module& module, const TensorParallelTechnique& technique)
-      : ranks_(technique.handler().group()->getSize()) {
+      : ranks_(technique.handler().group()->getSize()),
+        gathers_again_(technique.handler().gathers_again()) {
     const auto* structure = dynamic_cast<const ModelStructure*>(&module);
     const auto head =
         structure != nullptr ? structure->output_embeddings() : std::optional<std::string>();
@@ -236,6 +237,7 @@ class TokenTraffic {
     int64_t total = 0;
     for (const auto& [what, bytes] :
          {std::pair("row layers", rows_), std::pair("column layers", columns_),
+          std::pair("inputs gathered again", gathers_again_ ? columns_ / 2 : 0),
           std::pair("gathered outputs", outputs_), std::pair("embeddings", embeddings_),
           std::pair("first shards of sequences", has_shards_ ? whole_embeddings_ : 0),
           std::pair("loss", loss_)}) {
@@ -269,6 +271,7 @@ class TokenTraffic {
   }
 
   const int ranks_;
+  const bool gathers_again_;
   // The modules with column layers, and the features of their inputs.
   std::set<std::pair<std::string, int64_t>> inputs_;
   int64_t rows_ = 0, columns_ = 0, outputs_ = 0, embeddings_ = 0, whole_embeddings_ = 0, loss_ = 0;
@@ -295,6 +298,9 @@ class StepTraffic {
     averaged_ += trained;
     if (const AxisSet sums = mesh_.several(placement.sums); !sums.empty()) {
       sums_[sums.to_string()] += all_reduced(trained, mesh_.size(sums));
+    }
+    for (const Cut& cut : placement.cuts) {
+      if (cut.copies > 1) sums_[AxisSet{cut.axis}.to_string()] += all_reduced(trained, cut.copies);
     }
   }
 

@@ -50,6 +50,8 @@ class TensorHandler final : public OperatorHandler {
 
   const ProcessGroupPtr& group() const { return group_; }
   const Parameters& parameters() const { return parameters_; }
+  /// Whether the backward pass puts inputs of column layers together once more.
+  bool gathers_again() const { return has_sequence_shards_ && !keeps_gathered_inputs_; }
 
   /// Before a pass: parameters that were given other data have their marks.
   void mark_parameters() const;
