@@ -242,6 +242,15 @@ namespace {
 
 using internal::CheckpointedCall;
 
+// What handlers remember of inputs by the run that ends.
+void forget_run(const CheckpointedCall& call) {
+  for (const auto& handler : call.handlers) {
+    for (const KeptInput& input : call.inputs) {
+      if (input.tensor.defined()) handler->forget(input.tensor);
+    }
+  }
+}
+
 class CheckpointNode : public Node {
  public:
   CheckpointNode(const edge_list& border, std::shared_ptr<CheckpointedCall> call,
@@ -369,6 +378,7 @@ class CheckpointNode : public Node {
     std::vector<at::Tensor> inputs;
     for (const KeptInput& each : call.inputs) inputs.push_back(on_device(each));
     std::vector<at::Tensor> outputs = again_(inputs);
+    forget_run(call);
     check_outputs(outputs);
     return outputs;
   }
@@ -452,11 +462,7 @@ std::shared_ptr<CheckpointedCall> begin_checkpoint(CheckpointOptions options,
 std::vector<at::Tensor> end_checkpoint(std::shared_ptr<CheckpointedCall> call,
                                        const std::vector<at::Tensor>& outputs, ComputeAgain again) {
   forget_casts(call->autocast);
-  for (const auto& handler : call->handlers) {
-    for (const KeptInput& input : call->inputs) {
-      if (input.tensor.defined()) handler->forget(input.tensor);
-    }
-  }
+  forget_run(*call);
   call->first_run.reset();
   check_inputs(call->inputs, "by the function itself");
   const edge_list border = border_of(roots_of(outputs), call->inside);
