@@ -19,30 +19,13 @@
 #include "accelerate/operators/checkpoint.h"
 #include "accelerate/parallel/tensor/cut_output.h"
 #include "accelerate/parallel/tensor/gathered_input.h"
+#include "accelerate/parallel/tensor/part_arguments.h"
 #include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {
 
 using Kind = TensorMark::Kind;
-
-// Calls visit(tensor) for the tensors in a value that are defined. Lists have one type of elements,
-// or, of tensors, none in the place of some.
-template <typename Visit>
-void for_each_tensor(const c10::IValue& value, Visit&& visit) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isList()) {
-    for (const c10::IValue& each : value.toListRef()) {
-      if (!each.isTensor() && !each.isNone()) return;
-      if (each.isTensor() && each.toTensor().defined()) visit(each.toTensor());
-    }
-  }
-}
-
-c10::ArrayRef<c10::IValue> arguments_of(const OperatorCall& call) {
-  return torch::jit::last(call.stack(), call.op().schema().arguments().size());
-}
 
 template <typename Visit>
 void for_each_result(const OperatorCall& call, const OperatorFacts& facts, Visit&& visit) {
@@ -464,7 +447,8 @@ void TensorHandler::pass_part(const OperatorCall& call, const OperatorFacts& fac
   FeatureFlow flow(call, facts, part.argument, part.tensor, *part.mark);
   check_uses_part(call, flow, operands);
   Flows others = other_flows(call, facts, flow, part);
-  const int64_t joined = flow.joins() ? joined_pieces(call, part) : 0;
+  const std::shared_ptr<const LayerParameter> maker = maker_of(call, *part.mark);
+  const int64_t joined = flow.joins() ? joined_pieces(call, part.tensor, *part.mark) : 0;
   const bool meets_whole = flow.is_pointwise() && meets_whole_sequences(call, part);
   if (!meets_whole) check_gradients(call, part);  // else LibTorch refuses the lengths
   const auto mark = TensorMarkPtr::reclaim_copy(part.mark);
@@ -514,11 +498,10 @@ void TensorHandler::pass_part(const OperatorCall& call, const OperatorFacts& fac
     }
     // What was made of sequences is remembered by tensor.
     const int64_t pieces = flow.joins() ? joined : flow.pieces();
-    const bool is_same =
-        mark->kind == Kind::kFeatures && from_end == mark->from_end && pieces == mark->pieces;
-    set_mark(result, is_same ? mark
-                             : c10::make_intrusive<TensorMark>(mark->kind, mark->parameter,
-                                                               from_end, pieces));
+    const bool is_same = mark->kind == Kind::kFeatures && from_end == mark->from_end &&
+                         pieces == mark->pieces && maker == mark->parameter;
+    set_mark(result,
+             is_same ? mark : c10::make_intrusive<TensorMark>(mark->kind, maker, from_end, pieces));
     if (facts.writes) mark_base(call, result, *find_part(result));
   });
 }
@@ -547,27 +530,6 @@ TensorHandler::Flows TensorHandler::other_flows(const OperatorCall& call,
     ++argument;
   }
   return others;
-}
-
-// The pieces of parts that are put together along their dim.
-int64_t TensorHandler::joined_pieces(const OperatorCall& call, const Operand& part) {
-  const int from_end = part.mark->from_end;
-  const auto length = [from_end](const at::Tensor& tensor, const TensorMark& mark) {
-    return mark.pieces >= 1 ? tensor.size(-from_end) / mark.pieces : 0;
-  };
-  int64_t pieces = 0;
-  bool are_even = true, are_known = true;
-  for (const c10::IValue& value : arguments_of(call)) {
-    for_each_tensor(value, [&](const at::Tensor& each) {
-      const TensorMark* const mark = find_part(each);
-      if (mark == nullptr) return;
-      are_known &= mark->pieces != TensorMark::kUnknownPieces && mark->from_end == from_end;
-      are_even &= length(each, *mark) == length(part.tensor, *part.mark) && mark->pieces >= 1;
-      pieces += mark->pieces;
-    });
-  }
-  if (!are_known) return TensorMark::kUnknownPieces;
-  return are_even ? pieces : TensorMark::kUnevenPieces;
 }
 
 // What is written into a view of a tensor is in the tensor.

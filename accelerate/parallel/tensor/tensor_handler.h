@@ -102,7 +102,6 @@ class TensorHandler final : public OperatorHandler {
   using Flows = std::vector<FeatureFlow>;
   Flows other_flows(const OperatorCall& call, const OperatorFacts& facts, const FeatureFlow& flow,
                     const Operand& part) const;
-  static int64_t joined_pieces(const OperatorCall& call, const Operand& part);
   bool meets_whole_sequences(const OperatorCall& call, const Operand& part) const;
   void mark_base(const OperatorCall& call, const at::Tensor& view, const TensorMark& mark) const;
   void check_uses_part(const OperatorCall& call, const FeatureFlow& flow,

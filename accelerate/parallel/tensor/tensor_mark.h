@@ -39,6 +39,8 @@ struct LayerParameter {
   std::optional<int> cut_dim = std::nullopt;
   /// How many different parts of it ranks have: as many as there are ranks, or fewer.
   int64_t parts = 1;
+  /// How many neighbours have each of these.
+  int64_t copies = 1;
 
   /// In how many pieces of one length the dim is cut; kUnevenPieces: of several lengths.
   int64_t pieces() const {
@@ -116,7 +118,13 @@ inline TensorMark* find_part(const at::Tensor& tensor) {
   return mark != nullptr && mark->is_part() ? mark : nullptr;
 }
 
-/// Whether other ranks along tp have other values in the place of the tensor's.
-inline bool is_part_along_tp(const at::Tensor& tensor) { return find_part(tensor) != nullptr; }
+/// How many neighbours along tp have the values of the tensor, for RandomStreams: 0 for one that
+/// all have alike.
+inline int64_t copies_along_tp(const at::Tensor& tensor) {
+  const TensorMark* const part = find_part(tensor);
+  if (part == nullptr) return 0;
+  const bool is_of_features = part->kind == TensorMark::Kind::kFeatures;
+  return is_of_features && part->parameter != nullptr ? part->parameter->copies : 1;
+}
 
 }  // namespace accelerate

@@ -82,13 +82,14 @@ std::unique_ptr<Technique> make_tensor_parallel_technique(const TechniqueContext
                                              .rule = each.rule,
                                              .whole = placement.shape,
                                              .cut_dim = each.cut_dim(),
-                                             .parts = plan.mesh.size(MeshAxis::kTp) / copies}));
+                                             .parts = plan.mesh.size(MeshAxis::kTp) / copies,
+                                             .copies = copies}));
   }
   const ProcessGroupPtr& group = plan.device_mesh->group(MeshAxis::kTp);
   return std::make_unique<TensorParallelTechnique>(
       std::make_shared<TensorHandler>(group, plan.rank, std::move(parameters),
                                       rules->keep_gathered_inputs),
-      RandomStreams::along(group, &is_part_along_tp),
+      RandomStreams::along(group, &copies_along_tp),
       vocabularies_of(planned, *rules, *plan.layout));
 }
 
