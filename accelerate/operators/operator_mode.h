@@ -99,6 +99,11 @@ class OperatorHandler {
     return input;
   }
 
+  /// After a function that is to be computed again (checkpoint.h), for each tensor that it got,
+  /// while checkpointed_run() is still that of the function: what the handler remembers of the
+  /// tensor by this run is of no more use.
+  virtual void forget(const at::Tensor& /*input*/) {}
+
   OperatorOrder order() const { return order_; }
 
  private:

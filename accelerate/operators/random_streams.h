@@ -5,7 +5,7 @@
 /// must drop the same elements on each rank. For a tensor of which each rank has a part, dropout
 /// would drop the same places of each part, so ranks must draw different numbers.
 ///
-///     const auto streams = RandomStreams::along(mesh.group(MeshAxis::kTp), &is_part);
+///     const auto streams = RandomStreams::along(mesh.group(MeshAxis::kTp), &copies_of);
 ///     ...
 ///     const OperatorModeScope scope(streams);  // in each forward pass
 ///
@@ -45,26 +45,31 @@ namespace accelerate {
 
 class RandomStreams final : public OperatorHandler {
  public:
-  /// Whether other ranks have other values in the place of this tensor's, which is defined. Called
-  /// for tensors among the arguments of operators that draw, on any thread.
-  using IsPart = std::function<bool(const at::Tensor& tensor)>;
+  /// 0 where all ranks have the values of this tensor, which is defined; 1 where each rank has
+  /// others in their place; and where so many neighbours have the same ones, their number: these
+  /// draw alike. Called for tensors among the arguments of operators that draw, on any thread.
+  using Copies = std::function<int64_t(const at::Tensor& tensor)>;
 
   /// `number`: the rank's number, from 0, among the ranks that have the parts of a tensor.
-  RandomStreams(int64_t number, IsPart is_part);
+  RandomStreams(int64_t number, Copies copies);
 
   /// For the ranks of a group, each of which has its own parts; null stands for one rank. All
   /// default generators get the first rank's states, because ranks may have been seeded
   /// differently or not at all. Collective.
-  static std::shared_ptr<RandomStreams> along(const ProcessGroupPtr& group, IsPart is_part);
+  static std::shared_ptr<RandomStreams> along(const ProcessGroupPtr& group, Copies copies);
 
   void call(const OperatorCall& call) override;
 
  private:
-  // Where the operator draws for a part; nothing if it does not.
-  std::optional<c10::Device> draws_for_part(const OperatorCall& call) const;
+  struct Part {
+    c10::Device device;
+    int64_t copies;
+  };
+  // What the operator draws for; nothing if that is no part.
+  std::optional<Part> drawn_part(const OperatorCall& call) const;
 
   const int64_t number_;
-  const IsPart is_part_;
+  const Copies copies_;
 };
 
 }  // namespace accelerate

@@ -213,7 +213,7 @@ class TokenTraffic {
  public:
   TokenTraffic(const torch::nn::Module& module, const TensorParallelTechnique& technique)
       : ranks_(technique.handler().group()->getSize()),
-        gathers_again_(!technique.handler().keeps_gathered_inputs()) {
+        gathers_again_(technique.handler().gathers_again()) {
     const auto* structure = dynamic_cast<const ModelStructure*>(&module);
     const auto head =
         structure != nullptr ? structure->output_embeddings() : std::optional<std::string>();
@@ -237,7 +237,7 @@ class TokenTraffic {
     int64_t total = 0;
     for (const auto& [what, bytes] :
          {std::pair("row layers", rows_), std::pair("column layers", columns_),
-          std::pair("inputs gathered again", has_shards_ && gathers_again_ ? inputs_again_ : 0),
+          std::pair("inputs gathered again", gathers_again_ ? inputs_again_ : 0),
           std::pair("gathered outputs", outputs_), std::pair("embeddings", embeddings_),
           std::pair("first shards of sequences", has_shards_ ? whole_embeddings_ : 0),
           std::pair("loss", loss_)}) {
@@ -300,6 +300,9 @@ class StepTraffic {
     averaged_ += trained;
     if (const AxisSet sums = mesh_.several(placement.sums); !sums.empty()) {
       sums_[sums.to_string()] += all_reduced(trained, mesh_.size(sums));
+    }
+    for (const Cut& cut : placement.cuts) {
+      if (cut.copies > 1) sums_[AxisSet{cut.axis}.to_string()] += all_reduced(trained, cut.copies);
     }
   }
 

@@ -51,8 +51,9 @@ std::vector<PlannedParameter> planned_parameters(const torch::nn::Module& module
 /// (Cut::copies), unless its output is gathered or it is several weights in one.
 /// Errors: c10::ValueError naming the parameter and the nearest thing that works: for features,
 ///         blocks or groups that the ranks do not divide evenly; for several weights in one, as the
-///         name says, without blocks or groups; for a tensor with more than two dims; for quantised
-///         or offloaded values.
+///         name says, without blocks or groups; for blocks of a table of words, of gathered outputs
+///         or of split inputs; for a tensor with more than two dims; for quantised or offloaded
+///         values.
 std::optional<Cut> cut_of(const PlannedParameter& parameter, int ranks);
 
 /// A model's layout by its plan; null where tp has one rank or the plan cuts nothing.
