@@ -167,7 +167,7 @@ TEST(SplitAlongGatherBackward, PutsGradientsTogether) {
   });
 }
 
-// Of one whole tensor, ranks have parts along one dim and want those along another one.
+// Ranks have parts of a tensor along one dim and want parts along another one.
 TEST(AllToAllAlong, TradesPartsAlongOneDimForThoseAlongAnother) {
   for_each_way([](const ProcessGroupPtr& group, at::ScalarType dtype, int64_t split) {
     const int ranks = group->getSize();

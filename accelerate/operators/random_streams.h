@@ -65,7 +65,7 @@ class RandomStreams final : public OperatorHandler {
     c10::Device device;
     int64_t copies;
   };
-  // What the operator draws for; nothing if that is no part.
+  // What the operator draws for; nothing if that is not a part.
   std::optional<Part> drawn_part(const OperatorCall& call) const;
 
   const int64_t number_;

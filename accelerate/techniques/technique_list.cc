@@ -30,7 +30,7 @@ enum Depth : int {
   kAutocast,
   // Attention of what ranks along tp have of its heads is divided once more.
   kUlysses,
-  // Of what a rank has of layers, it divides the attention.
+  // The attention of what a rank has of layers is divided once more.
   kContextParallel,
   // fp8 computes what a rank has of a layer.
   kTensorParallel,

@@ -188,7 +188,7 @@ TEST(UlyssesTraining, WeightsMeansByTokens) {
   }
 }
 
-// What one layout saves any other one loads, and goes on with.
+// A checkpoint of one layout is loaded in another layout, whose training goes on.
 TEST(UlyssesTraining, GoesOnInAnotherLayout) {
   const std::vector<Layout> layouts = {
       {"one process", "1x1:h100", {}},

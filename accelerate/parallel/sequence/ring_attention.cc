@@ -54,7 +54,7 @@ struct Call : torch::CustomClassHolder {
   // The rank `step` places before this one.
   int source(int step) const { return (rank - step + ranks) % ranks; }
 
-  // Of the keys of the source; nothing where no query sees any.
+  // What queries see of the keys of the source; nothing where no query sees any.
   std::optional<Sight> sight(int step) const {
     if (!rule.is_causal) return Sight{};
     if (step == 0) return Sight{.is_causal = true};
@@ -144,7 +144,7 @@ class KeyGradients {
     hop_.emplace(call_, share.to(like_.scalar_type()));
   }
 
-  // Of this rank's.
+  // The sum for this rank's keys.
   at::Tensor sum() {
     if (!all_.defined()) return hop_->take();
     if (call_.ranks == 1) return all_;

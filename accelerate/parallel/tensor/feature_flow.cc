@@ -306,7 +306,7 @@ int FeatureFlow::in(const at::Tensor& result) {
   return from_end;
 }
 
-// Of a range with so many of the dim.
+// The pieces of a range with so many of the dim.
 int64_t FeatureFlow::pieces_of_range(int64_t length) {
   if (pieces_ <= 1) return pieces_ == 1 ? 1 : TensorMark::kUnknownPieces;
   const int64_t piece = sizes_[static_cast<size_t>(dim_)] / pieces_;

@@ -506,8 +506,7 @@ void TensorHandler::pass_part(const OperatorCall& call, const OperatorFacts& fac
   });
 }
 
-// Of the parts among the arguments besides the first one, those that may come to stand in another
-// dim.
+// The parts among the arguments, besides the first one, that may come to stand in another dim.
 TensorHandler::Flows TensorHandler::other_flows(const OperatorCall& call,
                                                 const OperatorFacts& facts, const FeatureFlow& flow,
                                                 const Operand& part) const {
