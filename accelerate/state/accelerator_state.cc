@@ -72,9 +72,8 @@ void check_agrees_with_mesh(const FullyShardedDataParallelPlugin& plugin,
   // Where models are divided at all, ranks along cp and sp divide them too.
   const bool agrees =
       divides(strategy) ? config.enabled(MeshAxis::kDpShardCpSp) : !config.dp_shard_enabled();
-  TORCH_CHECK_VALUE(agrees, "fsdp_plugin: its strategy is ",
-                    to_string(strategy), ", but the parallelism_config's dp_shard_size is ",
-                    config.dp_shard_size(),
+  TORCH_CHECK_VALUE(agrees, "fsdp_plugin: its strategy is ", to_string(strategy),
+                    ", but the parallelism_config's dp_shard_size is ", config.dp_shard_size(),
                     divides(strategy) ? ", so nothing would be divided; set it to the number of "
                                         "ranks that share a model"
                                       : "; set it to 1");

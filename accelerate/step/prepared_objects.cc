@@ -266,23 +266,22 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
   const std::shared_ptr<const ModelLayout> layout =
       layout_of(training_.techniques, *model, state_.mesh(), handlers);
   const AxisSet divides = divided_axes() | (layout != nullptr ? layout->divides() : AxisSet());
-  ModelPlan plan{
-      .distributed_type = state_.distributed_type(),
-      .device = state_.device(),
-      .rank = state_.process_index(),
-      .num_ranks = state_.num_processes(),
-      .roles = roles(divides),
-      .after_forward = ranks_after_forward(divides),
-      .mesh = state_.mesh(),
-      .device_mesh = state_.device_mesh(),
-      .layout = layout,
-      .fsdp = state_.fsdp_plugin(),
-      .zero = zero,
-      .has_sharding_plugin =
-          state_.fsdp_plugin() != nullptr || state_.deepspeed_plugin() != nullptr,
-      .compares_ranks = state_.debug(),
-      .handlers = handlers,
-      .precision = training_.precision};
+  ModelPlan plan{.distributed_type = state_.distributed_type(),
+                 .device = state_.device(),
+                 .rank = state_.process_index(),
+                 .num_ranks = state_.num_processes(),
+                 .roles = roles(divides),
+                 .after_forward = ranks_after_forward(divides),
+                 .mesh = state_.mesh(),
+                 .device_mesh = state_.device_mesh(),
+                 .layout = layout,
+                 .fsdp = state_.fsdp_plugin(),
+                 .zero = zero,
+                 .has_sharding_plugin =
+                     state_.fsdp_plugin() != nullptr || state_.deepspeed_plugin() != nullptr,
+                 .compares_ranks = state_.debug(),
+                 .handlers = handlers,
+                 .precision = training_.precision};
   plan.makes_shards = plan.roles.makes_shards;
   plan.autocasts_shards = plan.makes_shards && sharded_precision(plan).autocast;
   apply_techniques(training_.techniques, *model, plan,

@@ -84,10 +84,9 @@ TEST(ContextRefuses, LabelsThatAreNotShifted) {
     const at::Tensor tokens = places(accelerator, 16).add(5).remainder(7).add(2).unsqueeze(0);
     at::Tensor labels = tokens.clone();
     labels.narrow(1, 0, 3).fill_(-100);
-    EXPECT_THAT(value_error_of([&] {
-                  (void)accelerator.maybe_context_parallel({tokens, labels}, {1, 1});
-                }),
-                AllOf(HasSubstr("buffer 1 has the values of buffer 0"), HasSubstr("not shifted")));
+    EXPECT_THAT(
+        value_error_of([&] { (void)accelerator.maybe_context_parallel({tokens, labels}, {1, 1}); }),
+        AllOf(HasSubstr("buffer 1 has the values of buffer 0"), HasSubstr("not shifted")));
     const at::Tensor shifted =
         at::cat({tokens.narrow(1, 1, 15), at::full({1, 1}, -100, tokens.options())}, /*dim=*/1);
     const auto scope = accelerator.maybe_context_parallel({tokens, shifted}, {1, 1});
@@ -119,9 +118,7 @@ TEST(ContextRefuses, GenerationInsideOfTheScope) {
     {
       const auto scope = accelerator.maybe_context_parallel({tokens}, {1});
       const at::NoGradGuard no_grad;
-      EXPECT_THAT(value_error_of([&] {
-                    model(integers(accelerator, {1, 5}));
-                  }),
+      EXPECT_THAT(value_error_of([&] { model(integers(accelerator, {1, 5})); }),
                   AllOf(HasSubstr("has 5 queries and 5 keys"), HasSubstr("has 32 tokens"),
                         HasSubstr("generate tokens")));
     }

@@ -194,9 +194,7 @@ TEST(DividedLayers, SplitInputsThatAreWhole) {
   TensorParallelPlan plan = plan_of_layers();
   plan.rules.insert(plan.rules.begin(), {.pattern = "project", .style = kRow, .split_input = true});
   expect_as_whole(
-      [](SmallLayersImpl& m, const Tensor& x) {
-        return m.project(torch::cat({x, x.cos()}, -1));
-      },
+      [](SmallLayersImpl& m, const Tensor& x) { return m.project(torch::cat({x, x.cos()}, -1)); },
       small_inputs(), plan);
 }
 

@@ -74,13 +74,9 @@ TEST(MarksOfFeatures, RefuseWhatGoesByPlaces) {
          return m.project(torch::cat({pairs(m.query(x)), pairs(m.query(x))}, -1));
        }},
       {"row layer \"project.weight\" gets",
-       [](auto& m, const Tensor& x) {
-         return m.project(m.query(x).unflatten(-1, {-1, 8}));
-       }},
+       [](auto& m, const Tensor& x) { return m.project(m.query(x).unflatten(-1, {-1, 8})); }},
       {"column layer \"head.weight\" gets",
-       [](auto& m, const Tensor& x) {
-         return m.head(m.query(x).unflatten(-1, {-1, 8}));
-       }},
+       [](auto& m, const Tensor& x) { return m.head(m.query(x).unflatten(-1, {-1, 8})); }},
       {"aten::masked_select needs all of",
        [](auto& m, const Tensor& x) {
          const Tensor features = m.query(x);
@@ -96,15 +92,11 @@ TEST(MarksOfFeatures, RefuseWhatGoesByPlaces) {
                                           torch::zeros({24}, x.options().dtype(torch::kLong)));
        }},
       {"aten::repeat gives sizes [6, 4, 16], where this version does not find",
-       [](auto& m, const Tensor& x) {
-         return m.query(x).repeat({1, 1, 2});
-       }},
+       [](auto& m, const Tensor& x) { return m.query(x).repeat({1, 1, 2}); }},
       {"aten::mse_loss gives sizes [], where this version does not find",
        [](auto& m, const Tensor& x) { return torch::mse_loss(m.query(x), m.key(x)); }},
       {"aten::cat puts other values beside",
-       [](auto& m, const Tensor& x) {
-         return torch::cat({m.query(x), x}, -1);
-       }},
+       [](auto& m, const Tensor& x) { return torch::cat({m.query(x), x}, -1); }},
   };
   for (const auto& [says, forward] : refused) {
     EXPECT_THAT(refusal_of(forward),
