@@ -68,9 +68,10 @@ at::Tensor all_to_all_along(const at::Tensor& tensor, int64_t split, int64_t joi
 /// sum of tokens. A rank without tokens contributes nothing, whatever its mean is; without any
 /// tokens the result is 0. All ranks go on with the same result, so the gradient of a rank's mean
 /// is the sum of the ranks' gradients: the result's gradient as many times as there are ranks,
-/// which averages over ranks take back. Shapes: `mean` floating-point, `tokens` integers, and the
-/// result: 0-dim. The result is of `mean`'s dtype, or float32 where that is narrower. Errors:
-/// c10::ValueError for other shapes and dtypes.
+/// which averages over ranks take back.
+/// Shapes: `mean` floating-point, `tokens` integers, and the result: 0-dim. The result is of
+/// `mean`'s dtype, or float32 where that is narrower.
+/// Errors: c10::ValueError for other shapes and dtypes.
 at::Tensor mean_over_tokens(const at::Tensor& mean, const at::Tensor& tokens,
                             const ProcessGroupPtr& group);
 
