@@ -202,7 +202,8 @@ def check_options(options, page, text):
                 if name := re.fullmatch(r"--([a-z][\w-]*)(=.*)?", word):
                     if name[1].replace("-", "_") not in options:
                         yield f"{page}:{number}: the launcher has no option --{name[1]}"
-                elif word in ("lm", "digits", "train", "big_model_load", "quantization", "tensor_parallel"):
+                elif word in ("lm", "digits", "train", "big_model_load", "quantization", "tensor_parallel",
+                              "long_sequences"):
                     break
 
 
