@@ -32,9 +32,9 @@ LINE_WIDTH = 120
 # Pages that a reader follows from top to bottom, or reads for a task.
 READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_accuracy", "debug_a_hang",
                  "from_cluster_to_simulator", "find_oom", "plan_a_cluster", "perf_ci", "perf_bench", "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
-                 "tensor_parallelism",
+                 "tensor_parallelism", "long_sequences",
                  "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_forward", "concepts_residency",
-                 "concepts_seed")
+                 "concepts_seed", "concepts_sequences")
 
 # They speak of names of other projects, which our sources do not have.
 NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed", "launch_options", "migration", "migration_names",
@@ -63,7 +63,8 @@ STATUS = {
     "Launcher": [
         "`accelerate launch` on one machine", "`accelerate launch` on several machines", "`accelerate::launch`"],
     "Tensor parallelism": ["Tensor parallelism (`tp`)"],
-    "Pipeline, context and expert parallelism": [],
+    "Long sequences: context parallelism, Ulysses": ["Context parallelism (`cp`)", "Ulysses (`sp`)"],
+    "Pipeline and expert parallelism": [],
 }
 STATUS_ALONE = [
     "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`", "Pinned loading",
