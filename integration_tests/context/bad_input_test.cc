@@ -126,6 +126,21 @@ TEST(ContextRefuses, GenerationInsideOfTheScope) {
   });
 }
 
+// They attend to each other's tokens, which they would compute with other parameters.
+TEST(ContextRefuses, ToLetRanksOfOneSequenceTrainIndependently) {
+  for (const ParallelismOptions& sizes :
+       {ParallelismOptions{.cp_size = 2}, ParallelismOptions{.sp_size = 2}}) {
+    Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator({.parallelism_config = ParallelismConfig(sizes)});
+      const auto model = accelerator.prepare(torch::nn::Linear(2, 2));
+      EXPECT_THAT(value_error_of([&] { LocalSGD(accelerator, model, 2); }),
+                  AllOf(HasSubstr(sizes.cp_size ? "LocalSGD: ranks along cp compute attention"
+                                                : "LocalSGD: ranks along sp compute attention"),
+                        HasSubstr("rank " + std::to_string(rank.index()))));
+    });
+  }
+}
+
 // A layer whose attention is as its user says.
 class AttentionImpl : public torch::nn::Module {
  public:
