@@ -5,6 +5,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "accelerate/config/model_config.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/operators/operator_mode.h"
@@ -42,6 +43,7 @@ void ContextParallelTechnique::forward(ForwardPass& pass) {
 
 std::shared_ptr<const ModelLayout> context_parallel_layout(const LayoutContext& context) {
   if (context.mesh.size(MeshAxis::kCp) == 1) return nullptr;
+  check_attention_layers(*context.model.module(), MeshAxis::kCp);
   const ModelLayout before = context.layout != nullptr
                                  ? *context.layout
                                  : whole_layout(*context.model.module(), context.mesh);

@@ -39,7 +39,7 @@ class ContextParallelTechnique final : public Technique {
   bool knows_positions_ = false;
 };
 
-/// See TechniqueRow::layout.
+/// See TechniqueRow::layout. Errors: those of check_attention_layers (config/model_config.h).
 std::shared_ptr<const ModelLayout> context_parallel_layout(const LayoutContext& context);
 
 /// Null without ranks along cp. Collective over them, see RandomStreams::along.

@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/base/mesh_axis.h"
+#include "accelerate/config/model_config.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/operators/operator_mode.h"
@@ -58,6 +59,7 @@ void UlyssesTechnique::forward(ForwardPass& pass) {
 
 std::shared_ptr<const ModelLayout> ulysses_layout(const LayoutContext& context) {
   if (context.mesh.size(MeshAxis::kSp) == 1) return nullptr;
+  check_attention_layers(*context.model.module(), MeshAxis::kSp);
   const ModelLayout before = context.layout != nullptr
                                  ? *context.layout
                                  : whole_layout(*context.model.module(), context.mesh);

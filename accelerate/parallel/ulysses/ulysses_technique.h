@@ -40,6 +40,7 @@ class UlyssesTechnique final : public Technique {
 };
 
 /// The model's layout where the mesh has several ranks along sp, which divide inputs; else null.
+/// Errors: those of check_attention_layers (config/model_config.h).
 std::shared_ptr<const ModelLayout> ulysses_layout(const LayoutContext& context);
 
 /// Null where the mesh has one rank along sp. Collective over the ranks along sp, see
