@@ -19,6 +19,7 @@ namespace {
 using simulator::Cluster;
 using simulator::Rank;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::vector<int64_t> values(const at::Tensor& x) {
   const at::Tensor host = x.cpu().contiguous();
@@ -85,6 +86,7 @@ TEST(ContextScope, DividesTheAttentionOfEachLayer) {
       const auto scope = accelerator.maybe_context_parallel({tokens}, {1});
       const at::Tensor logits = model(tokens, scope.positions());
       EXPECT_EQ(scope.num_attention_calls(), config.layers);
+      EXPECT_THAT(layout_text(model), HasSubstr("cp: ranks divided 4 calls of attention\n"));
       EXPECT_EQ(logits.size(1), 64);
     }
     EXPECT_EQ(whole.size(1), 128) << "outside of the scope ranks compute whole sequences";

@@ -201,6 +201,8 @@ TEST(UlyssesAttention, RefusesTokensWithoutPositions) {
                 model(tokens, torch::arange(64, tokens.options()).add(64 * rank.index()));
               }),
               "no error");
+    // Both passes did, the refused one as well.
+    EXPECT_THAT(layout_text(model), HasSubstr("sp: ranks divided 8 calls of attention\n"));
   });
 }
 

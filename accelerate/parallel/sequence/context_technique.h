@@ -10,7 +10,9 @@
 /// Threads: the rank's thread.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -32,9 +34,11 @@ class ContextParallelTechnique final : public Technique {
   static constexpr std::string_view kName = "context_parallel";
   std::string_view name() const override { return kName; }
   void forward(ForwardPass& pass) override;
+  std::string passes_text() const override;
 
  private:
   Runtime& runtime_;
+  int64_t num_attention_calls_ = 0;
   const std::shared_ptr<RandomStreams> streams_;
   bool knows_positions_ = false;
 };

@@ -377,9 +377,15 @@ std::string layout_text(const ModelState& model) {
                    " of ", whole, " elements\n", table_text(rows, rank));
   std::vector<std::string> lines = traffic.lines();
   if (technique != nullptr) lines.push_back(TokenTraffic(*model.module(), *technique).text());
-  if (lines.empty()) return text;
-  absl::StrAppend(&text, "a rank sends, in bytes, forward and backward\n",
-                  absl::StrJoin(lines, "\n"), "\n");
+  if (!lines.empty()) {
+    absl::StrAppend(&text, "a rank sends, in bytes, forward and backward\n",
+                    absl::StrJoin(lines, "\n"), "\n");
+  }
+  for (const std::unique_ptr<Technique>& each : model.techniques()) {
+    if (const std::string line = each->passes_text(); !line.empty()) {
+      absl::StrAppend(&text, line, "\n");
+    }
+  }
   return text;
 }
 

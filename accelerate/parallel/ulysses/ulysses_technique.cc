@@ -8,6 +8,7 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/base/mesh_axis.h"
 #include "accelerate/config/model_config.h"
 #include "accelerate/mesh/axis_set.h"
@@ -49,12 +50,17 @@ void UlyssesTechnique::forward(ForwardPass& pass) {
     const OperatorModeScope attention(handler), draws(streams_);
     pass.proceed();
   }
+  num_attention_calls_ += handler->attentions();
   if (handler->attentions() == 0 || !tokens.defined() || !is_integral(tokens)) return;
   TORCH_CHECK_VALUE(has_positions(inputs, tokens), "rank ", rank_, ": the model attends to ",
                     tokens.size(1), " tokens of each of ", size_of(group_),
                     " ranks along sp, but its forward pass gets no positions for them, which would "
                     "begin at 0 on each rank; give it the numbers of the tokens in their sequences "
                     "(the loader's \"position_ids\")");
+}
+
+std::string UlyssesTechnique::passes_text() const {
+  return absl::StrCat("sp: ranks divided ", num_attention_calls_, " calls of attention");
 }
 
 std::shared_ptr<const ModelLayout> ulysses_layout(const LayoutContext& context) {
