@@ -5,8 +5,10 @@
 #include <utility>
 
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/config/deepspeed_plugin.h"
 #include "integration_tests/tensor/formula_model.h"
 #include "simulator/cluster/cluster.h"
 
@@ -51,6 +53,19 @@ std::vector<double> total(const Cluster& cluster, const std::string& name) {
 }
 
 }  // namespace
+
+std::function<void(AcceleratorOptions&)> with_zero(int stage, int micro_batch) {
+  return [=](AcceleratorOptions& options) {
+    nlohmann::ordered_json of_stage = {{"stage", stage}};
+    if (stage == 3) of_stage["stage3_param_persistence_threshold"] = 200;
+    const nlohmann::ordered_json config = {{"train_micro_batch_size_per_gpu", micro_batch},
+                                           {"gradient_accumulation_steps", 1},
+                                           {"gradient_clipping", 1.0},
+                                           {"zero_allow_untested_optimizer", true},
+                                           {"zero_optimization", of_stage}};
+    options.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = config};
+  };
+}
 
 SequenceShare train_rank_of_sequences(const SequenceTraining& training) {
   const int64_t length = training.config.sequence_length;

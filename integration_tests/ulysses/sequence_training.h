@@ -50,6 +50,9 @@ struct SequenceOutcome {
   std::vector<double> norms;   ///< of each step's gradients, before they are clipped by it
 };
 
+/// Lets ZeRO divide the model. `micro_batch`: the rows of a share of the data.
+std::function<void(AcceleratorOptions&)> with_zero(int stage, int micro_batch);
+
 /// What one rank has of it, by step.
 struct SequenceShare {
   std::vector<double> losses;  ///< sums over the rank's tokens
