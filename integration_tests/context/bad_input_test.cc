@@ -143,8 +143,8 @@ TEST(ContextRefuses, LayersThatNeedWholeSequences) {
     std::string error;
     Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
       Accelerator accelerator({.parallelism_config = ParallelismConfig(sizes)});
-      const std::string own = value_error_of(
-          [&] { (void)accelerator.prepare(std::make_shared<WindowedImpl>(type)); });
+      const std::string own =
+          value_error_of([&] { (void)accelerator.prepare(std::make_shared<WindowedImpl>(type)); });
       if (rank.index() == 1) error = own;
     });
     return error;

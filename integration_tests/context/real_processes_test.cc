@@ -43,9 +43,7 @@ void expect_as_simulated(const std::string& how) {
   EXPECT_EQ(results(gloo.output), results(simulated.output)) << gloo.output;
 }
 
-TEST(SequenceProcesses, OfARingEqualTwoSimulatedRanksBitForBit) {
-  expect_as_simulated("alltoall");
-}
+TEST(SequenceProcesses, OfARingEqualTwoSimulatedRanksBitForBit) { expect_as_simulated("alltoall"); }
 
 TEST(SequenceProcesses, ThatGatherKeysEqualTwoSimulatedRanksBitForBit) {
   expect_as_simulated("allgather");

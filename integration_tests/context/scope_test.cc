@@ -93,6 +93,28 @@ TEST(ContextScope, DividesTheAttentionOfEachLayer) {
   });
 }
 
+TEST(ContextScope, PutsSequencesTogetherAndWeighsLossesForMetrics) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    const Accelerator accelerator(cp_of_two());
+    const at::Tensor tokens =
+        at::arange(16, at::TensorOptions(accelerator.device()).dtype(at::kLong)).view({2, 8});
+    const at::Tensor whole = tokens.clone();
+    for (const SequenceOrder order : {SequenceOrder::kBalanced, SequenceOrder::kInTurn}) {
+      const auto scope = accelerator.maybe_context_parallel({tokens}, {1}, {}, order);
+      EXPECT_TRUE(at::equal(accelerator.gather_sequences(tokens), whole));
+      // As of a loss over the tokens below 3 in the first sequence, which some ranks lack.
+      const at::Tensor counts = tokens < 3;
+      const at::Tensor own = tokens.masked_select(counts).to(at::kFloat).mean();
+      const at::Tensor mean = accelerator.mean_over_sequences(own, counts.sum());
+      EXPECT_FLOAT_EQ(mean.item<float>(), 1.0F);
+      // Ranks along cp read the same batch.
+      EXPECT_TRUE(
+          at::equal(accelerator.gather_for_metrics(accelerator.gather_sequences(tokens)), whole));
+    }
+    EXPECT_TRUE(at::equal(accelerator.gather_sequences(tokens), whole));
+  });
+}
+
 class DropoutImpl : public torch::nn::Module {
  public:
   DropoutImpl() : weight_(register_parameter("weight", torch::ones({1}))) {}

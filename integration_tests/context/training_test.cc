@@ -97,8 +97,8 @@ TEST(ContextTraining, IsThatOfOneProcessWithShardsAlongCp) {
 
 // ZeRO divides its states among the ranks along cp, and among replicas beside.
 TEST(ContextTraining, IsThatOfOneProcessWithZero) {
-  const lm::Config config = lm::model_config(
-      "tiny", {.blocks = Blocks::kLlama, .layers = 2, .sequence_length = 32});
+  const lm::Config config =
+      lm::model_config("tiny", {.blocks = Blocks::kLlama, .layers = 2, .sequence_length = 32});
   for (const int stage : {1, 2, 3}) {
     expect_as_one_process({.config = config,
                            .sizes = cp(2, "alltoall"),

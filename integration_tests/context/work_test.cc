@@ -100,8 +100,8 @@ struct RingTimes {
     for (const Interval& hop : hops) {
       sum += hop.length();
       for (const Interval& kernel : kernels) {
-        sum -= std::max<int64_t>(
-            std::min(hop.end, kernel.end) - std::max(hop.start, kernel.start), 0);
+        sum -=
+            std::max<int64_t>(std::min(hop.end, kernel.end) - std::max(hop.start, kernel.start), 0);
       }
     }
     return sum;

@@ -15,6 +15,8 @@
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/parallel/ulysses/ulysses_handler.h"
+#include "accelerate/runtime/numerics.h"
+#include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
 namespace {
@@ -31,11 +33,14 @@ at::Tensor tokens_of(const std::vector<at::Tensor>& inputs) {
   return found == inputs.end() ? at::Tensor() : *found;
 }
 
-// Whether integers with a number for each token come besides.
-bool has_positions(const std::vector<at::Tensor>& inputs, const at::Tensor& tokens) {
+// Whether integers with a number for each token come besides. `reads_values`: and they are not a
+// mask of zeros and ones.
+bool has_positions(const std::vector<at::Tensor>& inputs, const at::Tensor& tokens,
+                   bool reads_values) {
   return std::ranges::any_of(inputs, [&](const at::Tensor& input) {
     return input.defined() && !input.is_same(tokens) && input.dim() >= 1 && is_integral(input) &&
-           input.size(-1) == tokens.size(1);
+           input.size(-1) == tokens.size(1) &&
+           (!reads_values || tokens.size(1) < 3 || input.gt(1).any().item<bool>());
   });
 }
 
@@ -52,11 +57,15 @@ void UlyssesTechnique::forward(ForwardPass& pass) {
   }
   num_attention_calls_ += handler->attentions();
   if (handler->attentions() == 0 || !tokens.defined() || !is_integral(tokens)) return;
-  TORCH_CHECK_VALUE(has_positions(inputs, tokens), "rank ", rank_, ": the model attends to ",
-                    tokens.size(1), " tokens of each of ", size_of(group_),
+  // Reading values makes the host wait for the device, so that is done once.
+  const bool reads_values = !knows_positions_ && !has_shapes_alone(Runtime::current());
+  TORCH_CHECK_VALUE(has_positions(inputs, tokens, reads_values), "rank ", rank_,
+                    ": the model attends to ", tokens.size(1), " tokens of each of ",
+                    size_of(group_),
                     " ranks along sp, but its forward pass gets no positions for them, which would "
                     "begin at 0 on each rank; give it the numbers of the tokens in their sequences "
                     "(the loader's \"position_ids\")");
+  knows_positions_ = true;
 }
 
 std::string UlyssesTechnique::passes_text() const {

@@ -41,6 +41,7 @@ class UlyssesTechnique final : public Technique {
   const ProcessGroupPtr group_;
   const int rank_;
   const std::shared_ptr<RandomStreams> streams_;
+  bool knows_positions_ = false;
 };
 
 /// The model's layout where the mesh has several ranks along sp, which divide inputs; else null.
