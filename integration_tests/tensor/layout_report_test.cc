@@ -149,6 +149,18 @@ TEST(LayoutReport, HasTheRowsThatShardsAndTheGradientsThatReplicasSend) {
                     Not(HasSubstr("dp_shard"))));
 }
 
+// Gradients are means over ranks with other parts of a sequence as well: 2 (n - 1) / n of 842,496
+// elements, unless rows are divided among them.
+TEST(LayoutReport, HasTheGradientsThatRanksOfOneSequenceSend) {
+  EXPECT_THAT(report_of(tiny(Blocks::kGpt), {.cp_size = 2}, "1x2:h100"),
+              AllOf(HasSubstr("cp: 3369984 a step to average gradients\n"),
+                    HasSubstr("cp: ranks divided 0 calls of attention\n")));
+  EXPECT_THAT(report_of(tiny(Blocks::kGpt), {.sp_size = 2}, "1x2:h100"),
+              HasSubstr("sp: 3369984 a step to average gradients\n"));
+  EXPECT_THAT(report_of(tiny(Blocks::kGpt), {.dp_shard_size = 2, .cp_size = 2}, "1x4:h100"),
+              AllOf(HasSubstr("dp_shard and cp: "), Not(HasSubstr("to average gradients"))));
+}
+
 // Lines fit, and parameters with other shapes have lines of their own.
 TEST(LayoutReport, FoldsLayersThatAreAlikeAlone) {
   lm::Config config = tiny(Blocks::kLlama);
