@@ -92,7 +92,6 @@ TEST(LayoutReport, CountsWhatStepsSend) {
   const auto with_shards = [](TensorParallelPlan& plan) {
     plan.sequence_parallel = true;
     plan.parallel_loss = true;
-    plan.keep_gathered_inputs = true;
   };
   static_assert(11'788 * kTokens + 13'312 == 6'048'768);
   EXPECT_THAT(report_of(tiny(Blocks::kGpt), {.tp_size = 2}, "1x2:h100", 0, with_shards),
@@ -109,17 +108,6 @@ TEST(LayoutReport, CountsWhatStepsSend) {
             Not(HasSubstr("gathered outputs")), Not(HasSubstr("gathered again")),
             HasSubstr("norm.weight                          128      128      whole; "
                       "gradients summed over tp")));
-}
-
-// The inputs of two column layers a block, and that of the head.
-TEST(LayoutReport, CountsInputsThatAreGatheredAgain) {
-  static_assert(11'788 * 4 * 128 + 13'312 == 6'048'768);
-  EXPECT_THAT(report_of(tiny(Blocks::kGpt), {.tp_size = 2}, "1x2:h100", 0,
-                        [](TensorParallelPlan& plan) {
-                          plan.sequence_parallel = true;
-                          plan.parallel_loss = true;
-                        }),
-              AllOf(HasSubstr("tp: 11788 a token"), HasSubstr("inputs gathered again 2304")));
 }
 
 // Two groups of keys on four ranks: 8 x 8 weights and 8 biases on each.
