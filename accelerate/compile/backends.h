@@ -1,0 +1,65 @@
+/// The compilers of regions by the names of DynamoBackend, and the registry of them.
+///
+/// What each name does is in accelerate/base/compile_backends.h. A program may register what this
+/// library lacks, before it makes an Accelerator:
+///
+///     register_compile_backend(DynamoBackend::kTvm, [](const TorchDynamoPlugin& plugin) {
+///       return std::make_unique<TvmRegions>(plugin);
+///     });
+///
+/// Errors:  c10::ValueError for a name without a compiler, naming the nearest that has one.
+/// Threads: any; registration comes before the first look-up of its name.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "accelerate/base/enums.h"
+#include "accelerate/compile/region_program.h"
+
+namespace accelerate {
+
+struct TorchDynamoPlugin;
+
+/// A region in a form that runs, on any thread. Tensors have the dtypes, devices, sizes and strides
+/// of the recording, which the caller has checked.
+class RegionCode {
+ public:
+  virtual ~RegionCode() = default;
+  /// As run_forward.
+  virtual RegionResult forward(const std::vector<at::Tensor>& inputs) const = 0;
+  /// As run_backward.
+  virtual std::vector<at::Tensor> backward(const std::vector<at::Tensor>& saved,
+                                           const std::vector<at::Tensor>& grads) const = 0;
+};
+
+class CompileBackend {
+ public:
+  virtual ~CompileBackend() = default;
+  /// Whether regions are recorded; if not, they are only counted.
+  virtual bool records() const { return true; }
+  /// The region's code; null: there is none, and the region runs as it is. Must not take long: a
+  /// training step waits for it.
+  virtual std::unique_ptr<const RegionCode> compile(
+      std::shared_ptr<const RegionProgram> program) = 0;
+  /// What to say once, where compile() gives null.
+  virtual std::string advice() const { return ""; }
+};
+
+using CompileBackendFactory =
+    std::function<std::unique_ptr<CompileBackend>(const TorchDynamoPlugin& plugin)>;
+
+/// In place of what the name had. Process-wide.
+void register_compile_backend(DynamoBackend backend, CompileBackendFactory factory);
+
+/// That the name has a compiler.
+void check_compile_backend(DynamoBackend backend);
+
+/// The compiler of a resolved plug-in.
+std::unique_ptr<CompileBackend> make_compile_backend(const TorchDynamoPlugin& plugin);
+
+}  // namespace accelerate

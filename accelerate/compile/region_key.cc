@@ -1,0 +1,113 @@
+#include "accelerate/compile/region_key.h"
+
+#include <utility>
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+#include <torch/nn/module.h>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace accelerate {
+namespace {
+
+class Builder {
+ public:
+  explicit Builder(RegionCall& call) : call_(call), words_(call.key.words) {}
+
+  void add_module(const torch::nn::Module& module) {
+    words_.push_back(module.is_training() ? 1 : 0);
+    for (at::Tensor& each : module.parameters(/*recurse=*/false)) {
+      parameters_.push_back(std::move(each));
+    }
+    for (at::Tensor& each : module.buffers(/*recurse=*/false)) buffers_.push_back(std::move(each));
+    for (const auto& child : module.children()) {
+      if (child != nullptr) add_module(*child);
+    }
+  }
+
+  void add_tensors(std::vector<at::Tensor> inputs) {
+    std::vector<at::Tensor>& tensors = call_.tensors;
+    tensors = std::move(parameters_);
+    call_.first_buffer = tensors.size();
+    for (at::Tensor& each : buffers_) tensors.push_back(std::move(each));
+    call_.first_input = tensors.size();
+    for (at::Tensor& each : inputs) tensors.push_back(std::move(each));
+    words_.push_back(static_cast<int64_t>(call_.first_buffer));
+    words_.push_back(static_cast<int64_t>(call_.first_input));
+    words_.push_back(static_cast<int64_t>(tensors.size()));
+    for (size_t i = 0; i < tensors.size(); ++i) add(tensors[i], i);
+  }
+
+  // Which kinds of devices automatic mixed precision is about.
+  void add_modes() {
+    words_.push_back((at::GradMode::is_enabled() ? 1 : 0) |
+                     (c10::InferenceMode::is_enabled() ? 2 : 0) |
+                     (at::autocast::is_autocast_cache_enabled() ? 4 : 0));
+    c10::DeviceType type = c10::kCPU;
+    for (const at::Tensor& tensor : call_.tensors) {
+      if (tensor.defined() && !tensor.is_cpu()) type = tensor.device().type();
+    }
+    for (const c10::DeviceType each : {c10::kCPU, type}) {
+      const bool is_on =
+          at::autocast::is_autocast_available(each) && at::autocast::is_autocast_enabled(each);
+      words_.push_back(is_on ? static_cast<int64_t>(at::autocast::get_autocast_dtype(each)) : -1);
+    }
+  }
+
+ private:
+  void add(const at::Tensor& tensor, size_t index) {
+    if (!tensor.defined()) {
+      words_.push_back(-1);
+      return;
+    }
+    const c10::Device device = tensor.device();
+    words_.push_back(
+        static_cast<int64_t>(tensor.scalar_type()) | static_cast<int64_t>(device.type()) << 8 |
+        static_cast<int64_t>(static_cast<uint8_t>(device.index())) << 16 |
+        static_cast<int64_t>(tensor.layout()) << 24 |
+        static_cast<int64_t>(tensor.requires_grad()) << 32 |
+        static_cast<int64_t>(tensor.is_conj() || tensor.is_neg()) << 33 | tensor.dim() << 40);
+    // Two that share memory may be one tensor, or views of one.
+    const void* memory =
+        tensor.has_storage()
+            ? static_cast<const void*>(
+                  tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl())
+            : tensor.unsafeGetTensorImpl();
+    const auto [first, is_new] = by_memory_.emplace(memory, index);
+    if (!is_new) {
+      words_.push_back(-2 - static_cast<int64_t>(first->second));
+      words_.push_back(tensor.storage_offset() - call_.tensors[first->second].storage_offset());
+      words_.push_back(tensor.is_same(call_.tensors[first->second]) ? 1 : 0);
+    }
+    if (tensor.layout() != at::kStrided) return;
+    words_.insert(words_.end(), tensor.sizes().begin(), tensor.sizes().end());
+    words_.insert(words_.end(), tensor.strides().begin(), tensor.strides().end());
+  }
+
+  RegionCall& call_;
+  std::vector<int64_t>& words_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> buffers_;
+  absl::flat_hash_map<const void*, size_t> by_memory_;
+};
+
+}  // namespace
+
+RegionCall region_call(const torch::nn::Module& module, ForwardCall& call) {
+  RegionCall region;
+  Builder builder(region);
+  builder.add_module(module);
+  builder.add_tensors(call.inputs().tensors());
+  builder.add_modes();
+  ValuesKey others;
+  call.inputs().append_key(others);
+  region.key.others = std::move(others.text);
+  region.is_known = others.is_known;
+  return region;
+}
+
+}  // namespace accelerate
