@@ -18,7 +18,7 @@
 namespace accelerate {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
 

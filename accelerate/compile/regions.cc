@@ -305,11 +305,11 @@ class CompiledRegions::RegionNode final : public Node {
  private:
   at::Tensor as_recorded(const at::Tensor& grad, size_t index) const {
     const std::vector<int64_t>& strides = program_->gradient_strides[index];
-    if (grad.defined() && grad.strides().equals(strides)) return grad;
-    const auto& metadata = input_metadata(index);
-    at::Tensor copy =
-        at::empty_strided(metadata.shape_as_dim_vector(), strides, metadata.options());
-    return grad.defined() ? copy.copy_(grad) : copy.zero_();
+    const at::Tensor given = grad.defined() ? grad : input_metadata(index).zeros_like();
+    if (given.strides().equals(strides)) return given;
+    at::Tensor copy = at::empty_strided(given.sizes(), strides, given.options());
+    copy.copy_(given);
+    return copy;
   }
 
   const std::shared_ptr<const RegionProgram> program_;

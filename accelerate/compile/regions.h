@@ -13,10 +13,9 @@
 /// does not lie in memory as it did when the region was recorded is copied before. Gradients of
 /// gradients are an error.
 ///
-/// Errors:  of a call, c10::Error with `fullgraph` for a region that cannot be compiled, naming
-/// why;
-///          of a backward pass, c10::Error for gradients of gradients, a graph that was freed, and
-///          a tensor that was changed in place since the forward pass.
+/// Errors:  of a call, c10::Error with `fullgraph` for a region that cannot be compiled, naming the
+///          reason; of a backward pass, c10::Error for gradients of gradients, a graph that was
+///          freed, and a tensor that was changed in place since the forward pass.
 /// Threads: passes on several threads do not disturb each other.
 #pragma once
 

@@ -9,9 +9,10 @@
 /// inside of blocks are recomputed in their turn. A BlockRunner, such as that of compiled models,
 /// may run a block that is not recomputed in its own way. The operator handlers of the thread may
 /// give the module another tensor for its first input, as where ranks divide sequences from there
-/// on. Errors:  those of checkpoint(). Threads: the calling thread, which must be that of the
-/// model's forward pass. Mirrors: torch.distributed.algorithms._checkpoint.checkpoint_wrapper,
-/// which wraps modules.
+/// on.
+/// Errors:  those of checkpoint(), and those of the runner.
+/// Threads: the calling thread, which must be that of the model's forward pass.
+/// Mirrors: torch.distributed.algorithms._checkpoint.checkpoint_wrapper, which wraps modules.
 #pragma once
 
 #include <memory>
