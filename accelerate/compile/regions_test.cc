@@ -41,7 +41,7 @@ class RegionsTest : public ::testing::Test {
   RuntimeScope scope_{runtime_};
 };
 
-const TorchDynamoPlugin kAotEager = {.backend = DynamoBackend::kAotEager};
+const TorchDynamoPlugin kInterpreted = {.backend = DynamoBackend::kAotEager};
 // What is not recorded is an error.
 const TorchDynamoPlugin kStrict = {.backend = DynamoBackend::kAotEager, .fullgraph = true};
 
@@ -515,7 +515,7 @@ TEST_F(RegionsTest, SayOnceWhyTheyAreNotCompiledAndRunAsTheyAre) {
   for (const Refusal& refusal : refusals()) {
     RecordedWarnings warnings;
     Free net(refusal.body);
-    auto model = compile_regions(net, kAotEager);
+    auto model = compile_regions(net, kInterpreted);
     for (int i = 0; i < 4; ++i) {
       const Tensor x = torch::full({3}, 2.0f);
       const Tensor y = model(x);
@@ -543,7 +543,7 @@ TEST_F(RegionsTest, LeaveModelsWhoseOperatorsAreComputedInAnotherWayAsTheyAre) {
   };
   RecordedWarnings warnings;
   Free net(&product);
-  auto model = compile_regions(net, kAotEager);
+  auto model = compile_regions(net, kInterpreted);
   const OperatorModeScope scope(std::make_shared<Doubling>());
   for (int i = 0; i < 3; ++i) model(torch::ones({3})).sum().backward();
   EXPECT_EQ(compile_report(model)->eager_calls, 3);
@@ -731,22 +731,22 @@ TEST(RepeatedBlocks, AreListsOfOneClass) {
 
 TEST(CompileRegions, AskAboutHandles) {
   Words words;
-  const auto whole = compile_regions(words, kAotEager);
+  const auto whole = compile_regions(words, kInterpreted);
   EXPECT_TRUE(is_compiled_module(whole));
   EXPECT_TRUE(has_compiled_regions(whole));
   EXPECT_FALSE(is_compiled_module(*words)) << "the module is untouched";
   EXPECT_FALSE(has_compiled_regions(*words));
   Transformer net;
-  const auto blocks = compile_regions(net, kAotEager);
+  const auto blocks = compile_regions(net, kInterpreted);
   EXPECT_FALSE(is_compiled_module(blocks));
   EXPECT_TRUE(has_compiled_regions(blocks));
   EXPECT_EQ(blocks.module(), net.ptr());
   const auto off = compile_regions(net, {.backend = DynamoBackend::kAotEager, .disable = true});
   EXPECT_FALSE(has_compiled_regions(off));
   EXPECT_FALSE(compile_report(off).has_value());
-  compile_regions_deepspeed(off, kAotEager);
+  compile_regions_deepspeed(off, kInterpreted);
   EXPECT_TRUE(has_compiled_regions(off));
-  EXPECT_EQ(compile_regions_fsdp2(off, kAotEager).module(), net.ptr());
+  EXPECT_EQ(compile_regions_fsdp2(off, kInterpreted).module(), net.ptr());
 }
 
 }  // namespace
