@@ -472,7 +472,7 @@ std::vector<Refusal> refusals() {
        [](const Tensor& x, const Tensor& weight) { return x * weight + x.index({x > 0}).sum(); }},
       {"reads a tensor that no operator has written",
        [](const Tensor& x, const Tensor& weight) {
-         return x * weight * torch::tensor({1.0f, 2.0f, 3.0f});
+         return x * weight * torch::tensor(std::vector<float>{1, 2, 3});
        }},
       {"takes a tensor that is no input, no parameter and no result",
        [](const Tensor& x, const Tensor& weight) { return x * weight * constant; }},

@@ -53,6 +53,11 @@ std::unique_ptr<Technique> make_compile_technique(const TechniqueContext& contex
     TORCH_WARN_ONCE(
         "dynamo_plugin: dynamic=true has no effect: each set of sizes is recorded by itself");
   }
+  const bool is_tuned = plugin->mode.value_or("default") != "default" || plugin->options;
+  if (is_tuned && backend_of(*plugin) != DynamoBackend::kInductor) {
+    TORCH_WARN_ONCE("dynamo_plugin: a mode and options are for packages; they have no effect on ",
+                    to_string(backend_of(*plugin)));
+  }
   return std::make_unique<CompileTechnique>(context.model.module(), *plugin);
 }
 
