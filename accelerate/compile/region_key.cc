@@ -10,6 +10,7 @@
 #include <torch/nn/module.h>
 
 #include "absl/container/flat_hash_map.h"
+#include "accelerate/hooks/model_hook.h"
 
 namespace accelerate {
 namespace {
@@ -20,6 +21,8 @@ class Builder {
 
   void add_module(const torch::nn::Module& module) {
     words_.push_back(module.is_training() ? 1 : 0);
+    const auto* slot = dynamic_cast<const HookSlot*>(&module);
+    call_.has_hooks |= slot != nullptr && slot->hook() != nullptr;
     for (at::Tensor& each : module.parameters(/*recurse=*/false)) {
       parameters_.push_back(std::move(each));
     }

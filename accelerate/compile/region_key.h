@@ -48,6 +48,8 @@ struct RegionCall {
   /// False where the guards cannot tell this call from others: an input is neither a tensor, nor a
   /// number, nor a text.
   bool is_known = true;
+  /// Whether the module, or one below it, runs a hook around its forward pass.
+  bool has_hooks = false;
 };
 
 RegionCall region_call(const torch::nn::Module& module, ForwardCall& call);

@@ -355,6 +355,9 @@ void CompiledRegions::run(const std::shared_ptr<torch::nn::Module>& module, Forw
   if (!tensors.is_known) {
     return run_unknown(call, "it takes what is neither a tensor, nor a number, nor a text");
   }
+  if (tensors.has_hooks) {
+    return run_unknown(call, "a hook runs around its forward pass, or that of a module in it");
+  }
   std::shared_ptr<Region> region;
   Region::Stage stage = Region::Stage::kAsItIs;
   {

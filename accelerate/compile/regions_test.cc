@@ -20,6 +20,9 @@
 
 #include "accelerate/compile/compile_regions.h"
 #include "accelerate/compile/technique.h"
+#include "accelerate/hooks/attach_hook.h"
+#include "accelerate/hooks/hooked.h"
+#include "accelerate/hooks/model_hook.h"
 #include "accelerate/operators/checkpoint.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/testing/fake_runtime.h"
@@ -549,6 +552,21 @@ TEST_F(RegionsTest, LeaveModelsWhoseOperatorsAreComputedInAnotherWayAsTheyAre) {
   EXPECT_EQ(compile_report(model)->eager_calls, 3);
   ASSERT_EQ(warnings.texts().size(), 1);
   EXPECT_THAT(warnings.texts()[0], HasSubstr("computed in another way"));
+}
+
+TEST_F(RegionsTest, LeaveModulesWithHooksAsTheyAre) {
+  RecordedWarnings warnings;
+  nn::ModuleHolder<Hooked<PairImpl>> net;
+  add_hook_to_module(*net, std::make_shared<ModelHook>());
+  auto model = compile_regions(net, kInterpreted);
+  const Tensor x = torch::ones({2});
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(torch::equal(model(x, x), x * 3));
+  EXPECT_EQ(compile_report(model)->eager_calls, 3);
+  ASSERT_EQ(warnings.texts().size(), 1);
+  EXPECT_THAT(warnings.texts()[0], HasSubstr("a hook runs around"));
+  remove_hook_from_module(*net);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(torch::equal(model(x, x), x * 3));
+  EXPECT_EQ(compile_report(model)->compiled_calls, 1);
 }
 
 // ---- Backward passes.

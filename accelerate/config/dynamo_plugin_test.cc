@@ -2,6 +2,9 @@
 // integration_tests/compile.
 #include "accelerate/config/dynamo_plugin.h"
 
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "accelerate/base/compile_backends.h"
 #include "accelerate/testing/value_error.h"
 
@@ -113,6 +117,21 @@ TEST(CompileBackends, AreInTheOrderOfTheirNames) {
   EXPECT_EQ(compile_backend_refusal(DynamoBackend::kTvm),
             "dynamo_backend=tvm: TVM compiles graphs that Python traces; the nearest that works is "
             "inductor");
+}
+
+TEST(CompileBackends, StandInTheirPageAsInTheirTable) {
+  const char* const path = std::getenv("ACCELERATE_COMPILE_PAGE");
+  ASSERT_NE(path, nullptr);
+  std::ifstream file(path);
+  const std::string page(std::istreambuf_iterator<char>(file), {});
+  const auto name = [](DynamoBackend backend) { return absl::AsciiStrToLower(to_string(backend)); };
+  std::string table;
+  for (const CompileBackendRow& row : compile_backend_rows()) {
+    absl::StrAppend(&table, "| `", name(row.backend), "` | ",
+                    row.works ? "yes" : absl::StrCat("no: `", name(row.nearest), "`"), " | ",
+                    row.says, " |\n");
+  }
+  EXPECT_THAT(page, HasSubstr(table)) << "put this into accelerate/docs/compile.md:\n" << table;
 }
 
 }  // namespace
