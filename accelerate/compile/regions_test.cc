@@ -18,7 +18,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "accelerate/compile/backends.h"
 #include "accelerate/compile/compile_regions.h"
+#include "accelerate/compile/region_program.h"
+#include "accelerate/compile/repeated_blocks.h"
 #include "accelerate/compile/technique.h"
 #include "accelerate/hooks/attach_hook.h"
 #include "accelerate/hooks/hooked.h"
