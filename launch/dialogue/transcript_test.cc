@@ -522,7 +522,7 @@ struct Kind {
 constexpr char kDevices[] =
     "How many machines? [1]: <Enter>\n"
     "Compare collectives between ranks before they run? It costs time [no]: <Enter>\n"
-    "Compile the model (torch.compile)? (not in this version)\n"
+    "Compile the model (torch.compile)? [no]: <Enter>\n"
     "Use DeepSpeed's ZeRO? [no]: <Enter>\n"
     "Use Fully Sharded Data Parallel (FSDP)? [no]: <Enter>\n"
     "How many $0 over all machines? [2]: <Enter>\n"
@@ -531,20 +531,20 @@ constexpr char kDevices[] =
 constexpr Kind kAll[] = {
     {"no distributed training", "",
      "Train on the CPU even where there is a device? [yes]: <Enter>\n"
-     "Compile the model (torch.compile)? (not in this version)\n"
+     "Compile the model (torch.compile)? [no]: <Enter>\n"
      "Use DeepSpeed's ZeRO? [no]: <Enter>\n"},
     {"multi-CPU", "",
      "How many machines? [1]: <Enter>\n"
      "Compare collectives between ranks before they run? It costs time [no]: <Enter>\n"
      "Start the ranks with mpirun? [no]: <Enter>\n"
-     "Compile the model (torch.compile)? (not in this version)\n"
+     "Compile the model (torch.compile)? [no]: <Enter>\n"
      "How many ranks over all machines? [1]: <Enter>\n"},
     {"multi-XPU (never tried on hardware)", "XPUs", kDevices},
     {"multi-HPU (never tried on hardware)", "HPUs", kDevices},
     {"multi-GPU", "",
      "How many machines? [1]: <Enter>\n"
      "Compare collectives between ranks before they run? It costs time [no]: <Enter>\n"
-     "Compile the model (torch.compile)? (not in this version)\n"
+     "Compile the model (torch.compile)? [no]: <Enter>\n"
      "Use DeepSpeed's ZeRO? [no]: <Enter>\n"
      "Use Fully Sharded Data Parallel (FSDP)? [no]: <Enter>\n"
      "Use Megatron-LM's parallelism? (not in this version)\n"
@@ -556,19 +556,19 @@ constexpr Kind kAll[] = {
     {"multi-SDAA (never tried on hardware)", "SDAAs", kDevices},
     {"multi-MUSA (never tried on hardware)", "MUSAs", kDevices},
     {"TPU (never tried on hardware)", "",
-     "Compile the model (torch.compile)? (not in this version)\n"
+     "Compile the model (torch.compile)? [no]: <Enter>\n"
      "How many TPU cores over all machines? [1]: <Enter>\n"
      "Function that is called on each core [main]: <Enter>\n"
      "Is it a TPU pod? [no]: <Enter>\n"},
     {"Neuron (never tried on hardware)", "",
      "How many machines? [1]: <Enter>\n"
      "Compare collectives between ranks before they run? It costs time [no]: <Enter>\n"
-     "Compile the model (torch.compile)? (not in this version)\n"
+     "Compile the model (torch.compile)? [no]: <Enter>\n"
      "How many Neuron cores over all machines? [2]: <Enter>\n"
      "Which Neuron cores, as in 0,2 [all]: <Enter>\n"},
     {"simulated cluster", "",
      "Which cluster: nodes x devices, and their kind after a colon [2x4]: <Enter>\n"
-     "Compile the model (torch.compile)? (not in this version)\n"
+     "Compile the model (torch.compile)? [no]: <Enter>\n"
      "Use DeepSpeed's ZeRO? [no]: <Enter>\n"
      "Use Fully Sharded Data Parallel (FSDP)? [no]: <Enter>\n"},
 };
