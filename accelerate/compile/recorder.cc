@@ -341,7 +341,7 @@ void RegionRecorder::record(const OperatorCall& call) {
   const auto tensor_json = [&](const at::Tensor& tensor) -> Json {
     if (const std::optional<int> number = values_->find(tensor)) return {{"t", *number}};
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return number_tensor_json(tensor);
-    problem = "takes a tensor that is no input, no parameter and no result";
+    problem = "takes a tensor that is neither an input, nor a parameter, nor a result";
     return nullptr;
   };
   const size_t num_arguments = schema.arguments().size();
