@@ -14,6 +14,7 @@ FLOORS = {
         [
             "comm/backends/gloo",
             "comm/watch",
+            "compile/packages",
             "files/formats",
             "quantization",
             "runtime",
@@ -76,7 +77,7 @@ FLOORS = {
 # What other top-level folders see of a folder: "*" is everything.
 OPEN_TO = {
     "accelerate": {
-        "launch": ["base", "options", "platform", "files/formats", "device_map"],
+        "launch": ["base", "compile/packages", "options", "platform", "files/formats", "device_map"],
         "simulator": ["*"],
         "tools/kernel_table": ["runtime", "process", "state"],
         "tools/lint": ["platform"],
@@ -99,6 +100,7 @@ OPEN_TO_TESTS = {
 # Rooms that must not include LibTorch, tests included; a top-level folder stands for all that is in it.
 WITHOUT_LIBTORCH = [
     "accelerate/base",
+    "accelerate/compile/packages",
     "accelerate/options",
     "accelerate/platform",
     "accelerate/files/formats",
