@@ -1,13 +1,25 @@
 #include "accelerate/compile/backends.h"
 
+#include <exception>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 #include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
+#include <torch/version.h>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "accelerate/base/compile_backends.h"
+#include "accelerate/compile/package_code.h"
+#include "accelerate/compile/packages/package.h"
 #include "accelerate/config/dynamo_plugin.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/runtime/env_parsing.h"
+#include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
 namespace {
@@ -40,20 +52,87 @@ class Interpreted final : public RegionCode {
 class Interpreter final : public CompileBackend {
  public:
   std::unique_ptr<const RegionCode> compile(std::shared_ptr<const RegionProgram> program) override {
-    return std::make_unique<Interpreted>(std::move(program));
+    return interpreted(std::move(program));
   }
 };
+
+Environment current_environment() {
+  const Runtime* const runtime = Runtime::find_current();
+  return runtime != nullptr ? runtime->environment() : Environment();
+}
+
+RegionCompiler compiler_of(c10::DeviceType type);
 
 // Packages are made before a job, and never by it.
 class Packages final : public CompileBackend {
  public:
-  std::unique_ptr<const RegionCode> compile(std::shared_ptr<const RegionProgram>) override {
+  explicit Packages(const TorchDynamoPlugin& plugin)
+      : machine_(RegionMachine::current()), mode_(plugin.mode.value_or("default")) {
+    const Environment environment = current_environment();
+    nlohmann::ordered_json options =
+        plugin.options.value_or(nlohmann::ordered_json::object());
+    if (options.contains("package")) {
+      cache_ = options["package"].get<std::string>();
+      options.erase("package");
+    } else {
+      cache_ = region_cache(
+          [&](std::string_view name) { return environment.get_or(name, ""); });
+    }
+    options_ = options.dump();
+    records_ = parse_flag_from_env(environment, env::kCompileRecord, false);
+  }
+
+  std::unique_ptr<const RegionCode> compile(std::shared_ptr<const RegionProgram> program) override {
+    if (const RegionCompiler compiler = compiler_of(program->device.type())) {
+      return compiler(std::move(program));
+    }
+    if (!program->device.is_cpu()) {
+      advice_ = absl::StrCat("packages are for CPUs, and it is on ", program->device.str());
+      return nullptr;
+    }
+    if (!cache_.ok()) {
+      advice_ = std::string(cache_.status().message());
+      return nullptr;
+    }
+    const RegionRequest request = {
+        .libtorch = TORCH_VERSION, .mode = mode_, .options = options_, .text = program->text};
+    const absl::StatusOr<RegionPackage> package = find_package(*cache_, request, machine_);
+    if (package.ok()) return loaded(*package, std::move(program));
+    advice_ = std::string(package.status().message());
+    if (!absl::IsNotFound(package.status())) return nullptr;
+    if (records_) {
+      const absl::Status written = write_region(*cache_, request);
+      TORCH_CHECK(written.ok(), "a region cannot be recorded: ", written.message());
+      return interpreted(std::move(program));
+    }
+    absl::StrAppend(&advice_, "; `accelerate compile` in the place of `accelerate launch` makes it");
     return nullptr;
   }
-  std::string advice() const override {
-    return "this version makes no packages of AOTInductor yet, so regions run as they are; "
-           "aot_eager runs what was recorded";
+
+  std::string advice() const override { return advice_; }
+
+ private:
+  std::unique_ptr<const RegionCode> loaded(const RegionPackage& package,
+                                           std::shared_ptr<const RegionProgram> program) {
+    std::string why;
+    try {
+      return load_package(package, std::move(program));
+    } catch (const c10::Error& error) {
+      why = error.what_without_backtrace();
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
+    advice_ = absl::StrCat("the package ", package.folder,
+                           " is not loaded: ", why.substr(0, why.find('\n')));
+    return nullptr;
   }
+
+  const RegionMachine machine_;
+  const std::string mode_;
+  std::string options_;
+  absl::StatusOr<std::string> cache_ = std::string();
+  bool records_ = false;
+  std::string advice_;
 };
 
 struct Registry {
@@ -64,13 +143,21 @@ struct Registry {
       {DynamoBackend::kAotEager,
        [](const TorchDynamoPlugin&) { return std::make_unique<Interpreter>(); }},
       {DynamoBackend::kInductor,
-       [](const TorchDynamoPlugin&) { return std::make_unique<Packages>(); }},
+       [](const TorchDynamoPlugin& plugin) { return std::make_unique<Packages>(plugin); }},
   };
+  std::map<c10::DeviceType, RegionCompiler> compilers;
 };
 
 Registry& registry() {
   static auto* const registry = new Registry;
   return *registry;
+}
+
+// Empty: there is none.
+RegionCompiler compiler_of(c10::DeviceType type) {
+  const std::lock_guard lock(registry().mutex);
+  const auto found = registry().compilers.find(type);
+  return found == registry().compilers.end() ? RegionCompiler() : found->second;
 }
 
 CompileBackendFactory factory_of(DynamoBackend backend) {
@@ -82,6 +169,15 @@ CompileBackendFactory factory_of(DynamoBackend backend) {
 }
 
 }  // namespace
+
+std::unique_ptr<const RegionCode> interpreted(std::shared_ptr<const RegionProgram> program) {
+  return std::make_unique<Interpreted>(std::move(program));
+}
+
+void register_region_compiler(c10::DeviceType type, RegionCompiler compiler) {
+  const std::lock_guard lock(registry().mutex);
+  registry().compilers[type] = std::move(compiler);
+}
 
 void register_compile_backend(DynamoBackend backend, CompileBackendFactory factory) {
   const std::lock_guard lock(registry().mutex);

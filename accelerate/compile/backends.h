@@ -1,7 +1,8 @@
 /// The compilers of regions by the names of DynamoBackend, and the registry of them.
 ///
-/// What each name does is in accelerate/base/compile_backends.h. A program may register what this
-/// library lacks, before it makes an Accelerator:
+/// What each name does is in accelerate/base/compile_backends.h. INDUCTOR looks for packages
+/// (packages/package.h) of a region on CPUs; a device may have a compiler of its own. A program may
+/// register what this library lacks, before it makes an Accelerator:
 ///
 ///     register_compile_backend(DynamoBackend::kTvm, [](const TorchDynamoPlugin& plugin) {
 ///       return std::make_unique<TvmRegions>(plugin);
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DeviceType.h>
 
 #include "accelerate/base/enums.h"
 #include "accelerate/compile/region_program.h"
@@ -46,12 +48,21 @@ class CompileBackend {
   /// training step waits for it.
   virtual std::unique_ptr<const RegionCode> compile(
       std::shared_ptr<const RegionProgram> program) = 0;
-  /// What to say once, where compile() gives null.
+  /// Why the last compile() gave null: what to say once.
   virtual std::string advice() const { return ""; }
 };
 
+/// Runs the program operator by operator.
+std::unique_ptr<const RegionCode> interpreted(std::shared_ptr<const RegionProgram> program);
+
 using CompileBackendFactory =
     std::function<std::unique_ptr<CompileBackend>(const TorchDynamoPlugin& plugin)>;
+
+using RegionCompiler =
+    std::function<std::unique_ptr<const RegionCode>(std::shared_ptr<const RegionProgram>)>;
+
+/// What INDUCTOR makes of regions on devices of a type, in place of what the type had. Process-wide.
+void register_region_compiler(c10::DeviceType type, RegionCompiler compiler);
 
 /// In place of what the name had. Process-wide.
 void register_compile_backend(DynamoBackend backend, CompileBackendFactory factory);

@@ -1,6 +1,9 @@
 #include "accelerate/compile/region_key.h"
 
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
@@ -8,12 +11,39 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 #include <torch/nn/module.h>
+#include <torch/ordered_dict.h>
 
 #include "absl/container/flat_hash_map.h"
 #include "accelerate/hooks/model_hook.h"
 
 namespace accelerate {
 namespace {
+
+// About as many.
+constexpr size_t kWordsOfTensor = 6;
+constexpr size_t kWordsOfModes = 3;
+
+// A module gives copies of its dictionaries alone, names included, at each call ten times what the
+// rest of the guards costs. An explicit instantiation may name what is not public.
+using TensorsOf = torch::OrderedDict<std::string, at::Tensor>;
+using ChildrenOf = torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>>;
+
+const TensorsOf& parameters_of(const torch::nn::Module& module);
+const TensorsOf& buffers_of(const torch::nn::Module& module);
+const ChildrenOf& children_of(const torch::nn::Module& module);
+
+template <auto kParameters, auto kBuffers, auto kChildren>
+struct Members {
+  friend const TensorsOf& parameters_of(const torch::nn::Module& module) {
+    return module.*kParameters;
+  }
+  friend const TensorsOf& buffers_of(const torch::nn::Module& module) { return module.*kBuffers; }
+  friend const ChildrenOf& children_of(const torch::nn::Module& module) {
+    return module.*kChildren;
+  }
+};
+template struct Members<&torch::nn::Module::parameters_, &torch::nn::Module::buffers_,
+                        &torch::nn::Module::children_>;
 
 class Builder {
  public:
@@ -23,18 +53,15 @@ class Builder {
     words_.push_back(module.is_training() ? 1 : 0);
     const auto* slot = dynamic_cast<const HookSlot*>(&module);
     call_.has_hooks |= slot != nullptr && slot->hook() != nullptr;
-    for (at::Tensor& each : module.parameters(/*recurse=*/false)) {
-      parameters_.push_back(std::move(each));
-    }
-    for (at::Tensor& each : module.buffers(/*recurse=*/false)) buffers_.push_back(std::move(each));
-    for (const auto& child : module.children()) {
-      if (child != nullptr) add_module(*child);
+    for (const auto& each : parameters_of(module)) call_.tensors.push_back(each.value());
+    for (const auto& each : buffers_of(module)) buffers_.push_back(each.value());
+    for (const auto& child : children_of(module)) {
+      if (child.value() != nullptr) add_module(*child.value());
     }
   }
 
   void add_tensors(std::vector<at::Tensor> inputs) {
     std::vector<at::Tensor>& tensors = call_.tensors;
-    tensors = std::move(parameters_);
     call_.first_buffer = tensors.size();
     for (at::Tensor& each : buffers_) tensors.push_back(std::move(each));
     call_.first_input = tensors.size();
@@ -42,6 +69,8 @@ class Builder {
     words_.push_back(static_cast<int64_t>(call_.first_buffer));
     words_.push_back(static_cast<int64_t>(call_.first_input));
     words_.push_back(static_cast<int64_t>(tensors.size()));
+    words_.reserve(words_.size() + kWordsOfTensor * tensors.size() + kWordsOfModes);
+    by_memory_.reserve(tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) add(tensors[i], i);
   }
 
@@ -93,7 +122,6 @@ class Builder {
 
   RegionCall& call_;
   std::vector<int64_t>& words_;
-  std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> buffers_;
   absl::flat_hash_map<const void*, size_t> by_memory_;
 };

@@ -265,6 +265,11 @@ std::shared_ptr<const RegionProgram> parse_region(const std::string& text) {
         TORCH_CHECK(line["region"] == kVersion, "a region's text has version ",
                     line["region"].dump(), ", and ", kVersion, " is known");
         program->num_inputs = static_cast<int>(line.at("inputs").size());
+        for (const Json& input : line["inputs"]) {
+          if (input.is_null()) continue;
+          const c10::Device device(input.at("device").get<std::string>());
+          if (!device.is_cpu()) program->device = device;
+        }
       } else if (line.contains("op")) {
         (is_backward ? program->backward : program->forward).push_back(step_of(line));
       } else if (line.contains("outputs")) {

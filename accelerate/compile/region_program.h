@@ -29,6 +29,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
 
 namespace accelerate {
 
@@ -65,6 +66,8 @@ struct RegionProgram {
   std::string forward_text;
   int num_tensors = 0;
   int num_inputs = 0;
+  /// That of the inputs; the CPU where all are there.
+  c10::Device device = c10::kCPU;
 
   std::vector<RegionStep> forward;
   std::vector<int> outputs;  ///< -1: undefined

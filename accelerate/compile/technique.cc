@@ -77,8 +77,8 @@ void check_compiled_model(const TechniqueContext& context) {
       (plan.fsdp != nullptr && plan.fsdp->activation_checkpointing.value_or(false)) ||
       (plan.zero != nullptr && plan.zero->activation_checkpointing);
   refuse(recomputes,
-         "activation_checkpointing recomputes the blocks that would be regions; leave one of both "
-         "out");
+         "activation_checkpointing recomputes the blocks that would be regions; leave it out, and "
+         "for packages set the option memory_budget, a share of what a region would keep");
   refuse(is_sharded(context) && !plan.dynamo->use_regional_compilation.value_or(false),
          "ranks divide the model, so the whole of it is not in memory at a time; set "
          "use_regional_compilation");

@@ -63,6 +63,18 @@ void check(const TorchDynamoPlugin& plugin) {
                     "\" and there are options; give one of them");
   TORCH_CHECK_VALUE(!plugin.options || plugin.options->is_object(),
                     "dynamo_plugin: options are an object, as in {\"name\": value}");
+  if (!plugin.options) return;
+  if (plugin.options->contains("memory_budget")) {
+    const Json& budget = plugin.options->at("memory_budget");
+    TORCH_CHECK_VALUE(budget.is_number() && budget >= 0 && budget <= 1,
+                      "dynamo_plugin: memory_budget is ", budget.dump(),
+                      "; it is a share from 0 to 1");
+  }
+  if (plugin.options->contains("package")) {
+    const Json& package = plugin.options->at("package");
+    TORCH_CHECK_VALUE(package.is_string() && !package.get<std::string>().empty(),
+                      "dynamo_plugin: package is ", package.dump(), "; it is the path of a folder");
+  }
 }
 
 Json to_dict(const TorchDynamoPlugin& plugin) {

@@ -38,7 +38,10 @@ struct TorchDynamoPlugin {
   /// Whether sizes change. Each set of sizes is a region of its own in any case, so `true` has no
   /// effect but a warning. Absent by default. ACCELERATE_DYNAMO_USE_DYNAMIC
   std::optional<bool> dynamic = std::nullopt;
-  /// Options of the backend, an object; instead of a mode.
+  /// Options of the compiler of packages, an object; instead of a mode. Those of TorchInductor, and
+  /// two of this library's: "memory_budget", 0 to 1, the share of what a region would keep for its
+  /// backward pass that it keeps, while the rest is computed again; "package", a folder of packages
+  /// in place of the cache.
   std::optional<nlohmann::ordered_json> options = std::nullopt;
   /// Nothing is compiled, whatever the backend.
   bool disable = false;
