@@ -262,6 +262,8 @@ bool RegionRecorder::passes(const OperatorCall& call) {
   const c10::DispatchKeySet casts = keys & c10::autocast_dispatch_keyset;
   if (!casts.empty() && op.hasKernelForDispatchKey(casts.highestPriorityTypeId())) return true;
   if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
+  // Also where a device has a kernel of its own for it, whose parts are what autograd sees.
+  if (!op.hasKernelForDispatchKey(c10::DispatchKey::Autograd)) return true;
   const c10::DispatchKey backend =
       c10::toRuntimePerBackendFunctionalityKey(c10::DispatchKey::Dense, keys.highestBackendKey());
   return backend == c10::DispatchKey::Undefined || !op.hasKernelForDispatchKey(backend);

@@ -2,6 +2,7 @@
 // plainly: equal values, equal gradients, bit by bit.
 #include "accelerate/compile/regions.h"
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,17 +15,23 @@
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
 #include "accelerate/compile/backends.h"
 #include "accelerate/compile/compile_regions.h"
+#include "accelerate/compile/packages/package.h"
 #include "accelerate/compile/repeated_blocks.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/platform/host_files.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/recorded_warnings.h"
 
 namespace accelerate {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using torch::Tensor;
@@ -534,17 +541,74 @@ TEST_F(RegionsTest, EagerCountsWhatWouldBeRegions) {
 }
 
 TEST_F(RegionsTest, WithoutAPackageRegionsRunAsTheyAre) {
+  const TemporaryFolder folder;
+  runtime_.environment().set(env::kCompileCache, folder.path());
   RecordedWarnings warnings;
   Free net(&product);
-  auto model = compile_regions(net, {.backend = DynamoBackend::kInductor});
+  Free other([](const Tensor& x, const Tensor& weight) { return x + weight; });
+  const TorchDynamoPlugin packages = {.backend = DynamoBackend::kInductor};
+  auto model = compile_regions(net, packages);
   for (int i = 0; i < 4; ++i) {
     const Tensor y = model(torch::ones({3}));
     EXPECT_TRUE(torch::equal(y, net->weight));
     y.sum().backward();
   }
   ASSERT_EQ(warnings.texts().size(), 1);
-  EXPECT_THAT(warnings.texts()[0], HasSubstr("makes no packages"));
+  EXPECT_THAT(warnings.texts()[0],
+              AllOf(HasSubstr("there is no package for it in " + folder.path()),
+                    HasSubstr("`accelerate compile` in the place of `accelerate launch`")));
   EXPECT_EQ(compile_report(model)->compiled_calls, 0);
+  EXPECT_EQ(compile_report(model)->not_compiled.begin()->second, 1);
+  EXPECT_THAT(list_regions(folder.path()).value(), IsEmpty()) << "nothing is written unasked";
+}
+
+TEST_F(RegionsTest, AreWrittenIntoTheCacheWhereTheyAreToBeRecorded) {
+  const TemporaryFolder folder;
+  runtime_.environment().set(env::kCompileCache, folder.path());
+  runtime_.environment().set(env::kCompileRecord, "true");
+  RecordedWarnings warnings;
+  Transformer net;
+  const TorchDynamoPlugin packages = {.backend = DynamoBackend::kInductor, .fullgraph = true};
+  auto model = compile_regions(net, packages);
+  for (int i = 0; i < 3; ++i) model(tokens(i)).sum().backward();
+  EXPECT_THAT(warnings.texts(), IsEmpty());
+  EXPECT_EQ(compile_report(model)->compiled_calls, 3) << "operator by operator";
+  const auto regions = list_regions(folder.path());
+  ASSERT_TRUE(regions.ok()) << regions.status();
+  ASSERT_EQ(regions->size(), 1) << "equal blocks share one";
+  EXPECT_TRUE(regions->front().has_backward);
+  EXPECT_EQ(regions->front().bytes, 0);
+}
+
+TEST_F(RegionsTest, APackageThatIsNotAsItWasMadeIsNotLoaded) {
+  const TemporaryFolder folder;
+  runtime_.environment().set(env::kCompileRecord, "true");
+  const TorchDynamoPlugin packages = {
+      .backend = DynamoBackend::kInductor,
+      .options = nlohmann::ordered_json{{"package", folder.path()}}};
+  Free net(&product);
+  auto recording = compile_regions(net, packages);
+  warm(recording, torch::ones({3}));
+  const auto regions = list_regions(folder.path());
+  ASSERT_TRUE(regions.ok()) << regions.status();
+  ASSERT_EQ(regions->size(), 1);
+  HostFiles files(1);
+  const std::string package =
+      join_path(join_path(folder.path(), regions->front().libtorch), regions->front().id);
+  ASSERT_TRUE(write_file(files, join_path(package, "package.json"), "{").ok());
+  std::filesystem::permissions(package, std::filesystem::perms::owner_all);
+  std::filesystem::permissions(join_path(package, "package.json"),
+                               std::filesystem::perms::owner_read);
+  runtime_.environment().unset(env::kCompileRecord);
+  RecordedWarnings warnings;
+  auto model = compile_regions(net, packages);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(torch::equal(model(torch::ones({3})), net->weight));
+    model(torch::ones({3})).sum().backward();
+  }
+  ASSERT_EQ(warnings.texts().size(), 1);
+  EXPECT_THAT(warnings.texts()[0],
+              HasSubstr(package + " is not loaded: package.json cannot be read"));
 }
 
 TEST(CompileBackends, AreRefusedByNameOrRegistered) {
