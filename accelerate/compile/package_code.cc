@@ -1,5 +1,7 @@
 #include "accelerate/compile/package_code.h"
 
+#include <dlfcn.h>
+
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -29,6 +31,16 @@ std::unique_ptr<Runner> make_runner(const Create& create, const std::string& pat
   } else {
     return create(path, 1, "cpu", "", /*run_single_threaded=*/false);
   }
+}
+
+// Code names LibTorch's library as Python's torch does. Where the dynamic linker finds another file
+// of that name, or none, the process would get a second LibTorch.
+void check_libtorch() {
+  void* const library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+  TORCH_CHECK(library != nullptr,
+              "it needs libtorch_cpu.so, and the dynamic linker does not find this program's "
+              "LibTorch by that name");
+  dlclose(library);
 }
 
 std::unique_ptr<Runner> runner_of(const std::string& path) {
@@ -69,6 +81,7 @@ class PackageCode final : public RegionCode {
       TORCH_CHECK(input >= 0 && static_cast<size_t>(input) < num_inputs,
                   "its package takes input ", input, " of ", num_inputs);
     }
+    check_libtorch();
     forward_ = runner_of(package_.forward_code());
     if (package_.has_backward) backward_ = runner_of(package_.backward_code());
   }

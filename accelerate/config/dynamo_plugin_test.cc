@@ -102,6 +102,17 @@ TEST(TorchDynamoPlugin, IsCheckedWhereItCompiles) {
   EXPECT_THAT(message({.backend = "eager", .mode = "max-autotune", .options = Json{{"a", 1}}}),
               HasSubstr("give one of them"));
   EXPECT_THAT(message({.backend = "eager", .options = Json(3)}), HasSubstr("an object"));
+  for (const Json& budget : {Json(0), Json(0.5), Json(1)}) {
+    EXPECT_EQ(message({.backend = "inductor", .options = Json{{"memory_budget", budget}}}),
+              "no error");
+  }
+  for (const Json& budget : {Json(-0.1), Json(2), Json("all")}) {
+    EXPECT_THAT(message({.backend = "inductor", .options = Json{{"memory_budget", budget}}}),
+                HasSubstr("memory_budget is " + budget.dump()));
+  }
+  EXPECT_EQ(message({.backend = "inductor", .options = Json{{"package", "here"}}}), "no error");
+  EXPECT_THAT(message({.backend = "inductor", .options = Json{{"package", ""}}}),
+              HasSubstr("the path of a folder"));
 }
 
 // Every name but "no" does something, or says what is nearest.
