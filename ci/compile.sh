@@ -60,7 +60,8 @@ trains "$out/regions"
 make "$out/less" --memory_budget 0.3
 trains "$out/less" --memory_budget 0.3
 
-# tampered LINE COMMAND...: the package of the embedding, which CACHE/once alone has, after a change; $1 is the folder.
+# tampered LINE COMMAND...: the package of the embedding after a change, which the command makes in the folder that it gets
+# last, is left alone with that line.
 once=$(grep -l '"aten::embedding_dense_backward"' "$out"/regions/*/*/region | head -n 1)
 [[ -n $once ]] || { say 'no region has an embedding'; exit 1; }
 readonly once=${once%/region}
@@ -72,7 +73,7 @@ tampered() {
   cp -a "$once" "$out/tampered/$release/"
   folder=$out/tampered/$release/${once##*/}
   "${@:2}" "$folder"
-  inside "$out/tampered" "$program" --once >"$out/printed" 2>&1 || { say "a package that is not loaded fails the program: $says"; status=1; }
+  inside "$out/tampered" "$program" --once >"$out/printed" 2>&1 || status=1
   if [[ $(grep -c "not loaded: .*$says" "$out/printed") != 1 ]] || ! grep -q '^0 calls of a package$' "$out/printed"; then
     say "not refused: $says"
     cat "$out/printed"
@@ -85,7 +86,8 @@ change_code() { printf 'x' | dd of="$1/forward.so" bs=1 seek=5000 conv=notrunc s
 link_out() { mv "$1/forward.so" "$out/elsewhere.so" && ln -s "$out/elsewhere.so" "$1/forward.so"; }
 open_up() { chmod o+w "$1/forward.so"; }
 
-inside "${once%/*/*}" "$program" --once | grep -q '^1 calls of a package$' || { say 'a package as it was made is not loaded'; status=1; }
+inside "${once%/*/*}" "$program" --once >"$out/printed"
+grep -q '^1 calls of a package$' "$out/printed" || { say 'a package as it was made is not loaded'; status=1; }
 tampered 'for LibTorch 1.0.0' edit 's/"libtorch": "[^"]*"/"libtorch": "1.0.0"/'
 tampered 'instructions of avx9999' edit 's/"features": \[/"features": ["avx9999",/'
 tampered 'names the file' edit 's/"forward.so": {/"..\/forward.so": {"bytes": 1, "sha256": ""}, "forward.so": {/'

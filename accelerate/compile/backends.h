@@ -15,9 +15,7 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/DeviceType.h>
 
 #include "accelerate/base/enums.h"
@@ -26,18 +24,6 @@
 namespace accelerate {
 
 struct TorchDynamoPlugin;
-
-/// A region in a form that runs, on any thread. Tensors have the dtypes, devices, sizes and strides
-/// of the recording, which the caller has checked.
-class RegionCode {
- public:
-  virtual ~RegionCode() = default;
-  /// As run_forward.
-  virtual RegionResult forward(const std::vector<at::Tensor>& inputs) const = 0;
-  /// As run_backward.
-  virtual std::vector<at::Tensor> backward(const std::vector<at::Tensor>& saved,
-                                           const std::vector<at::Tensor>& grads) const = 0;
-};
 
 class CompileBackend {
  public:

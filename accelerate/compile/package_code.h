@@ -10,7 +10,6 @@
 
 #include <memory>
 
-#include "accelerate/compile/backends.h"
 #include "accelerate/compile/packages/package.h"
 #include "accelerate/compile/region_program.h"
 

@@ -92,6 +92,18 @@ struct RegionResult {
   std::vector<at::Tensor> saved;
 };
 
+/// A region in a form that runs, on any thread. Tensors have the dtypes, devices, sizes and strides
+/// of the recording, which the caller has checked.
+class RegionCode {
+ public:
+  virtual ~RegionCode() = default;
+  /// As run_forward.
+  virtual RegionResult forward(const std::vector<at::Tensor>& inputs) const = 0;
+  /// As run_backward.
+  virtual std::vector<at::Tensor> backward(const std::vector<at::Tensor>& saved,
+                                           const std::vector<at::Tensor>& grads) const = 0;
+};
+
 /// Runs the forward half, operator by operator. Nothing is recorded by autograd.
 RegionResult run_forward(const RegionProgram& program, const std::vector<at::Tensor>& inputs);
 

@@ -20,6 +20,7 @@ foreach(folder accelerate/tensors accelerate/runtime accelerate/operators accele
     accelerate/comm/backends accelerate/comm/watch accelerate/optim accelerate/parallel
     accelerate/parallel/replicated accelerate/parallel/sharded accelerate/techniques
     accelerate/parallel/residency accelerate/precision accelerate/forward accelerate/hooks accelerate/step
+    accelerate/compile
     simulator/device simulator/c10d simulator/cluster integration_tests/collectives)
   file(GLOB sources RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS ${folder}/*_test.cc)
   foreach(source IN LISTS sources)
