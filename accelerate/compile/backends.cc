@@ -7,8 +7,8 @@
 #include <utility>
 
 #include <c10/util/Exception.h>
-#include <nlohmann/json.hpp>
 #include <torch/version.h>
+#include <nlohmann/json.hpp>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -69,17 +69,15 @@ class Packages final : public CompileBackend {
   explicit Packages(const TorchDynamoPlugin& plugin)
       : machine_(RegionMachine::current()), mode_(plugin.mode.value_or("default")) {
     const Environment environment = current_environment();
-    nlohmann::ordered_json options =
-        plugin.options.value_or(nlohmann::ordered_json::object());
+    nlohmann::ordered_json options = plugin.options.value_or(nlohmann::ordered_json::object());
     if (options.contains("package")) {
       cache_ = options["package"].get<std::string>();
       options.erase("package");
     } else {
-      cache_ = region_cache(
-          [&](std::string_view name) { return environment.get_or(name, ""); });
+      cache_ = region_cache([&](std::string_view name) { return environment.get_or(name, ""); });
     }
     options_ = options.dump();
-    records_ = parse_flag_from_env(environment, env::kCompileRecord, false);
+    records_ = parse_flag_from_env(env::kCompileRecord, false, environment);
   }
 
   std::unique_ptr<const RegionCode> compile(std::shared_ptr<const RegionProgram> program) override {
@@ -105,7 +103,8 @@ class Packages final : public CompileBackend {
       TORCH_CHECK(written.ok(), "a region cannot be recorded: ", written.message());
       return interpreted(std::move(program));
     }
-    absl::StrAppend(&advice_, "; `accelerate compile` in the place of `accelerate launch` makes it");
+    absl::StrAppend(&advice_,
+                    "; `accelerate compile` in the place of `accelerate launch` makes it");
     return nullptr;
   }
 

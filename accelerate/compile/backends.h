@@ -47,7 +47,8 @@ using CompileBackendFactory =
 using RegionCompiler =
     std::function<std::unique_ptr<const RegionCode>(std::shared_ptr<const RegionProgram>)>;
 
-/// What INDUCTOR makes of regions on devices of a type, in place of what the type had. Process-wide.
+/// What INDUCTOR makes of regions on devices of a type, in place of what the type had.
+/// Process-wide.
 void register_region_compiler(c10::DeviceType type, RegionCompiler compiler);
 
 /// In place of what the name had. Process-wide.

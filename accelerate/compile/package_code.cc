@@ -78,8 +78,8 @@ class PackageCode final : public RegionCode {
     check_indices(package_.gradients, Kind::kSaved, package_.saved.size());
     check_indices(package_.gradients, Kind::kGrad, program_->gradients_of.size());
     for (const int input : package_.inputs) {
-      TORCH_CHECK(input >= 0 && static_cast<size_t>(input) < num_inputs,
-                  "its package takes input ", input, " of ", num_inputs);
+      TORCH_CHECK(input >= 0 && static_cast<size_t>(input) < num_inputs, "its package takes input ",
+                  input, " of ", num_inputs);
     }
     check_libtorch();
     forward_ = runner_of(package_.forward_code());
@@ -133,7 +133,8 @@ class PackageCode final : public RegionCode {
   Tensors run(Runner& runner, const Tensors& taken) const {
     // It reads memory by itself.
     UseOfMemory use;
-    for (const at::Tensor& each : taken) use.add(each, program_->forward.front().op, /*writes=*/false);
+    for (const at::Tensor& each : taken)
+      use.add(each, program_->forward.front().op, /*writes=*/false);
     const at::AutoDispatchBelowADInplaceOrView below;
     const c10::impl::ExcludeDispatchKeyGuard no_casts(c10::autocast_dispatch_keyset);
     return runner.run(taken);

@@ -1,5 +1,5 @@
-// What a region's call costs beside its code: the guards of a transformer's block with 12 parameters
-// are checked, the region is found, and code that computes nothing gives its outputs.
+// What a region's call costs beside its code: the guards of a transformer's block with 12
+// parameters are checked, the region is found, and code that computes nothing gives its outputs.
 //
 //   region_benchmark --benchmark_enable_random_interleaving
 //

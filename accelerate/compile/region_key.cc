@@ -53,8 +53,12 @@ class Builder {
     words_.push_back(module.is_training() ? 1 : 0);
     const auto* slot = dynamic_cast<const HookSlot*>(&module);
     call_.has_hooks |= slot != nullptr && slot->hook() != nullptr;
-    for (const auto& each : parameters_of(module)) call_.tensors.push_back(each.value());
-    for (const auto& each : buffers_of(module)) buffers_.push_back(each.value());
+    for (const auto& each : parameters_of(module)) {
+      if (each.value().defined()) call_.tensors.push_back(each.value());
+    }
+    for (const auto& each : buffers_of(module)) {
+      if (each.value().defined()) buffers_.push_back(each.value());
+    }
     for (const auto& child : children_of(module)) {
       if (child.value() != nullptr) add_module(*child.value());
     }

@@ -15,8 +15,8 @@
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include "accelerate/compile/backends.h"
 #include "accelerate/compile/compile_regions.h"
@@ -545,7 +545,6 @@ TEST_F(RegionsTest, WithoutAPackageRegionsRunAsTheyAre) {
   runtime_.environment().set(env::kCompileCache, folder.path());
   RecordedWarnings warnings;
   Free net(&product);
-  Free other([](const Tensor& x, const Tensor& weight) { return x + weight; });
   const TorchDynamoPlugin packages = {.backend = DynamoBackend::kInductor};
   auto model = compile_regions(net, packages);
   for (int i = 0; i < 4; ++i) {

@@ -45,10 +45,10 @@ struct Trained {
 };
 
 Trained train(const Training& training, bool has_values) {
-  Accelerator accelerator({.mixed_precision = training.precision,
-                           .dynamo_plugin = TorchDynamoPlugin{.backend = training.backend,
-                                                              .fullgraph = true,
-                                                              .use_regional_compilation = true}});
+  Accelerator accelerator(
+      {.mixed_precision = training.precision,
+       .dynamo_plugin = TorchDynamoPlugin{
+           .backend = training.backend, .fullgraph = true, .use_regional_compilation = true}});
   torch::manual_seed(5);
   lm::Lm net = [&] {
     const DefaultDeviceScope scope(accelerator.device());
@@ -106,9 +106,9 @@ void expect_equal_training(const char* topology, DynamoBackend backend) {
       const Trained expected =
           trained(plain, {.config = small(blocks), .precision = precision}, /*has_values=*/true);
       Cluster compiled(topology, {.seed = 3});
-      const Trained got = trained(
-          compiled, {.config = small(blocks), .backend = backend, .precision = precision},
-          /*has_values=*/true);
+      const Trained got =
+          trained(compiled, {.config = small(blocks), .backend = backend, .precision = precision},
+                  /*has_values=*/true);
       expect_compiled(got, 3);
       EXPECT_FALSE(expected.report.has_value());
       EXPECT_TRUE(torch::equal(got.parameters, expected.parameters)) << to_string(precision);
@@ -130,10 +130,9 @@ TEST(CompiledLm, IsRecordedByShapesAlone) {
       // Blocks are equal, so that two of each size stand for all.
       const lm::Config config = lm::model_config(name, {.blocks = blocks, .layers = 2});
       Cluster cluster("1x1:h100,mem=400GiB", {.numerics = Numerics::kShapes});
-      expect_compiled(
-          trained(cluster, {.config = config, .backend = DynamoBackend::kAotEager},
-                  /*has_values=*/false),
-          2);
+      expect_compiled(trained(cluster, {.config = config, .backend = DynamoBackend::kAotEager},
+                              /*has_values=*/false),
+                      2);
     }
   }
 }
@@ -144,8 +143,7 @@ TEST(CompiledLm, TakesThePredictedTimeOfFusedKernels) {
     Cluster cluster(topology, options);
     const lm::Config config = lm::model_config("125m", {.layers = 2});
     const Trained result =
-        trained(cluster,
-                {.config = config, .backend = backend, .precision = PrecisionType::kBf16},
+        trained(cluster, {.config = config, .backend = backend, .precision = PrecisionType::kBf16},
                 /*has_values=*/false);
     predicted_ns = cluster.trace().predicted_ns;
     return result.ns;

@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
 #include <torch/torch.h>
 #include <torch/version.h>
+#include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
 #include "accelerate/compile/compile_regions.h"
@@ -170,11 +170,12 @@ bool is_unchecked(const TorchDynamoPlugin& plugin) {
   const std::vector<std::string> texts = find_technique<CompileTechnique>(model)->texts();
   if (texts.size() != 1) return false;
   const Environment& environment = Runtime::current().environment();
-  const auto cache = region_cache([&](std::string_view each) { return environment.get_or(each, ""); });
+  const auto cache =
+      region_cache([&](std::string_view each) { return environment.get_or(each, ""); });
   nlohmann::ordered_json options = *plugin.options;
-  const auto package = find_package(
-      *cache, {.libtorch = TORCH_VERSION, .options = options.dump(), .text = texts[0]},
-      RegionMachine::current());
+  const auto package =
+      find_package(*cache, {.libtorch = TORCH_VERSION, .options = options.dump(), .text = texts[0]},
+                   RegionMachine::current());
   if (!package.ok()) return true;  // nothing to show where it is only recorded
   const auto code = load_package(*package, parse_region(texts[0]));
   std::vector<Tensor> inputs = net->parameters();
@@ -212,10 +213,12 @@ int train_and_compare(int argc, char** argv) {
     (*budget.options)["memory_budget"] = std::stod(*(found + 1));
   }
   bool is_well = true;
-  is_well &= compare<ConvNet>("convnet with batch norm", plugin, 1,
-                              [] { return torch::randn({4, 2, 8, 8}); });
-  is_well &= compare<Transformer>("transformer", budget, kBlocks,
-                                  [] { return torch::randint(50, {4, 12}); });
+  is_well &= compare<ConvNet>("convnet with batch norm", plugin, 1, [] {
+    return torch::randn({4, 2, 8, 8});
+  });
+  is_well &= compare<Transformer>("transformer", budget, kBlocks, [] {
+    return torch::randint(50, {4, 12});
+  });
   is_well &= compare<Words>("embedding", plugin, 1, [] { return torch::randint(50, {4, 6}); });
   plugin.fullgraph = false;
   is_well &= is_unchecked(plugin);

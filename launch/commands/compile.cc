@@ -103,19 +103,19 @@ int make_packages(const Options& options, const std::string& cache, Invocation& 
   const absl::StatusOr<int> exit_code =
       process::run_program({options.python, script, cache}, invocation.environment);
   if (!exit_code.ok() || *exit_code == kNoTorch) {
-    return fail(invocation, kName,
-                absl::NotFoundError(absl::StrCat(
-                    counted(*before), " in ", cache, " without a package: ", options.python,
-                    exit_code.ok() ? " has no torch of that release of LibTorch"
-                                   : " cannot be started",
-                    "; --python names another one, and `accelerate compile` alone goes on")));
+    return fail(
+        invocation, kName,
+        absl::NotFoundError(absl::StrCat(
+            counted(*before), " in ", cache, " without a package: ", options.python,
+            exit_code.ok() ? " has no torch of that release of LibTorch" : " cannot be started",
+            "; --python names another one, and `accelerate compile` alone goes on")));
   }
   const absl::StatusOr<int64_t> after = missing(cache);
   if (!after.ok()) return fail(invocation, kName, after.status());
   if (*exit_code != 0 || *after > 0) {
     return fail(invocation, kName,
-                absl::InternalError(absl::StrCat(counted(*after), " in ", cache,
-                                                 " without a package; see above")));
+                absl::InternalError(
+                    absl::StrCat(counted(*after), " in ", cache, " without a package; see above")));
   }
   invocation.out << counted(*before) << " compiled into " << cache << "\n";
   return finish(invocation);
@@ -123,7 +123,7 @@ int make_packages(const Options& options, const std::string& cache, Invocation& 
 
 int run(const Options& options, const std::vector<std::string>& words, Invocation& invocation) {
   const absl::StatusOr<std::string> cache = region_cache([&](std::string_view name) {
-    return process::environment_value(invocation.environment, name);
+    return process::environment_value(invocation.environment, {name.data(), name.size()});
   });
   if (!cache.ok()) return fail(invocation, kName, cache.status());
   if (!words.empty() && (options.list || options.clear)) {
@@ -151,7 +151,8 @@ RunCommand declare(CLI::App& app) {
   options->python = "python3";
   app.usage("Usage: accelerate compile [OPTIONS] [LAUNCH OPTIONS] PROGRAM [ARGS...]");
   app.footer(
-      "PROGRAM runs as accelerate launch runs it, with --dynamo_backend inductor unless another one "
+      "PROGRAM runs as accelerate launch runs it, with --dynamo_backend inductor unless another "
+      "one "
       "is named. A few steps are enough.\n"
       "Without PROGRAM what was recorded before and has no package is compiled.\n"
       "The cache is ACCELERATE_COMPILE_CACHE, or accelerate-cpp/regions in the cache of the user.");

@@ -65,9 +65,9 @@ TEST_F(Compile, RecordsAProgramAndCompilesWhatItRecorded) {
   const std::string region = record("{\"op\":1}\n");
   const std::string accelerate =
       script("accelerate", "echo \"$ACCELERATE_COMPILE_RECORD $*\" >" + folder_.path("called"));
-  const CommandResult done = compile({"--python", python(), "--num_processes", "2", "./train",
-                                      "--list", "--epochs", "3"},
-                                     accelerate);
+  const CommandResult done =
+      compile({"--python", python(), "--num_processes", "2", "./train", "--list", "--epochs", "3"},
+              accelerate);
   EXPECT_EQ(done.exit_code, 0) << done.err;
   EXPECT_EQ(text("called"),
             "true launch --dynamo_backend inductor --num_processes 2 ./train --list --epochs 3\n");

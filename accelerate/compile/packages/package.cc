@@ -83,7 +83,8 @@ absl::Status check_machine(const Json& json, const RegionRequest& request, const
                            const RegionMachine& machine) {
   const auto differs = [](const std::string& what, const std::string& made,
                           const std::string& here) {
-    return absl::FailedPreconditionError(absl::StrCat("it is for ", what, " ", made, ", not ", here));
+    return absl::FailedPreconditionError(
+        absl::StrCat("it is for ", what, " ", made, ", not ", here));
   };
   const auto text = [&json](const char* name) { return json.at(name).get<std::string>(); };
   if (text("region") != id) return differs("region", text("region"), id);
@@ -155,9 +156,8 @@ absl::StatusOr<RegionPackage> checked_package(const std::string& folder,
   try {
     const Json json = Json::parse(*text);
     if (json.at("format") != kFormat) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("package.json has format ", json["format"].dump(), ", and ", kFormat,
-                       " is known"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "package.json has format ", json["format"].dump(), ", and ", kFormat, " is known"));
     }
     if (absl::Status ok = check_machine(json, request, id, machine); !ok.ok()) return ok;
     const Json& files = json.at("files");
@@ -167,10 +167,10 @@ absl::StatusOr<RegionPackage> checked_package(const std::string& folder,
     }
     if (absl::Status ok = check_files(files, folder, machine.user); !ok.ok()) return ok;
     // What the loader would take besides.
-    for (const std::string_view name : {"forward.json", "backward.json"}) {
-      const absl::StatusOr<bool> is_there = exists(disk, join_path(folder, std::string(name)));
+    for (const std::string name : {"forward.json", "backward.json"}) {
+      const absl::StatusOr<bool> is_there = exists(disk, join_path(folder, name));
       if (!is_there.ok()) return is_there.status();
-      if (*is_there && !files.contains(std::string(name))) {
+      if (*is_there && !files.contains(name)) {
         return absl::PermissionDeniedError(absl::StrCat(name, " is not one of its files"));
       }
     }
@@ -263,9 +263,9 @@ absl::StatusOr<RegionPackage> find_package(const std::string& cache, const Regio
   }
   absl::StatusOr<RegionPackage> package = checked_package(folder, request, id, machine);
   if (package.ok()) return package;
-  return absl::Status(package.status().code(), absl::StrCat("the package ", folder,
-                                                            " is not loaded: ",
-                                                            package.status().message()));
+  return absl::Status(
+      package.status().code(),
+      absl::StrCat("the package ", folder, " is not loaded: ", package.status().message()));
 }
 
 absl::StatusOr<std::vector<CachedRegion>> list_regions(const std::string& cache) {

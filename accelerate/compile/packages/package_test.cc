@@ -31,8 +31,9 @@ namespace fs = std::filesystem;
 
 RegionRequest request() {
   return {.libtorch = "2.6.0",
-          .text = "{\"region\":1,\"inputs\":[]}\n{\"op\":\"aten::mm\"}\n{\"op\":\"aten::t\"}\n"
-                  "{\"gradients\":[]}\n"};
+          .text =
+              "{\"region\":1,\"inputs\":[]}\n{\"op\":\"aten::mm\"}\n{\"op\":\"aten::t\"}\n"
+              "{\"gradients\":[]}\n"};
 }
 
 RegionMachine machine() {
@@ -220,8 +221,8 @@ TEST(RegionMachine, HasFeatures) {
 
 TEST(RegionCache, IsWhereVariablesSay) {
   const auto cache_of = [](std::map<std::string, std::string> variables) {
-    const auto found = region_cache(
-        [&](std::string_view name) { return variables[std::string(name)]; });
+    const auto found =
+        region_cache([&](std::string_view name) { return variables[std::string(name)]; });
     return found.ok() ? *found : std::string(found.status().message());
   };
   EXPECT_EQ(cache_of({{"ACCELERATE_COMPILE_CACHE", "/a"}, {"HOME", "/h"}}), "/a");
