@@ -16,7 +16,7 @@ namespace accelerate {
 struct CompileBackendRow {
   DynamoBackend backend;
   bool works;
-  /// What it does; of one that does not work, what it would need.
+  /// What the backend does; where it does not work, why.
   const char* says;
   /// The nearest one that works, for one that does not.
   DynamoBackend nearest = DynamoBackend::kNo;

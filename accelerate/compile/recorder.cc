@@ -184,7 +184,7 @@ void RegionRecorder::begin(const std::vector<at::Tensor>& tensors, size_t first_
                       {"strides", tensor.strides().vec()},
                       {"device", tensor.device().str()},
                       {"requires_grad", tensor.requires_grad()}});
-    // Of two that are the same the first one's number counts; each has its place among the inputs.
+    // Two inputs that are one tensor have the first number; each has its place among the inputs.
     values_->count = static_cast<int>(i);
     values_->define(tensor);
     values_->count = static_cast<int>(i) + 1;

@@ -28,7 +28,7 @@ namespace accelerate {
 
 struct RegionKey {
   std::vector<int64_t> words;
-  /// Of inputs that are not tensors.
+  /// The values of inputs that are not tensors.
   std::string others;
 
   bool operator==(const RegionKey&) const = default;

@@ -143,7 +143,7 @@ struct CompiledRegions::Shared {
   std::shared_ptr<Region> find(const std::shared_ptr<torch::nn::Module>& module,
                                const RegionKey& key) {
     OfModule& all = modules[module.get()];
-    // Another module can be where one was.
+    // A new module can have the address of an old one.
     if (all.module.lock() != module) all = {.module = module};
     const auto found = all.by_key.find(key);
     if (found != all.by_key.end()) return found->second;

@@ -40,7 +40,7 @@ struct Training {
 struct Trained {
   torch::Tensor parameters;
   std::optional<CompileReport> report;
-  /// Of the last pass, forward and backward.
+  /// The time of the last pass, forward and backward.
   int64_t ns = 0;
 };
 

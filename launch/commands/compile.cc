@@ -30,7 +30,7 @@ namespace accelerate::launcher::commands {
 namespace {
 
 constexpr char kName[] = "compile";
-// Of the script: this Python has no torch, or another one.
+// The exit code of the script for a Python without torch, or with that of another release.
 constexpr int kNoTorch = 3;
 
 struct Options {

@@ -115,7 +115,7 @@ struct CachedRegion {
   std::string id;
   int64_t operators = 0;
   bool has_backward = false;
-  /// Of its package; 0: it has none.
+  /// The size of its package; 0: it has none.
   int64_t bytes = 0;
 };
 
