@@ -307,10 +307,12 @@ def package(torch, region, number, folder):
     options.pop("package", None)
     if region.mode == "max-autotune" or region.mode == "max-autotune-no-cudagraphs":
         options.setdefault("max_autotune", True)
-    # Random numbers are those that operators draw without a compiler.
+    # Two shared objects, and random numbers that operators draw without a compiler.
     options.update({"fallback_random": True, "aot_inductor.package": False})
-    # As are roundings to bf16 and back.
-    options.setdefault("emulate_precision_casts", True)
+    # Roundings to bf16 and back stay, where this release can keep them; as many threads as the program has.
+    for name in ("emulate_precision_casts", "cpp.dynamic_threads"):
+        if name in torch._inductor.config.get_config_copy():
+            options.setdefault(name, True)
     halves = Halves(torch, region)
     if budget is not None and region.has_backward:
         halves.keep_less(torch, float(budget))
@@ -382,7 +384,6 @@ def main():
     except ImportError as error:
         say(f"{len(regions)} regions have no package: {sys.executable} has no torch ({error})")
         return 3
-    torch.set_num_threads(1)
     version = torch.__version__.split("+")[0]
     fitting = [each for each in regions if each[0] == version]
     for other in sorted({each[0] for each in regions} - {version}):

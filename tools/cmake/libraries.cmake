@@ -108,8 +108,8 @@ function(accelerate_read_built)
   get_filename_component(folder "${ACCELERATE_BUILT_OBJECTS}" DIRECTORY)
   file(STRINGS "${ACCELERATE_BUILT_OBJECTS}" lines)
   accelerate_sources(known accelerate simulator launch trackers)
-  list(APPEND known simulator/report/template_text.cc simulator/hardware/kernel_table_texts.cc ${tracker_messages}
-    tools/third_party/cli11/cli11.cc)
+  list(APPEND known simulator/report/template_text.cc simulator/hardware/kernel_table_texts.cc
+    launch/commands/compile_regions_text.cc ${tracker_messages} tools/third_party/cli11/cli11.cc)
   foreach(line IN LISTS lines)
     if(line MATCHES "^source (.*)$")
       if(NOT CMAKE_MATCH_1 IN_LIST known)
