@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 #
-# ci/compile.sh: packages of compiled regions beside the same training without them.
+# ci/compile.sh [BUILD_DIR]: packages of compiled regions beside the same training without them.
 #
 # A program records its regions in the build root, Python with the torch of the build root's LibTorch compiles them on
 # the host, and the program trains with the packages: three models, 20 steps, weights that change in place and come from
 # a file. Every loss and parameter must be within 1e-5 of the training without packages; 24 equal blocks share one
 # package. Then packages are tampered with, and each must be left alone with one line.
+#
+# With a BUILD_DIR of ci/newest_torch.sh, below the checkout, the programs and the release are those that it has built.
 #
 # Where pip cannot install that torch, or there is no C++ compiler beside it, a line says so and the lane ends well.
 # PYTHON names the Python that gets a virtual environment (python3). It stays in the cache.
@@ -19,8 +21,12 @@ skip() { say "nothing was compiled: $*"; exit 0; }
 
 command -v c++ >/dev/null || skip 'this machine has no C++ compiler, which packages need'
 "$python" -m venv --help >/dev/null 2>&1 || skip "$python makes no virtual environment"
-tools/dev bazel build --noshow_progress --ui_event_filters=-info //launch:accelerate //integration_tests/compile:packages
-readonly program=bazel-bin/integration_tests/compile/packages
+if [[ -n ${1:-} ]]; then
+  readonly accelerate=$1/bin/accelerate program=$1/tests/compile_packages
+else
+  tools/dev bazel build --noshow_progress --ui_event_filters=-info //launch:accelerate //integration_tests/compile:packages
+  readonly accelerate=bazel-bin/launch/accelerate program=bazel-bin/integration_tests/compile/packages
+fi
 release=$(tools/dev shell "$program" --version)
 readonly venv=$cache/$release
 if ! "$venv/bin/python" -c 'import torch._inductor' 2>/dev/null; then
@@ -32,7 +38,7 @@ if ! "$venv/bin/python" -c 'import torch._inductor' 2>/dev/null; then
   "$venv/bin/pip" install --quiet numpy setuptools >"$cache/pip.log" 2>&1 || skip 'pip installs nothing here'
   "$venv/bin/pip" install --quiet --index-url https://download.pytorch.org/whl/cpu "torch==$release" >"$cache/pip.log" 2>&1 ||
     "$venv/bin/pip" install --quiet "torch==$release" >"$cache/pip.log" 2>&1 ||
-    skip "torch $release, the build root's LibTorch, cannot be installed for $("$python" --version)"
+    skip "torch $release, the programs' LibTorch, cannot be installed for $("$python" --version)"
   "$venv/bin/python" -c 'import torch._inductor' || skip "the torch $release that was installed does not load"
 fi
 
@@ -43,7 +49,7 @@ inside() { tools/dev shell env "ACCELERATE_COMPILE_CACHE=$1" "${@:2}"; }
 
 # make CACHE [PROGRAM'S FLAGS]: records in the build root, which has no torch, and compiles on the host.
 make() {
-  inside "$1" bazel-bin/launch/accelerate compile --python /no/torch --num_processes 1 "$program" "${@:2}" \
+  inside "$1" "$accelerate" compile --python /no/torch --num_processes 1 "$program" "${@:2}" \
     >"$out/recorded" 2>&1 && { say 'recording needed no Python'; cat "$out/recorded"; exit 1; }
   grep -q 'without a package: /no/torch cannot be started' "$out/recorded" || { cat "$out/recorded"; exit 1; }
   "$venv/bin/python" tools/compile_regions.py "$1" --libtorch "$release"
@@ -55,7 +61,7 @@ trains() {
 }
 
 make "$out/regions"
-inside "$out/regions" bazel-bin/launch/accelerate compile --list
+inside "$out/regions" "$accelerate" compile --list
 trains "$out/regions"
 make "$out/less" --memory_budget 0.3
 trains "$out/less" --memory_budget 0.3

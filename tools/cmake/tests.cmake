@@ -39,6 +39,11 @@ foreach(folder accelerate/tensors accelerate/runtime accelerate/operators accele
   endforeach()
 endforeach()
 
+# For ci/compile.sh, which calls it with packages of this LibTorch.
+add_executable(compile_packages integration_tests/compile/packages_main.cc)
+target_link_libraries(compile_packages PRIVATE accelerate_testing)
+list(APPEND test_programs compile_packages)
+
 # As with Bazel: the compiler reads a test more often than anybody runs it. All read the headers precompiled once, so
 # all are compiled alike.
 foreach(program IN LISTS test_programs)
