@@ -31,7 +31,8 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
            .fsdp_plugin = options_.fsdp_plugin ? std::make_shared<FullyShardedDataParallelPlugin>(
                                                      *options_.fsdp_plugin)
                                                : nullptr,
-           .deepspeed_plugins = options_.deepspeed_plugins})),
+           .deepspeed_plugins = options_.deepspeed_plugins,
+           .dynamo_plugin = options_.dynamo_plugin})),
       gradient_state_(
           runtime.shared<GradientState>([] { return std::make_unique<GradientState>(); })),
       training_(runtime.shared<internal::TrainingState>(

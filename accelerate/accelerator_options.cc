@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_join.h"
+#include "accelerate/compile/backends.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/report/availability.h"
@@ -16,7 +17,6 @@
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/techniques/technique_list.h"
-#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {
@@ -30,10 +30,6 @@ void refuse_what_is_missing(const Environment& environment) {
   constexpr char kUseMegatron[] = "ACCELERATE_USE_MEGATRON_LM";
   TORCH_CHECK_VALUE(!parse_flag_from_env(kUseMegatron, false, environment), kUseMegatron,
                     " is set, but this version does not have it; unset it");
-  const std::string backend = environment.get_or("ACCELERATE_DYNAMO_BACKEND", "no");
-  TORCH_CHECK_VALUE(from_string<DynamoBackend>(backend) == DynamoBackend::kNo,
-                    "ACCELERATE_DYNAMO_BACKEND=\"", backend,
-                    "\", but this version compiles nothing; set it to \"no\"");
 }
 
 // Both say how ranks divide models.
@@ -205,6 +201,22 @@ DeepSpeedPlugins chosen_deepspeed(const AcceleratorOptions& options, Runtime& ru
   return plugins;
 }
 
+std::optional<TorchDynamoPlugin> chosen_dynamo(const AcceleratorOptions& options,
+                                               const Runtime& runtime) {
+  TORCH_CHECK_VALUE(!options.dynamo_plugin || !options.dynamo_backend,
+                    "dynamo_plugin and dynamo_backend are the same setting; give one of them");
+  TorchDynamoPlugin given = options.dynamo_plugin.value_or(TorchDynamoPlugin());
+  if (options.dynamo_backend) given.backend = options.dynamo_backend;
+  // Read first, so that a mistake in it is an error even if an earlier Accelerator overrides it.
+  TorchDynamoPlugin plugin = resolve(std::move(given), runtime.environment());
+  check(plugin);
+  if (compiles(plugin)) check_compile_backend(backend_of(plugin));
+  if (options.dynamo_plugin || options.dynamo_backend) return plugin;
+  const auto* earlier = runtime.find_shared<AcceleratorState>();
+  const bool is_told = earlier != nullptr && earlier->initialized();
+  return is_told ? std::nullopt : std::optional(std::move(plugin));
+}
+
 // The recipe that the configurations of ZeRO ask for by "msamp" becomes one of the handlers.
 void take_msamp(const DeepSpeedPlugins& plugins, Fp8Handlers& fp8) {
   if (plugins.empty()) return;
@@ -259,6 +271,8 @@ AcceleratorOptions internal::with_environment(AcceleratorOptions options, Runtim
   options.fsdp_plugin = chosen_fsdp(options, runtime);
   options.deepspeed_plugins = chosen_deepspeed(options, runtime);
   options.deepspeed_plugin.reset();
+  options.dynamo_plugin = chosen_dynamo(options, runtime);
+  options.dynamo_backend.reset();
   options.parallelism_config = chosen_parallelism(options, runtime);
   options.mixed_precision = chosen_precision(options, runtime);
   check_precision(*options.mixed_precision, runtime);

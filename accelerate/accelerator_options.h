@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "accelerate/base/enums.h"
 #include "accelerate/config/deepspeed_plugin.h"
+#include "accelerate/config/dynamo_plugin.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/parallelism_config.h"
@@ -60,6 +62,11 @@ struct AcceleratorOptions {
   /// Several, by name, instead: the first one is selected, until
   /// AcceleratorState::select_deepspeed_plugin selects another one.
   DeepSpeedPlugins deepspeed_plugins = {};
+  /// The backend that compiles models, all else as the environment says.
+  std::optional<std::variant<DynamoBackend, std::string>> dynamo_backend = std::nullopt;
+  /// How models are compiled, instead of dynamo_backend. Absent fields: ACCELERATE_DYNAMO_*.
+  /// Without both: as the environment says, or an earlier Accelerator on the Runtime.
+  std::optional<TorchDynamoPlugin> dynamo_plugin = std::nullopt;
   /// Deprecated: parallelism_config's tp_size, with a warning.
   std::optional<TorchTensorParallelPlugin> torch_tp_plugin = std::nullopt;
   /// At most one of each class.

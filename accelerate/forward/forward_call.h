@@ -33,6 +33,7 @@
 #include <concepts>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <type_traits>
@@ -50,11 +51,21 @@
 
 namespace accelerate {
 
+/// What a call returned, without its tensors.
+struct KeptOutput {
+  virtual ~KeptOutput() = default;
+};
+
 class ForwardCall {
  public:
   virtual ForwardValues& inputs() = 0;
   /// Without tensors until the call has run.
   virtual ForwardValues& outputs() = 0;
+  /// The output's form, for later calls of the same function; null where it cannot be copied.
+  virtual std::shared_ptr<const KeptOutput> keep_output() const = 0;
+  /// Gives the call such an output in the place of a run: outputs() has as many tensors as it had,
+  /// to be set. Errors: c10::Error for the output of another function.
+  virtual void set_kept_output(const KeptOutput& kept) = 0;
   /// Runs forward. `input_dtype`: the dtype of the floating-point tensors that forward gets;
   /// absent: as the inputs have them.
   virtual void run(const std::optional<at::ScalarType>& input_dtype) = 0;
@@ -68,6 +79,18 @@ namespace internal {
 // Tuples of references are left alone: what they refer to is not theirs.
 template <typename T>
 constexpr bool kHasForwardTensors = (kMayHoldTensors<T> && !kHoldsReferences<T>) || HasOwnTo<T>;
+
+// A module's forward as a function.
+template <typename Module>
+struct ModuleForward {
+  Module& module;
+
+  template <typename... Inputs>
+  auto operator()(Inputs&&... inputs) const
+      -> decltype(module.forward(std::forward<Inputs>(inputs)...)) {
+    return module.forward(std::forward<Inputs>(inputs)...);
+  }
+};
 
 // An argument for one run: the one that it is given or a copy with tensors of another dtype.
 template <typename Input>
@@ -111,6 +134,13 @@ class ForwardArgument {
   }
   void for_each_tensor(absl::FunctionRef<void(const at::Tensor&)> fn) const {
     if constexpr (kIsSeen) visit_leaves(std::as_const(current()), fn);
+  }
+  void append_key(ValuesKey& key) const {
+    if constexpr (kHasForwardTensors<Value> && !kIsSeen) {
+      key.is_known = false;
+    } else {
+      append_value_key<Value>(current(), key);
+    }
   }
   void send_to_device(c10::Device device, const SendToDeviceOptions& options) {
     if constexpr (kIsSeen) send_in_place(to_change(), device, options);
@@ -180,6 +210,9 @@ class ForwardArguments final : public ForwardValues {
   void for_each_tensor(absl::FunctionRef<void(const at::Tensor&)> fn) const override {
     std::apply([fn](const auto&... argument) { (argument.for_each_tensor(fn), ...); }, arguments_);
   }
+  void append_key(ValuesKey& key) const override {
+    std::apply([&key](const auto&... argument) { (argument.append_key(key), ...); }, arguments_);
+  }
   void send_to_device(c10::Device device, const SendToDeviceOptions& options) override {
     apply([&](auto&... argument) { (argument.send_to_device(device, options), ...); });
   }
@@ -213,6 +246,7 @@ class ForwardOutput final : public ForwardValues {
   explicit ForwardOutput(Output value) : value_(std::in_place, std::move(value)) {}
 
   void set(Output value) { value_.emplace(std::move(value)); }
+  const std::optional<Output>& value() const { return value_; }
   /// Errors: c10::Error for a call that did not run.
   Output take() {
     TORCH_CHECK(value_.has_value(),
@@ -230,6 +264,9 @@ class ForwardOutput final : public ForwardValues {
       if (value_) internal::visit_leaves(*value_, fn);
     }
   }
+  void append_key(ValuesKey& key) const override {
+    if (value_) internal::append_value_key(*value_, key);
+  }
   void send_to_device(c10::Device device, const SendToDeviceOptions& options) override {
     if constexpr (internal::kHasForwardTensors<Output>) {
       if (value_) internal::send_in_place(*value_, device, options);
@@ -245,6 +282,7 @@ class ForwardOutput<void> final : public ForwardValues {
   void take() {}
   void for_each_tensor(absl::FunctionRef<void(at::Tensor&)> /*fn*/) override {}
   void for_each_tensor(absl::FunctionRef<void(const at::Tensor&)> /*fn*/) const override {}
+  void append_key(ValuesKey& key) const override { key.is_known = false; }
   void send_to_device(c10::Device /*device*/, const SendToDeviceOptions& /*options*/) override {}
 };
 
@@ -262,6 +300,26 @@ class ForwardCallOf final : public ForwardCall {
 
   ForwardValues& inputs() override { return inputs_; }
   ForwardValues& outputs() override { return output_; }
+  std::shared_ptr<const KeptOutput> keep_output() const override {
+    if constexpr (kIsKept) {
+      if (!output_.value()) return nullptr;
+      auto kept = std::make_shared<Kept>();
+      kept->output.set(*output_.value());
+      internal::forget_tensors(kept->output);
+      return kept;
+    } else {
+      return nullptr;
+    }
+  }
+  void set_kept_output(const KeptOutput& kept) override {
+    if constexpr (kIsKept) {
+      const auto* own = dynamic_cast<const Kept*>(&kept);
+      TORCH_CHECK(own != nullptr, "a forward call was given the output of another function");
+      output_.set(*own->output.value());
+    } else {
+      TORCH_CHECK(false, "a forward call has an output that cannot be copied");
+    }
+  }
   void run(const std::optional<at::ScalarType>& input_dtype) override {
     inputs_.apply([&](auto&... argument) {
       if constexpr (std::is_void_v<Output>) {
@@ -275,6 +333,13 @@ class ForwardCallOf final : public ForwardCall {
   Output take_output() { return output_.take(); }
 
  private:
+  static constexpr bool kIsKept = internal::kMayHoldTensors<Output> &&
+                                  !internal::kHoldsReferences<Output> &&
+                                  std::copy_constructible<Output>;
+  struct Kept final : KeptOutput {
+    ForwardOutput<Output> output;
+  };
+
   Forward& forward_;
   typename internal::ForwardArgumentsFor<Forward, std::index_sequence_for<Inputs...>,
                                          Inputs...>::Type inputs_;

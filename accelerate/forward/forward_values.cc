@@ -3,9 +3,38 @@
 #include <cstddef>
 #include <utility>
 
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
 namespace accelerate {
+
+void internal::append_ivalue_key(const c10::IValue& value, ValuesKey& key) {
+  TreeShape shape;
+  describe_ivalue(value, shape);
+  key.text += shape.text;
+  visit_ivalue_leaves(value, [&key](const c10::IValue& leaf) {
+    if (leaf.isTensor()) return;
+    if (leaf.isNone()) {
+      key.text += '-';
+    } else if (leaf.isBool()) {
+      append_value_key(leaf.toBool(), key);
+    } else if (leaf.isInt()) {
+      append_value_key(leaf.toInt(), key);
+    } else if (leaf.isDouble()) {
+      append_value_key(leaf.toDouble(), key);
+    } else if (leaf.isString()) {
+      append_value_key(leaf.toStringRef(), key);
+    } else {
+      key.is_known = false;
+    }
+  });
+}
+
+void internal::forget_tensors(ForwardValues& values) {
+  values.for_each_tensor(
+      [](at::Tensor& tensor) { tensor = at::empty({0}, at::TensorOptions(c10::kCPU)); });
+}
 
 std::vector<at::Tensor> ForwardValues::tensors() const {
   std::vector<at::Tensor> tensors;

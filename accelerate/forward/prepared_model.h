@@ -19,21 +19,6 @@
 #include "accelerate/forward/technique.h"
 
 namespace accelerate {
-namespace internal {
-
-// The module's forward as a function.
-template <typename Module>
-struct ModuleForward {
-  Module& module;
-
-  template <typename... Inputs>
-  auto operator()(Inputs&&... inputs) const
-      -> decltype(module.forward(std::forward<Inputs>(inputs)...)) {
-    return module.forward(std::forward<Inputs>(inputs)...);
-  }
-};
-
-}  // namespace internal
 
 template <typename Module>
 class PreparedModel {

@@ -138,6 +138,9 @@ class ForwardPass {
   /// call it several times, also after an exception.
   void proceed();
 
+  /// The module's call, for the innermost technique, which may give it outputs in place of a run.
+  ForwardCall& call() const { return call_; }
+
   /// The tensors among the inputs, in the order of the arguments and, inside of each, of
   /// tree_for_each. They may be undefined.
   std::vector<at::Tensor> inputs() const;

@@ -1,14 +1,15 @@
 /// A call of a part of a model that may be computed again in the backward pass instead of keeping
-/// its intermediate results.
+/// its intermediate results, or be run in a compiled form.
 ///
 ///     x = accelerate::block(layer, x, mask);  // instead of layer(x, mask)
 ///
 /// Modules have no hooks here, so this is where FSDP's activation_checkpointing acts: inside the
 /// forward pass of a prepared model whose options ask for it, the call is a checkpoint() of the
 /// module. Elsewhere, and for modules that the options leave out, it is an ordinary call. Blocks
-/// inside of blocks are recomputed in their turn. Operator handlers of the thread may replace the
-/// first input if it is a tensor, for example by this rank's shard of the sequences.
-/// Errors:  those of checkpoint().
+/// inside of blocks are recomputed in their turn. A BlockRunner, such as that of compiled models,
+/// may run a block that is not recomputed in its own way. Operator handlers of the thread may
+/// replace the first input if it is a tensor, for example by this rank's shard of the sequences.
+/// Errors:  those of checkpoint(), and those of the runner.
 /// Threads: the calling thread, which must be that of the model's forward pass.
 /// Mirrors: torch.distributed.algorithms._checkpoint.checkpoint_wrapper, which wraps modules.
 #pragma once
@@ -22,9 +23,36 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/pimpl.h>
 
+#include "accelerate/forward/forward_call.h"
 #include "accelerate/operators/checkpoint.h"
 
 namespace accelerate {
+
+/// Runs the blocks of a model in place of plain calls.
+class BlockRunner {
+ public:
+  virtual ~BlockRunner() = default;
+
+  /// Runs `call`, which is module->forward of a block's inputs, or gives it outputs in its place.
+  virtual void run(const std::shared_ptr<torch::nn::Module>& module, ForwardCall& call) = 0;
+};
+
+/// While it lives block() leaves calls to the runner, in this thread. Scopes nest; the innermost
+/// one decides.
+class BlockRunnerScope {
+ public:
+  /// Null: plain calls.
+  explicit BlockRunnerScope(BlockRunner* runner);
+  ~BlockRunnerScope();
+  BlockRunnerScope(const BlockRunnerScope&) = delete;
+  BlockRunnerScope& operator=(const BlockRunnerScope&) = delete;
+
+  /// Null: none.
+  static BlockRunner* current();
+
+ private:
+  BlockRunner* const outer_;
+};
 
 /// What block() recomputes.
 struct Recomputation {
@@ -62,7 +90,15 @@ at::Tensor block_input(const torch::nn::Module& module, at::Tensor input);
 template <typename Module, typename... Inputs>
 auto run_block(const std::shared_ptr<Module>& module, Inputs&&... inputs) {
   auto recomputation = RecomputationScope::recomputation_of(*module);
-  if (recomputation == nullptr) return module->forward(std::forward<Inputs>(inputs)...);
+  if (recomputation == nullptr) {
+    BlockRunner* runner = BlockRunnerScope::current();
+    if (runner == nullptr) return module->forward(std::forward<Inputs>(inputs)...);
+    const ModuleForward<Module> forward{*module};
+    ForwardCallOf<const ModuleForward<Module>, Inputs...> call(forward,
+                                                               std::forward<Inputs>(inputs)...);
+    runner->run(module, call);
+    return call.take_output();
+  }
   const CheckpointOptions options = recomputation->options;
   return checkpoint(
       options,

@@ -3,22 +3,19 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <unordered_set>
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include "absl/cleanup/cleanup.h"
 #include "accelerate/comm/random.h"
+#include "accelerate/operators/graph_part.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/libtorch_releases.h"
@@ -26,7 +23,6 @@
 namespace accelerate {
 namespace {
 
-using torch::autograd::AccumulateGrad;
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::Node;
@@ -71,7 +67,7 @@ void forget_casts(const AutocastState& state) {
   if (any && state.cache_enabled) at::autocast::clear_cache();
 }
 
-// ---- The function's part of the graph.
+// ---- Runs of functions.
 
 thread_local uint64_t current_run = 0;
 
@@ -88,81 +84,6 @@ class FunctionRun {
 
  private:
   const uint64_t outer_;
-};
-
-// The tensor whose gradient the edge leads to, if it is a leaf.
-const at::Tensor* leaf_of(const Edge& edge) {
-  const auto* node = dynamic_cast<const AccumulateGrad*>(edge.function.get());
-  return node != nullptr ? &node->variable : nullptr;
-}
-
-edge_list roots_of(const std::vector<at::Tensor>& outputs) {
-  edge_list roots;
-  for (const at::Tensor& output : outputs) {
-    if (output.defined() && output.requires_grad()) {
-      roots.push_back(torch::autograd::impl::gradient_edge(output));
-    }
-  }
-  return roots;
-}
-
-// Tells nodes of the function from others.
-struct Inside {
-  // Each thread numbers the nodes that it makes: the function's begin here.
-  uint64_t first_number;
-  // The inputs' nodes, which are outside whatever thread made them.
-  std::unordered_set<const Node*> sources;
-
-  bool contains(const Node& node) const {
-    return node.sequence_nr() >= first_number && !sources.contains(&node) &&
-           dynamic_cast<const AccumulateGrad*>(&node) == nullptr;
-  }
-};
-
-// Calls fn(edge) for `roots` and for each edge of the function's nodes. fn may change it.
-template <typename Fn>
-void for_each_edge(edge_list& roots, const Inside& inside, Fn&& fn) {
-  std::unordered_set<const Node*> seen;
-  std::vector<Node*> open;
-  auto visit = [&](Edge& edge) {
-    if (!edge.is_valid()) return;
-    fn(edge);
-    Node* node = edge.function.get();
-    if (inside.contains(*node) && seen.insert(node).second) open.push_back(node);
-  };
-  for (Edge& root : roots) visit(root);
-  while (!open.empty()) {
-    Node* node = open.back();
-    open.pop_back();
-    for (Edge& edge : node->next_edges()) visit(edge);
-  }
-}
-
-using EdgeIndex = std::map<std::pair<const Node*, uint32_t>, size_t>;
-
-// Edges that lead out of the function, each once.
-edge_list border_of(edge_list roots, const Inside& inside) {
-  edge_list border;
-  EdgeIndex index;
-  for_each_edge(roots, inside, [&](Edge& edge) {
-    if (inside.contains(*edge.function)) return;
-    const auto key = std::pair(edge.function.get(), edge.input_nr);
-    if (index.emplace(key, border.size()).second) border.push_back(edge);
-  });
-  return border;
-}
-
-// The end of a recomputed graph while its gradients are computed. The nodes behind the border
-// belong to the outer backward pass, which calls their hooks. Never runs.
-struct Sink : Node {
-  explicit Sink(const edge_list& border) : Node(/*sequence_nr=*/0) {
-    for (const Edge& edge : border) {
-      internal::add_input_like(*this, edge.function->input_metadata(edge.input_nr));
-    }
-  }
-  variable_list apply(variable_list&&) override {
-    TORCH_INTERNAL_ASSERT(false, "the end of a recomputed graph has run");
-  }
 };
 
 // ---- Inputs.
@@ -231,7 +152,7 @@ struct internal::CheckpointedCall {
   std::optional<RngState> rng;
   AutocastState autocast;
   OperatorHandlers handlers;
-  Inside inside;
+  GraphPart inside;
   bool offload_inputs = false;
   std::vector<KeptInput> inputs;
   // Until the function has run for the first time.
@@ -269,7 +190,7 @@ class CheckpointNode : public Node {
       outputs_[i].options = outputs[i].options();
     }
     for (const Edge& edge : border_) {
-      const at::Tensor* parameter = leaf_of(edge);
+      const at::Tensor* parameter = internal::leaf_of(edge);
       parameter_versions_.push_back(parameter != nullptr ? parameter->_version() : 0);
     }
   }
@@ -285,51 +206,21 @@ class CheckpointNode : public Node {
     TORCH_CHECK(again_ != nullptr,
                 "checkpoint: a second backward pass through a graph that was freed; the first one "
                 "needs retain_graph");
-    Inside inside = call_->inside;
+    internal::GraphPart inside = call_->inside;
     const std::vector<at::Tensor> outputs = compute_again(&inside.first_number);
-
-    EdgeIndex index;
+    internal::CutPart part(internal::roots_of(outputs), inside, border_);
+    check_reached(part);
+    std::vector<size_t> wanted;
     for (size_t i = 0; i < border_.size(); ++i) {
-      index.emplace(std::pair(border_[i].function.get(), border_[i].input_nr), i);
-    }
-    const auto sink = internal::make_node<Sink>(border_);
-    std::vector<bool> reached(border_.size(), false);
-    std::vector<std::pair<Edge*, Edge>> changed;
-    edge_list all_roots = roots_of(outputs);
-    for_each_edge(all_roots, inside, [&](Edge& edge) {
-      const auto found = index.find(std::pair(edge.function.get(), edge.input_nr));
-      if (found == index.end()) return;
-      reached[found->second] = true;
-      changed.emplace_back(&edge, edge);
-      edge = Edge(sink, static_cast<uint32_t>(found->second));
-    });
-    check_reached(reached);
-
-    edge_list roots;
-    variable_list root_grads;
-    for (size_t i = 0; i < grads.size(); ++i) {
-      if (!grads[i].defined()) continue;
-      roots.push_back(all_roots[i]);
-      root_grads.push_back(std::move(grads[i]));
-    }
-    edge_list wanted;
-    std::vector<size_t> wanted_index;
-    for (size_t i = 0; i < border_.size(); ++i) {
-      if (!task_should_compute_output(i)) continue;
-      wanted.emplace_back(sink, static_cast<uint32_t>(i));
-      wanted_index.push_back(i);
+      if (task_should_compute_output(i)) wanted.push_back(i);
     }
     variable_list results(border_.size());
-    if (roots.empty() || wanted.empty()) return results;
     const bool create_graph = at::GradMode::is_enabled();
-    variable_list caught = torch::autograd::Engine::get_default_engine().execute(
-        roots, root_grads, /*keep_graph=*/create_graph, create_graph, /*accumulate_grad=*/false,
-        wanted);
-    for (size_t i = 0; i < wanted.size(); ++i) results[wanted_index[i]] = std::move(caught[i]);
+    variable_list caught =
+        part.gradients(std::move(grads), wanted, /*keep_graph=*/create_graph, create_graph);
+    for (size_t i = 0; i < wanted.size(); ++i) results[wanted[i]] = std::move(caught[i]);
     // Gradients of these gradients go through the recomputed graph, to what is behind the border.
-    if (create_graph) {
-      for (auto& [edge, original] : changed) *edge = original;
-    }
+    if (create_graph) part.restore();
     return results;
   }
 
@@ -345,7 +236,7 @@ class CheckpointNode : public Node {
     const CheckpointedCall& call = *call_;
     check_inputs(call.inputs, "after the call");
     for (size_t i = 0; i < border_.size(); ++i) {
-      const at::Tensor* parameter = leaf_of(border_[i]);
+      const at::Tensor* parameter = internal::leaf_of(border_[i]);
       TORCH_CHECK(parameter == nullptr || parameter->_version() == parameter_versions_[i],
                   "checkpoint: a parameter of shape ", parameter->sizes(),
                   " was changed in place after the call, so that the function cannot be computed "
@@ -405,10 +296,10 @@ class CheckpointNode : public Node {
     }
   }
 
-  void check_reached(const std::vector<bool>& reached) const {
-    for (size_t i = 0; i < reached.size(); ++i) {
-      if (reached[i]) continue;
-      const at::Tensor* leaf = leaf_of(border_[i]);
+  void check_reached(const internal::CutPart& part) const {
+    for (size_t i = 0; i < border_.size(); ++i) {
+      if (part.reaches(i)) continue;
+      const at::Tensor* leaf = internal::leaf_of(border_[i]);
       // A leaf that the function made itself is a new one each time, and its gradient is not used.
       if (leaf != nullptr && leaf->use_count() == 1) continue;
       TORCH_CHECK(false, "checkpoint: the function does not use ",

@@ -2,13 +2,11 @@
 
 #include <utility>
 
-#include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
-#include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
 namespace accelerate {
@@ -43,44 +41,12 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
-// What one operator uses.
-class Uses {
- public:
-  Uses() = default;
-  ~Uses() {
-    for (StorageOwner* owner : owners_) owner->release();
-  }
-  Uses(const Uses&) = delete;
-  Uses& operator=(const Uses&) = delete;
-
-  void add(const c10::IValue& value, const c10::OperatorHandle& op, bool writes) {
-    if (value.isTensor()) {
-      add(value.toTensor(), op, writes);
-    } else if (value.isTensorList() || value.isOptionalTensorList()) {
-      for (const c10::IValue& each : value.toListRef()) {
-        if (each.isTensor()) add(each.toTensor(), op, writes);
-      }
-    }
-  }
-
- private:
-  void add(const at::Tensor& tensor, const c10::OperatorHandle& op, bool writes) {
-    if (!tensor.key_set().has(kKey)) return;
-    StorageOwner* const owner = storage_owner(tensor);
-    if (owner == nullptr) return;
-    owner->acquire(tensor, op, writes);
-    owners_.push_back(owner);
-  }
-
-  c10::SmallVector<StorageOwner*, 4> owners_;
-};
-
 void bring_arguments(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                      torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const c10::AliasInfo* first = arguments.empty() ? nullptr : arguments[0].alias_info();
   const bool is_view = first != nullptr && !first->isWrite();
-  Uses uses;
+  UseOfMemory uses;
   for (size_t i = 0; !is_view && i < arguments.size(); ++i) {
     const c10::AliasInfo* alias = arguments[i].alias_info();
     uses.add(torch::jit::peek(*stack, i, arguments.size()), op,
@@ -93,6 +59,28 @@ void bring_arguments(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&bring_arguments>());
+}
+
+UseOfMemory::~UseOfMemory() {
+  for (StorageOwner* owner : owners_) owner->release();
+}
+
+void UseOfMemory::add(const at::Tensor& tensor, const c10::OperatorHandle& op, bool writes) {
+  if (!tensor.key_set().has(kKey)) return;
+  StorageOwner* const owner = storage_owner(tensor);
+  if (owner == nullptr) return;
+  owner->acquire(tensor, op, writes);
+  owners_.push_back(owner);
+}
+
+void UseOfMemory::add(const c10::IValue& value, const c10::OperatorHandle& op, bool writes) {
+  if (value.isTensor()) {
+    add(value.toTensor(), op, writes);
+  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    for (const c10::IValue& each : value.toListRef()) {
+      if (each.isTensor()) add(each.toTensor(), op, writes);
+    }
+  }
 }
 
 c10::DataPtr StorageOwner::nothing(c10::Device device) {

@@ -26,10 +26,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
 #include <c10/util/intrusive_ptr.h>
 
 namespace accelerate {
@@ -74,6 +76,24 @@ bool is_in_memory(const at::Tensor& tensor);
 /// Says what to call the tensor where an operator that is not seen finds it without memory: `text`
 /// as in `absent parameter "head.weight"`. Simulated devices do.
 void set_absent_text(const at::Tensor& managed, std::string text);
+
+/// While it lives the tensors that it was given have their values: for an operator, and for code
+/// that reads memory by itself.
+class UseOfMemory {
+ public:
+  UseOfMemory() = default;
+  ~UseOfMemory();
+  UseOfMemory(const UseOfMemory&) = delete;
+  UseOfMemory& operator=(const UseOfMemory&) = delete;
+
+  /// A tensor, which need not be a managed one; errors name `op`.
+  void add(const at::Tensor& tensor, const c10::OperatorHandle& op, bool writes);
+  /// The tensors in an argument of an operator.
+  void add(const c10::IValue& value, const c10::OperatorHandle& op, bool writes);
+
+ private:
+  c10::SmallVector<StorageOwner*, 4> owners_;
+};
 
 /// A scope in which this thread's operators are not seen: for owners, while they bring values.
 class UnwatchedOperators {

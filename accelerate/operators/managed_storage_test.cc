@@ -86,6 +86,21 @@ TEST(ManagedStorage, IsToldFromAnOrdinaryOne) {
   EXPECT_FALSE(is_in_memory(absent)) << "what may go at any time is nothing to rely on";
 }
 
+TEST(ManagedStorage, HasItsValuesWhileCodeReadsMemoryByItself) {
+  const auto keeper = c10::make_intrusive<Keeper>(7.0F);
+  const Tensor absent = absent_of(keeper);
+  const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::mm", "");
+  {
+    UseOfMemory use;
+    for (const Tensor& each : {at::zeros({2}), absent, Tensor()}) {
+      use.add(each, op, /*writes=*/false);
+    }
+    EXPECT_THAT(keeper->take(), ElementsAre("read aten::mm"));
+    EXPECT_EQ(static_cast<const float*>(absent.storage().data())[5], 7.0F);
+  }
+  EXPECT_THAT(keeper->take(), ElementsAre("release"));
+}
+
 TEST(ManagedStorage, HasItsValuesWhileAnOperatorUsesThem) {
   const at::NoGradGuard no_grad;
   const auto keeper = c10::make_intrusive<Keeper>(7.0F), other = c10::make_intrusive<Keeper>(2.0F);

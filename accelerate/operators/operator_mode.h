@@ -54,6 +54,8 @@ enum class OperatorOrder {
   kAttention,
   /// Computes linear layers in another way.
   kLinearProducts,
+  /// Records the operators that are left, as they reach autograd.
+  kRecording,
 };
 
 class OperatorHandler;
@@ -63,6 +65,9 @@ using OperatorHandlers = std::vector<std::shared_ptr<OperatorHandler>>;
 class OperatorCall {
  public:
   const c10::OperatorHandle& op() const { return op_; }
+
+  /// The dispatch keys that are left for the operator.
+  c10::DispatchKeySet keys() const { return keys_; }
 
   /// Before proceed() the arguments are on top, afterwards the results.
   torch::jit::Stack& stack() const { return stack_; }

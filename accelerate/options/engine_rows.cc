@@ -1,5 +1,11 @@
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <string_view>
 
+#include "accelerate/base/compile_backends.h"
+#include "accelerate/base/enums.h"
 #include "accelerate/options/rows.h"
 
 namespace accelerate::options {
@@ -9,7 +15,7 @@ using enum Group;
 using enum Spelling;
 using enum ValueType;
 
-constexpr Family compile = {kCompile, Section::kDynamo, "ACCELERATE_", Status::kNotInThisVersion};
+constexpr Family compile = {kCompile, Section::kDynamo, "ACCELERATE_"};
 constexpr Family fp8 = {kFp8, Section::kFp8, "ACCELERATE_"};
 constexpr Family fsdp = {kFsdp, Section::kFsdp, ""};
 constexpr Family deepspeed = {kDeepSpeed, Section::kDeepSpeed, "ACCELERATE_DEEPSPEED_"};
@@ -19,11 +25,28 @@ constexpr Family mesh = {kParallelism, Section::kParallelism, ""};
 constexpr Family later_mesh = {kParallelism, Section::kParallelism, "", Status::kNotInThisVersion};
 constexpr Family megatron = {kMegatron, Section::kMegatron, "", Status::kNotInThisVersion};
 
-constexpr char kCompilers[] =
-    "no|eager|aot_eager|inductor|aot_ts_nvfuser|nvprims_nvfuser|cudagraphs|ofi|fx2trt|onnxrt|"
-    "tensorrt|aot_torchxla_trace_once|torhchxla_trace_once|tvm";
-// Without "no": whoever is asked compiles.
-constexpr const char* kOtherCompilers = kCompilers + 3;
+// The names of DynamoBackend in small letters and a misspelt one, between `|`, with a zero at the
+// end.
+constexpr auto kCompilers = [] {
+  constexpr size_t kSize = [] {
+    size_t size = std::string_view(kMisspeltTraceOnce).size() + 1;
+    for (const std::string_view name : EnumTable<DynamoBackend>::kTexts) size += name.size() + 1;
+    return size;
+  }();
+  std::array<char, kSize> names{};
+  size_t at = 0;
+  for (const std::string_view name : EnumTable<DynamoBackend>::kTexts) {
+    for (const char letter : name) {
+      const bool is_capital = letter >= 'A' && letter <= 'Z';
+      names[at++] = is_capital ? static_cast<char>(letter - 'A' + 'a') : letter;
+    }
+    names[at++] = '|';
+  }
+  for (const char letter : std::string_view(kMisspeltTraceOnce)) names[at++] = letter;
+  return names;
+}();
+// Whoever is asked chooses among those that work, and compiles.
+constexpr char kOffered[] = "eager|aot_eager|inductor";
 
 // Conditions of questions.
 constexpr char kMakesZero[] = "!deepspeed_config_file";
@@ -37,19 +60,22 @@ constexpr char kCompiler[] = "dynamo_mode";
 
 constexpr Option kRows[] = {
     compile("dynamo_backend", kText, "no", "compiler of the model",
-            {"Which compiler?", "inductor", nullptr, kOtherCompilers})
-        .in_any_case(kCompilers)
+            {"Which compiler?", "inductor", nullptr, kOffered})
+        .in_any_case(kCompilers.data())
         .written_as(kUpper),
     compile("dynamo_mode", kText, "default", "what the compiler optimises for",
             {"What should it optimise for?", nullptr, nullptr, nullptr,
              "Change what it does by default?"})
-        .one_of("default|reduce-overhead|max-autotune"),
+        .one_of("default|reduce-overhead|max-autotune|max-autotune-no-cudagraphs"),
     compile("dynamo_use_fullgraph", kFlag, nullptr, "the model must compile into one graph",
             {"Must the model compile into one graph?", "no", kCompiler})
-        .written_as(kCapital),
+        .written_as(kCapital)
+        .fills("fullgraph"),
     compile("dynamo_use_dynamic", kFlag, nullptr, "compile for sizes that change",
             {"Do sizes change from step to step?", "no", kCompiler})
-        .written_as(kCapital),
+        .written_as(kCapital)
+        .fills("dynamic")
+        .field_or(""),
     compile("dynamo_use_regional_compilation", kFlag, nullptr, "compile repeated blocks once",
             {"?", "no", kCompiler})
         .written_as(kCapital),

@@ -18,6 +18,7 @@
 namespace accelerate {
 
 struct FullyShardedDataParallelPlugin;
+struct TorchDynamoPlugin;
 class DeviceMesh;
 class JobPrecision;
 class ModelLayout;
@@ -45,6 +46,8 @@ struct ModelPlan {
   const FullyShardedDataParallelPlugin* fsdp = nullptr;
   /// The same by ZeRO; null: not.
   const ZeroConfig* zero = nullptr;
+  /// How models are compiled, resolved; null: not.
+  const TorchDynamoPlugin* dynamo = nullptr;
   /// Whether the job has a plugin of FSDP or DeepSpeed, which can offload what models have.
   bool has_sharding_plugin = false;
   /// Whether the parameters of models become shards: of the ranks of `roles.shards`, or of this

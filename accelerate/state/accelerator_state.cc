@@ -170,6 +170,7 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   Record record;
   record.mixed_precision = precision.value_or(PrecisionType::kNo);
   record.distributed_type = partial_state.distributed_type();
+  if (options.dynamo_plugin) record.dynamo_plugin = *options.dynamo_plugin;
   apply_deepspeed_config(record, partial_state, options);
   record.requested = options.parallelism_config;
   record.parallelism_config = options.parallelism_config;
@@ -262,6 +263,10 @@ void AcceleratorState::check_agrees(const AcceleratorStateOptions& options) cons
       "fsdp_plugin (", accelerate::to_text(*options.fsdp_plugin),
       ") contradicts an earlier Accelerator of this rank, which set ",
       now.requested_fsdp.empty() ? "none" : now.requested_fsdp);
+  TORCH_CHECK_VALUE(!options.dynamo_plugin || *options.dynamo_plugin == now.dynamo_plugin,
+                    "dynamo_plugin (", accelerate::to_text(*options.dynamo_plugin),
+                    ") contradicts an earlier Accelerator of this rank, which set ",
+                    accelerate::to_text(now.dynamo_plugin));
   const std::string deepspeed = text_of(options.deepspeed_plugins);
   TORCH_CHECK_VALUE(deepspeed.empty() || deepspeed == now.requested_deepspeed, "deepspeed_plugin (",
                     deepspeed, ") contradicts an earlier Accelerator of this rank, which set ",

@@ -15,6 +15,7 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/base/enums.h"
+#include "accelerate/config/dynamo_plugin.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/device_mesh.h"
@@ -61,6 +62,8 @@ class AcceleratorState {
   /// What a program changes in them holds for models that are prepared and states that are saved
   /// from then on.
   FullyShardedDataParallelPlugin* fsdp_plugin() const { return record().fsdp_plugin.get(); }
+  /// How models are compiled, resolved.
+  const TorchDynamoPlugin& dynamo_plugin() const { return record().dynamo_plugin; }
   /// The options of ZeRO: those of the selected plugin, resolved and with the job's precision; null
   /// without any.
   DeepSpeedPlugin* deepspeed_plugin() const;
@@ -149,6 +152,7 @@ class AcceleratorState {
     std::shared_ptr<FullyShardedDataParallelPlugin> fsdp_plugin;
     std::string requested_deepspeed;  // as the first Accelerator had it
     std::unique_ptr<DeepSpeedPlugins> deepspeed_plugins;
+    TorchDynamoPlugin dynamo_plugin = {.backend = DynamoBackend::kNo};
     std::unique_ptr<const DeviceMesh> device_mesh;
     // With a mesh, by what techniques divide.
     mutable std::vector<std::pair<AxisSet, RankRoles>> roles;

@@ -8,6 +8,7 @@
 
 #include "accelerate/base/enums.h"
 #include "accelerate/config/deepspeed_plugin.h"
+#include "accelerate/config/dynamo_plugin.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/parallelism_config.h"
 
@@ -27,6 +28,8 @@ struct AcceleratorStateOptions {
   std::shared_ptr<const FullyShardedDataParallelPlugin> fsdp_plugin = nullptr;
   /// Resolved. Empty: those of an earlier Accelerator, or none.
   DeepSpeedPlugins deepspeed_plugins = {};
+  /// Resolved. Absent: that of an earlier Accelerator, or one that compiles nothing.
+  std::optional<TorchDynamoPlugin> dynamo_plugin = std::nullopt;
 };
 
 }  // namespace accelerate

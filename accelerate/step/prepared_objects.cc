@@ -17,6 +17,7 @@
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include "accelerate/config/dummy_objects.h"
+#include "accelerate/config/dynamo_plugin.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/mesh/axis_set.h"
@@ -277,6 +278,7 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
                  .layout = layout,
                  .fsdp = state_.fsdp_plugin(),
                  .zero = zero,
+                 .dynamo = compiles(state_.dynamo_plugin()) ? &state_.dynamo_plugin() : nullptr,
                  .has_sharding_plugin =
                      state_.fsdp_plugin() != nullptr || state_.deepspeed_plugin() != nullptr,
                  .compares_ranks = state_.debug(),

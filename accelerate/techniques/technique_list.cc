@@ -1,5 +1,6 @@
 #include "accelerate/techniques/technique_list.h"
 
+#include "accelerate/compile/technique.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/dispatch/dispatch_technique.h"
 #include "accelerate/parallel/layout_technique.h"
@@ -38,6 +39,8 @@ enum Depth : int {
   kRecomputation,
   // The module computes where a device map has placed it, whatever surrounds its passes.
   kDispatch,
+  // It runs in the place of the module.
+  kCompilation,
   // Rows that make no technique.
   kNone,
 };
@@ -93,6 +96,10 @@ constexpr TechniqueRow kTechniques[] = {
      .check = &check_dispatched_model,
      .moves = &move_around_dispatched,
      .make = &make_dispatch_technique},
+    {.name = CompileTechnique::kName,
+     .depth = kCompilation,
+     .check = &check_compiled_model,
+     .make = &make_compile_technique},
 };
 
 }  // namespace

@@ -127,6 +127,25 @@ void list_flags_by_setting(const json& /*in*/, json& out) {
   for (const char* name : {"offload_optimizer_device", "offload_param_device"}) {
     result[name]["choices"] = {"none", "cpu", "nvme"};
   }
+  result["dynamo_backend"]["choices"] = {"no",
+                                         "eager",
+                                         "aot_eager",
+                                         "inductor",
+                                         "aot_ts_nvfuser",
+                                         "nvprims_nvfuser",
+                                         "cudagraphs",
+                                         "ofi",
+                                         "fx2trt",
+                                         "onnxrt",
+                                         "tensorrt",
+                                         "aot_torchxla_trace_once",
+                                         "torchxla_trace_once",
+                                         "ipex",
+                                         "tvm",
+                                         "hpu_backend",
+                                         "neuron",
+                                         "torhchxla_trace_once"};
+  result["dynamo_mode"]["choices"].push_back("max-autotune-no-cudagraphs");
   result["zero_stage"]["choices"] = {"0", "1", "2", "3"};
   result["deepspeed_multinode_launcher"]["choices"] = {"pdsh",  "standard", "openmpi", "mvapich",
                                                        "mpich", "nossh",    "slurm"};
@@ -149,7 +168,8 @@ std::vector<Decision> launch_file_rules() {
       {kFamily, "keys_by_name", "Meanings are HF Accelerate's words; the keys are the same.",
        &is_config_keys, &list_keys},
       {kFamily, "flags_by_setting",
-       "HF Accelerate takes any text for truth values and some choices; we name the choices.",
+       "HF Accelerate takes any text for truth values and some choices, and lacks names of "
+       "compilers or misspells them; we name the choices.",
        &is_parser_flags, &list_flags_by_setting},
   };
 }

@@ -109,12 +109,12 @@ constexpr Recorded kRecorded[] = {
     {"checkpoint_sharding", 43, 25},
     {"deepspeed_plugin", 62, 21, 6},
     {"device_map", 40, 65},
-    {"dynamo_plugin", 0, 0, 52},
+    {"dynamo_plugin", 40, 12},
     {"env_parsing", 85, 5},
     {"fsdp_plugin", 82, 15},
     {"grad_sync", 40, 6},
     {"iterable_dataset_shard", 141, 34},
-    {"launch_env", 25, 49, 2},
+    {"launch_env", 25, 51},
     {"megatron_plugin", 0, 0, 60},
     {"operations", 149, 38},
     {"parallelism", 43, 2, 2},
@@ -591,18 +591,18 @@ TEST(Program, SucceedsWithTheTotalsOnTheLastLine) {
 }
 
 TEST(Program, CountsApartWhatIsMissing) {
-  const json compiled = pick("dynamo_plugin", [](const json& /*one*/) { return true; });
-  json odd = compiled;
+  const json missing = pick("megatron_plugin", [](const json& /*one*/) { return true; });
+  json odd = missing;
   odd["id"] = "odd";
   odd["in"]["kind"] = "astrology";
   const auto replay_file = [](const std::vector<json>& cases) {
-    const json file{{"family", "dynamo_plugin"}, {"cases", cases}};
+    const json file{{"family", "megatron_plugin"}, {"cases", cases}};
     return run_on({temporary_file("missing.json", file.dump())});
   };
-  const Status status = replay_file({compiled});
+  const Status status = replay_file({missing});
   EXPECT_EQ(status.exit_status, 0);
-  EXPECT_EQ(status.out, "missing: compilation: 1 case\n0 passed, 0 failed, 1 missing\n");
-  EXPECT_EQ(replay_file({compiled, odd}).exit_status, 1) << "what is unknown is not missing";
+  EXPECT_EQ(status.out, "missing: Megatron-LM: 1 case\n0 passed, 0 failed, 1 missing\n");
+  EXPECT_EQ(replay_file({missing, odd}).exit_status, 1) << "what is unknown is not missing";
 }
 
 TEST(Program, CountsEachFileAndAllOfThem) {

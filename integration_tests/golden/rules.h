@@ -16,6 +16,7 @@ std::vector<Decision> big_modeling_offload_rules();
 std::vector<Decision> checkpoint_sharding_rules();
 std::vector<Decision> deepspeed_plugin_rules();
 std::vector<Decision> device_map_rules();
+std::vector<Decision> dynamo_plugin_rules();
 std::vector<Decision> env_parsing_rules();
 std::vector<Decision> fsdp_plugin_rules();
 std::vector<Decision> grad_sync_rules();

@@ -1,5 +1,5 @@
-// The families of what this version does not have: compilation, Megatron-LM, and the norms of
-// gradients on several meshes. A case counts as missing as long as the library refuses the feature.
+// The families of what this version does not have: Megatron-LM. A case counts as missing as long as
+// the library refuses the feature.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -36,13 +36,6 @@ void expect_refusal(const std::string& variable, const std::string& value, const
   }
 }
 
-json run_dynamo(const json& in) {
-  expect_kind(in, {"plugin", "backend", "backends", "accelerator", "inspect", "compile_regions",
-                   "unwrap", "prepare", "bound_methods"});
-  expect_refusal("ACCELERATE_DYNAMO_BACKEND", "inductor", "this version compiles nothing");
-  throw Missing("compilation");
-}
-
 json run_megatron(const json& in) {
   expect_kind(in, {"plugin", "parsers", "prepare", "micro_batches", "batch", "loss", "mask",
                    "data_loader", "skipped"});
@@ -50,7 +43,6 @@ json run_megatron(const json& in) {
   throw Missing("Megatron-LM");
 }
 
-const FamilyRegistration kDynamo("dynamo_plugin", &run_dynamo);
 const FamilyRegistration kMegatron("megatron_plugin", &run_megatron);
 
 }  // namespace

@@ -72,18 +72,18 @@ int finish(Invocation& invocation) {
 
 absl::Span<const Command> all_commands() {
   static const Command kCommands[] = {
-      kLaunch,         kSimulate,     kPerf,      kConfig,     kTest,       kEnv, kToFsdp2,
-      kEstimateMemory, kMergeWeights, kTpuConfig, kInstallXla, kCompletion, kMan};
+      kLaunch,  kSimulate,       kPerf,         kCompile,   kConfig,     kTest,       kEnv,
+      kToFsdp2, kEstimateMemory, kMergeWeights, kTpuConfig, kInstallXla, kCompletion, kMan};
   return kCommands;
 }
 
 std::vector<CommandGroup> command_groups() {
   const absl::Span<const Command> all = all_commands();
-  return {{"Run a program", all.subspan(0, 3)},
-          {"Configure, and check a configuration", all.subspan(3, 4)},
-          {"Weights and memory", all.subspan(7, 2)},
-          {"TPUs and other devices", all.subspan(9, 2)},
-          {"Help in the shell", all.subspan(11)}};
+  return {{"Run a program", all.subspan(0, 4)},
+          {"Configure, and check a configuration", all.subspan(4, 4)},
+          {"Weights and memory", all.subspan(8, 2)},
+          {"TPUs and other devices", all.subspan(10, 2)},
+          {"Help in the shell", all.subspan(12)}};
 }
 
 absl::Span<const char* const> link_names() { return kLinks; }

@@ -139,12 +139,10 @@ const std::vector<Path>& paths() {
         {"Steps between two scaling factors?", "2"}},
        "Train on the CPU even where there is a device? [yes]: <Enter>\n"
        "Compile the model (torch.compile)? [no]: yes\n"
-       "Which compiler? / 0  eager / 1  aot_eager / 2  inductor / 3  aot_ts_nvfuser / 4  "
-       "nvprims_nvfuser / 5  cudagraphs / 6  ofi / 7  fx2trt / 8  onnxrt / 9  tensorrt / 10  "
-       "aot_torchxla_trace_once / 11  torhchxla_trace_once / 12  tvm [inductor]: <Enter>\n"
+       "Which compiler? / 0  eager / 1  aot_eager / 2  inductor [inductor]: <Enter>\n"
        "Change what it does by default? [no]: yes\n"
-       "What should it optimise for? / 0  default / 1  reduce-overhead / 2  max-autotune "
-       "[default]: <Enter>\n"
+       "What should it optimise for? / 0  default / 1  reduce-overhead / 2  max-autotune / 3  "
+       "max-autotune-no-cudagraphs [default]: <Enter>\n"
        "Must the model compile into one graph? [no]: yes\n"
        "Do sizes change from step to step? [no]: yes\n"
        "Compile repeated blocks once? [no]: yes\n"
@@ -524,7 +522,7 @@ struct Kind {
 constexpr char kDevices[] =
     "How many machines? [1]: <Enter>\n"
     "Compare collectives between ranks before they run? It costs time [no]: <Enter>\n"
-    "Compile the model (torch.compile)? (not in this version)\n"
+    "Compile the model (torch.compile)? [no]: <Enter>\n"
     "Use DeepSpeed's ZeRO? [no]: <Enter>\n"
     "Use Fully Sharded Data Parallel (FSDP)? [no]: <Enter>\n"
     "How many $0 over all machines? [2]: <Enter>\n"
@@ -533,20 +531,20 @@ constexpr char kDevices[] =
 constexpr Kind kAll[] = {
     {"no distributed training", "",
      "Train on the CPU even where there is a device? [yes]: <Enter>\n"
-     "Compile the model (torch.compile)? (not in this version)\n"
+     "Compile the model (torch.compile)? [no]: <Enter>\n"
      "Use DeepSpeed's ZeRO? [no]: <Enter>\n"},
     {"multi-CPU", "",
      "How many machines? [1]: <Enter>\n"
      "Compare collectives between ranks before they run? It costs time [no]: <Enter>\n"
      "Start the ranks with mpirun? [no]: <Enter>\n"
-     "Compile the model (torch.compile)? (not in this version)\n"
+     "Compile the model (torch.compile)? [no]: <Enter>\n"
      "How many ranks over all machines? [1]: <Enter>\n"},
     {"multi-XPU (never tried on hardware)", "XPUs", kDevices},
     {"multi-HPU (never tried on hardware)", "HPUs", kDevices},
     {"multi-GPU", "",
      "How many machines? [1]: <Enter>\n"
      "Compare collectives between ranks before they run? It costs time [no]: <Enter>\n"
-     "Compile the model (torch.compile)? (not in this version)\n"
+     "Compile the model (torch.compile)? [no]: <Enter>\n"
      "Use DeepSpeed's ZeRO? [no]: <Enter>\n"
      "Use Fully Sharded Data Parallel (FSDP)? [no]: <Enter>\n"
      "Use Megatron-LM's parallelism? (not in this version)\n"
@@ -558,19 +556,19 @@ constexpr Kind kAll[] = {
     {"multi-SDAA (never tried on hardware)", "SDAAs", kDevices},
     {"multi-MUSA (never tried on hardware)", "MUSAs", kDevices},
     {"TPU (never tried on hardware)", "",
-     "Compile the model (torch.compile)? (not in this version)\n"
+     "Compile the model (torch.compile)? [no]: <Enter>\n"
      "How many TPU cores over all machines? [1]: <Enter>\n"
      "Function that is called on each core [main]: <Enter>\n"
      "Is it a TPU pod? [no]: <Enter>\n"},
     {"Neuron (never tried on hardware)", "",
      "How many machines? [1]: <Enter>\n"
      "Compare collectives between ranks before they run? It costs time [no]: <Enter>\n"
-     "Compile the model (torch.compile)? (not in this version)\n"
+     "Compile the model (torch.compile)? [no]: <Enter>\n"
      "How many Neuron cores over all machines? [2]: <Enter>\n"
      "Which Neuron cores, as in 0,2 [all]: <Enter>\n"},
     {"simulated cluster", "",
      "Which cluster: nodes x devices, and their kind after a colon [2x4]: <Enter>\n"
-     "Compile the model (torch.compile)? (not in this version)\n"
+     "Compile the model (torch.compile)? [no]: <Enter>\n"
      "Use DeepSpeed's ZeRO? [no]: <Enter>\n"
      "Use Fully Sharded Data Parallel (FSDP)? [no]: <Enter>\n"},
 };

@@ -12,6 +12,7 @@
 #include <torch/library.h>
 
 #include "absl/strings/match.h"
+#include "simulator/device/compiled_regions.h"
 #include "simulator/device/generator.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/shape_rules/shape_rules.h"
@@ -275,6 +276,7 @@ void install_sim_device() {
     at::RegisterPrivateUse1HooksInterface(new Hooks());
     register_kernels();
     install_shape_rules();
+    register_compiled_regions();
     return true;
   }();
   static_cast<void>(installed);

@@ -302,6 +302,7 @@ void SimDevice::run_on_stream(const char* name, SliceKind kind, int64_t host_ns,
                     .device = ordinal_,
                     .started_by = started_by});
   recorder_->op_cost(rank_, number, duration_ns, flops, bytes, recomputed_flops);
+  if (is_in_compiled_region()) recorder_->predicted(rank_, duration_ns);
   if (c10::GradMode::is_enabled() && !memory_.in_backward()) {
     recorder_->module_cost(rank_, ordinal_, memory_.module(), duration_ns, flops, bytes);
   }

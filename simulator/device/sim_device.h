@@ -33,6 +33,7 @@
 
 #include "absl/types/span.h"
 #include "simulator/device/communication_share.h"
+#include "simulator/device/compiled_regions.h"
 #include "simulator/device/device_memory.h"
 #include "simulator/device/kernel_chain.h"
 #include "simulator/device/unknown_value.h"
@@ -155,7 +156,9 @@ class SimDevice {
   /// The same for an operator that may be part of the kernel before it (kernel_chain.h).
   void launch_fused(const char* name, Fusion fusion, bool is_norm,
                     const std::vector<TensorUse>& uses, KernelWork work, const OperatorCall& host);
-  bool fuses_kernels() const { return model_.kernels == KernelSet::kTransformerEngine; }
+  bool fuses_kernels() const {
+    return model_.kernels == KernelSet::kTransformerEngine || is_in_compiled_region();
+  }
   /// Allocates what a kernel needs while it runs, and releases it.
   void use_scratch(size_t bytes, const char* operation);
   /// What the host spends on an operator without a kernel.

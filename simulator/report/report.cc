@@ -245,6 +245,7 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                         {"steps", steps_of(trace)},
                         {"slices", trace.slices.size()},
                         {"dropped_slices", trace.dropped_slices},
+                        {"predicted_ns", trace.predicted_ns},
                         {"traffic_by_axis", traffic_by_axis(trace)},
                         {"links", links_of(trace)},
                         {"peak", peak_of(trace)},

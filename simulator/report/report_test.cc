@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "simulator/report/report_text.h"
 #include "simulator/testing/report/sample_trace.h"
 
@@ -48,6 +49,16 @@ size_t times_in(const std::string& part, const std::string& text) {
   size_t count = 0;
   for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
   return count;
+}
+
+TEST(Report, SaysWhatIsPredictedOfCompiledRegions) {
+  Trace trace = make_sample_trace({.ranks = 2, .ranks_per_node = 2, .steps = 3});
+  const auto says = [&] { return absl::StrJoin(report_lines(trace, "out"), "\n"); };
+  EXPECT_THAT(says(), Not(HasSubstr("predicted")));
+  trace.predicted_ns = (trace.ranks[0].compute_ns + trace.ranks[1].compute_ns) / 4;
+  EXPECT_THAT(says(), HasSubstr("compiled regions: 25.0 % of the devices' work, predicted"));
+  const Json summary = Json::parse(text_of(reported(trace, "predicted") / "summary.json"));
+  EXPECT_EQ(summary.at("predicted_ns"), trace.predicted_ns);
 }
 
 TEST(Report, WritesThreeFilesInANewFolder) {

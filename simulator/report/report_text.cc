@@ -71,6 +71,14 @@ std::string links_line(const LinkSummary& links, bool of_step) {
                       absl::StrFormat("%.1f %%", 100 * worst), ")");
 }
 
+// What no simulated kernel was measured for.
+std::string predicted_line(const Trace& trace) {
+  int64_t total_ns = 0;
+  for (const RankSummary& rank : trace.ranks) total_ns += rank.compute_ns;
+  return absl::StrCat("compiled regions: ", percent(trace.predicted_ns, total_ns),
+                      " of the devices' work, predicted as that of fused kernels");
+}
+
 // Modules that are alike together. Empty if the program named none.
 std::string modules_line(const Trace& trace) {
   std::map<std::string, int64_t> sums;
@@ -115,6 +123,7 @@ std::vector<std::string> report_lines(const Trace& trace, const std::string& dir
   if (const LinkSummary* links = busiest_links(trace)) {
     lines.push_back(links_line(*links, !trace.steps.empty()));
   }
+  if (trace.predicted_ns > 0) lines.push_back(predicted_line(trace));
   std::string modules = modules_line(trace);
   if (!modules.empty()) lines.push_back(std::move(modules));
   return lines;

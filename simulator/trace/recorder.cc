@@ -231,6 +231,10 @@ void Recorder::device_work(int rank, const StepWork& work) {
   add(work, 1, state.step_work);
 }
 
+void Recorder::predicted(int rank, int64_t ns) {
+  trace_.predicted_ns += ns * state_of(rank).weight;
+}
+
 void Recorder::op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes,
                        double recomputed) {
   ABSL_CHECK_LT(name, trace_.names.size());

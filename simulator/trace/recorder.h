@@ -113,6 +113,9 @@ class Recorder {
   void op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes,
                double recomputed = 0);
 
+  /// Records that a kernel of a compiled region took so long.
+  void predicted(int rank, int64_t ns);
+
   /// The number of an axis of the program's mesh; equal names have equal numbers.
   int axis(absl::string_view name);
   /// Says that the ranks are neighbours along an axis, in this order.

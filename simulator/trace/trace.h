@@ -318,6 +318,8 @@ struct Trace {
   std::vector<MemorySample> memory;
   /// The slices beyond the Recorder's limit. The summaries below include them.
   int64_t dropped_slices = 0;
+  /// The time of kernels in compiled regions, of all ranks: predicted, as if they were fused.
+  int64_t predicted_ns = 0;
   /// The following fields are filled at the end of the run.
   std::vector<RankSummary> ranks;
   std::vector<OperatorSummary> operators;

@@ -14,6 +14,7 @@ FLOORS = {
         [
             "comm/backends/gloo",
             "comm/watch",
+            "compile/packages",
             "files/formats",
             "quantization",
             "runtime",
@@ -35,7 +36,7 @@ FLOORS = {
             "tracking/run",
         ],
         ["hooks", "optim", "parallel/replicated", "parallel/sharded"],
-        ["dispatch", "step"],
+        ["compile", "dispatch", "step"],
         ["checkpoint/objects", "quantization/models"],
         ["checkpoint/folder", "techniques"],
         [""],
@@ -78,7 +79,7 @@ FLOORS = {
 # What other top-level folders see of a folder: "*" is everything.
 OPEN_TO = {
     "accelerate": {
-        "launch": ["base", "options", "platform", "files/formats", "device_map"],
+        "launch": ["base", "compile/packages", "options", "platform", "files/formats", "device_map"],
         "simulator": ["*"],
         "tools/kernel_table": ["runtime", "process", "state"],
         "tools/lint": ["platform"],
@@ -101,6 +102,7 @@ OPEN_TO_TESTS = {
 # Rooms that must not include LibTorch, tests included; a top-level folder stands for all that is in it.
 WITHOUT_LIBTORCH = [
     "accelerate/base",
+    "accelerate/compile/packages",
     "accelerate/options",
     "accelerate/platform",
     "accelerate/files/formats",

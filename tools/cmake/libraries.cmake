@@ -108,8 +108,8 @@ function(accelerate_read_built)
   get_filename_component(folder "${ACCELERATE_BUILT_OBJECTS}" DIRECTORY)
   file(STRINGS "${ACCELERATE_BUILT_OBJECTS}" lines)
   accelerate_sources(known accelerate simulator launch trackers)
-  list(APPEND known simulator/report/template_text.cc simulator/hardware/kernel_table_texts.cc ${tracker_messages}
-    tools/third_party/cli11/cli11.cc)
+  list(APPEND known simulator/report/template_text.cc simulator/hardware/kernel_table_texts.cc
+    launch/commands/compile_regions_text.cc ${tracker_messages} tools/third_party/cli11/cli11.cc)
   foreach(line IN LISTS lines)
     if(line MATCHES "^source (.*)$")
       if(NOT CMAKE_MATCH_1 IN_LIST known)
@@ -183,8 +183,8 @@ add_library(Accelerate::accelerate ALIAS accelerate)
 file(GLOB with_record_function accelerate/profiling/*.cc)
 set_source_files_properties(${with_record_function} PROPERTIES COMPILE_DEFINITIONS NDEBUG)
 
-# accelerate_embed(FOLDER NAME): NAME.cc of the folder's texts, as its BUILD file says. Libraries that have it depend on
-# the target accelerate_NAME, so that it is made once.
+# accelerate_embed(FOLDER NAME FILES...): NAME.cc of the folder's texts, and of these FILES elsewhere, as its BUILD file
+# says. Libraries that have it depend on the target accelerate_NAME, so that it is made once.
 function(accelerate_embed folder name)
   file(GLOB_RECURSE texts CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
     "${folder}/*.html" "${folder}/*.css" "${folder}/*.js" "${folder}/*.json")
@@ -192,12 +192,13 @@ function(accelerate_embed folder name)
     COMMAND "${CMAKE_COMMAND}" "-DFOLDER=${folder}" "-DOUT=${PROJECT_BINARY_DIR}/${name}.cc"
       -P tools/cmake/embed_text.cmake
     WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
-    DEPENDS tools/cmake/embed_text.cmake "${folder}/BUILD" ${texts}
+    DEPENDS tools/cmake/embed_text.cmake "${folder}/BUILD" ${texts} ${ARGN}
     VERBATIM)
   add_custom_target(accelerate_${name} DEPENDS "${PROJECT_BINARY_DIR}/${name}.cc")
 endfunction()
 accelerate_embed(simulator/report template_text)
 accelerate_embed(simulator/hardware kernel_table_texts)
+accelerate_embed(launch/commands compile_regions_text tools/compile_regions.py)
 
 # accelerate_registering_library(NAME): Accelerate::NAME links the library accelerate_NAME_library. No program names what
 # is in it: a linker that drops such libraries, as Ubuntu's does, is told not to. In one word, because CMake leaves out

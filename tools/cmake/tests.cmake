@@ -20,6 +20,7 @@ foreach(folder accelerate/tensors accelerate/runtime accelerate/operators accele
     accelerate/comm/backends accelerate/comm/watch accelerate/optim accelerate/parallel
     accelerate/parallel/replicated accelerate/parallel/sharded accelerate/techniques
     accelerate/parallel/residency accelerate/precision accelerate/forward accelerate/hooks accelerate/step
+    accelerate/compile
     simulator/device simulator/c10d simulator/cluster integration_tests/collectives)
   file(GLOB sources RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS ${folder}/*_test.cc)
   foreach(source IN LISTS sources)
@@ -37,6 +38,11 @@ foreach(folder accelerate/tensors accelerate/runtime accelerate/operators accele
     list(APPEND test_programs ${program})
   endforeach()
 endforeach()
+
+# For ci/compile.sh, which calls it with packages of this LibTorch.
+add_executable(compile_packages integration_tests/compile/packages_main.cc)
+target_link_libraries(compile_packages PRIVATE accelerate_testing)
+list(APPEND test_programs compile_packages)
 
 # As with Bazel: the compiler reads a test more often than anybody runs it. All read the headers precompiled once, so
 # all are compiled alike.

@@ -42,6 +42,7 @@ OPTION_PAGES = {"accelerate/docs/sharding.md": "kFsdp", "accelerate/docs/deepspe
 # The structs whose fields the rows of a section fill.
 FILLED = {
     "kFsdp": {"accelerate/config/fsdp_plugin.h": ("FullyShardedDataParallelPlugin",)},
+    "kDynamo": {"accelerate/config/dynamo_plugin.h": ("TorchDynamoPlugin",)},
     "kDeepSpeed": {"accelerate/config/deepspeed_plugin.h": ("DeepSpeedPlugin",)},
     "kFp8": {"accelerate/config/kwargs_handlers.h": ("TERecipeKwargs", "MSAMPRecipeKwargs", "AORecipeKwargs",
                                                      "FP8RecipeKwargs")},

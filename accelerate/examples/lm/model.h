@@ -9,6 +9,7 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <torch/nn/modules/container/modulelist.h>
@@ -38,6 +39,9 @@ struct Rotation {
   torch::Tensor cos;
   torch::Tensor sin;
 };
+
+/// The tensors of it, so that who runs a block in its own way sees them.
+inline auto tree_members(Rotation& rotation) { return std::tie(rotation.cos, rotation.sin); }
 
 /// The rotation of position p turns pair i of a head of `head_size` elements by the angle
 /// p * 10000^(-2 i / head_size). Shapes: [length, head_size / 2], float.

@@ -1,0 +1,66 @@
+#include "accelerate/compile/compile_regions.h"
+
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include "accelerate/compile/backends.h"
+#include "accelerate/compile/technique.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate::internal {
+namespace {
+
+TorchDynamoPlugin resolved(TorchDynamoPlugin plugin) {
+  const Runtime* runtime = Runtime::find_current();
+  plugin = resolve(std::move(plugin), runtime != nullptr ? runtime->environment() : Environment());
+  if (!compiles(plugin) && !plugin.disable) plugin.backend = DynamoBackend::kInductor;
+  check(plugin);
+  return plugin;
+}
+
+}  // namespace
+
+std::shared_ptr<ModelState> compiled_state(std::shared_ptr<torch::nn::Module> module,
+                                           TorchDynamoPlugin plugin) {
+  TORCH_CHECK_VALUE(module != nullptr, "compile_regions: the module is null");
+  plugin = resolved(std::move(plugin));
+  plugin.use_regional_compilation = has_repeated_blocks(*module);
+  auto state = std::make_shared<ModelState>(module);
+  if (!compiles(plugin)) return state;
+  Techniques techniques;
+  techniques.push_back(std::make_unique<CompileTechnique>(module, plugin));
+  state->set_techniques(std::move(techniques));
+  return state;
+}
+
+void compile_in_place(ModelState& model, TorchDynamoPlugin plugin) {
+  plugin = resolved(std::move(plugin));
+  plugin.use_regional_compilation =
+      has_repeated_blocks(*model.module()) || model.trains_other_tensors();
+  if (!compiles(plugin) || model.find_technique<CompileTechnique>() != nullptr) return;
+  model.insert_technique(model.techniques().size(),
+                         std::make_unique<CompileTechnique>(model.module(), plugin));
+}
+
+bool is_compiled(const ModelState& model) {
+  const auto* technique = model.find_technique<CompileTechnique>();
+  return technique != nullptr && !technique->is_regional();
+}
+
+bool compiles_anything(const ModelState& model) {
+  return model.find_technique<CompileTechnique>() != nullptr;
+}
+
+std::vector<std::string> compiled_names(const ModelState& model) {
+  const auto* technique = model.find_technique<CompileTechnique>();
+  if (technique == nullptr) return {};
+  return technique->is_regional() ? region_names(*model.module()) : std::vector<std::string>{""};
+}
+
+std::optional<CompileReport> report_of(const ModelState& model) {
+  const auto* technique = model.find_technique<CompileTechnique>();
+  return technique == nullptr ? std::nullopt : std::optional(technique->report());
+}
+
+}  // namespace accelerate::internal

@@ -1,0 +1,313 @@
+#include "accelerate/compile/packages/package.h"
+
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <fstream>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "accelerate/base/checksum.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/platform/host_files.h"
+
+namespace accelerate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Kind = PackageSource::Kind;
+
+constexpr int kFormat = 1;
+constexpr char kRegion[] = "region";
+constexpr char kPackage[] = "package.json";
+constexpr std::array<std::string_view, 4> kCode = {"forward.so", "forward.json", "backward.so",
+                                                   "backward.json"};
+
+std::string folder_of(const std::string& cache, const std::string& libtorch,
+                      const std::string& id) {
+  return join_path(join_path(cache, libtorch), id);
+}
+
+// ---- Whose files they are.
+
+// That the path is a file, or a folder, which this user or root has and nobody else writes.
+absl::Status check_owner(const std::string& path, bool is_folder, int64_t user) {
+  struct stat info = {};
+  if (lstat(path.c_str(), &info) != 0) {
+    return absl::DataLossError(absl::StrCat(path, " is missing"));
+  }
+  if (is_folder ? !S_ISDIR(info.st_mode) : !S_ISREG(info.st_mode)) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(path, " is not a ", is_folder ? "folder" : "file", " of the cache"));
+  }
+  if (info.st_uid != 0 && info.st_uid != user) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(path, " belongs to user ", info.st_uid, ", and this is user ", user));
+  }
+  if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return absl::PermissionDeniedError(absl::StrCat(path, " can be written by other users"));
+  }
+  return absl::OkStatus();
+}
+
+// ---- package.json.
+
+absl::StatusOr<std::vector<PackageSource>> sources_of(const Json& json,
+                                                      const std::map<std::string, Kind>& kinds) {
+  std::vector<PackageSource> sources;
+  for (const Json& each : json) {
+    if (each.is_null()) {
+      sources.emplace_back();
+      continue;
+    }
+    const auto kind = kinds.find(each.at("from").get<std::string>());
+    const int index = each.at("index").get<int>();
+    if (kind == kinds.end() || index < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("a tensor from ", each.dump()));
+    }
+    sources.push_back({kind->second, index});
+  }
+  return sources;
+}
+
+absl::Status check_machine(const Json& json, const RegionRequest& request, const std::string& id,
+                           const RegionMachine& machine) {
+  const auto differs = [](const std::string& what, const std::string& made,
+                          const std::string& here) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("it is for ", what, " ", made, ", not ", here));
+  };
+  const auto text = [&json](const char* name) { return json.at(name).get<std::string>(); };
+  if (text("region") != id) return differs("region", text("region"), id);
+  if (text("libtorch") != request.libtorch) {
+    return differs("LibTorch", text("libtorch"), request.libtorch);
+  }
+  if (text("machine") != machine.name) return differs("a machine", text("machine"), machine.name);
+  for (const Json& feature : json.at("features")) {
+    if (machine.features.contains(feature.get<std::string>())) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "it has instructions of ", feature.get<std::string>(), ", which this CPU lacks"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status check_files(const Json& files, const std::string& folder, int64_t user) {
+  HostFiles disk(1);
+  for (const auto& [name, expected] : files.items()) {
+    if (!absl::c_linear_search(kCode, name)) {
+      return absl::InvalidArgumentError(absl::StrCat("it names the file \"", name, "\""));
+    }
+    const std::string path = join_path(folder, name);
+    if (absl::Status ok = check_owner(path, /*is_folder=*/false, user); !ok.ok()) return ok;
+    const absl::StatusOr<std::string> bytes = read_file(disk, path);
+    if (!bytes.ok()) return bytes.status();
+    const int64_t size = expected.at("bytes").get<int64_t>();
+    if (static_cast<int64_t>(bytes->size()) != size) {
+      return absl::DataLossError(
+          absl::StrCat(name, " has ", bytes->size(), " bytes instead of ", size));
+    }
+    if (sha256(*bytes) != expected.at("sha256").get<std::string>()) {
+      return absl::DataLossError(absl::StrCat(name, " is not what was written"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RegionPackage> package_of(const Json& json, const std::string& folder) {
+  RegionPackage package{.folder = folder};
+  const Json& forward = json.at("forward");
+  package.inputs = forward.at("inputs").get<std::vector<int>>();
+  const std::map<std::string, Kind> of_forward = {{"result", Kind::kResult},
+                                                  {"input", Kind::kInput}};
+  const std::map<std::string, Kind> of_backward = {
+      {"result", Kind::kResult}, {"saved", Kind::kSaved}, {"grad", Kind::kGrad}};
+  auto outputs = sources_of(forward.at("outputs"), of_forward);
+  if (!outputs.ok()) return outputs.status();
+  package.outputs = *std::move(outputs);
+  auto saved = sources_of(forward.at("saved"), of_forward);
+  if (!saved.ok()) return saved.status();
+  package.saved = *std::move(saved);
+  package.has_backward = json.contains("backward");
+  if (!package.has_backward) return package;
+  auto gradients = sources_of(json["backward"].at("gradients"), of_backward);
+  if (!gradients.ok()) return gradients.status();
+  package.gradients = *std::move(gradients);
+  return package;
+}
+
+absl::StatusOr<RegionPackage> checked_package(const std::string& folder,
+                                              const RegionRequest& request, const std::string& id,
+                                              const RegionMachine& machine) {
+  if (absl::Status ok = check_owner(folder, /*is_folder=*/true, machine.user); !ok.ok()) return ok;
+  const std::string path = join_path(folder, kPackage);
+  if (absl::Status ok = check_owner(path, /*is_folder=*/false, machine.user); !ok.ok()) return ok;
+  HostFiles disk(1);
+  const absl::StatusOr<std::string> text = read_file(disk, path);
+  if (!text.ok()) return text.status();
+  try {
+    const Json json = Json::parse(*text);
+    if (json.at("format") != kFormat) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "package.json has format ", json["format"].dump(), ", and ", kFormat, " is known"));
+    }
+    if (absl::Status ok = check_machine(json, request, id, machine); !ok.ok()) return ok;
+    const Json& files = json.at("files");
+    if (!files.contains("forward.so") ||
+        files.contains("backward.so") != json.contains("backward")) {
+      return absl::InvalidArgumentError("package.json has no code for a half");
+    }
+    if (absl::Status ok = check_files(files, folder, machine.user); !ok.ok()) return ok;
+    // What the loader would take besides.
+    for (const std::string name : {"forward.json", "backward.json"}) {
+      const absl::StatusOr<bool> is_there = exists(disk, join_path(folder, name));
+      if (!is_there.ok()) return is_there.status();
+      if (*is_there && !files.contains(name)) {
+        return absl::PermissionDeniedError(absl::StrCat(name, " is not one of its files"));
+      }
+    }
+    return package_of(json, folder);
+  } catch (const Json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat("package.json cannot be read: ", error.what()));
+  }
+}
+
+absl::StatusOr<std::vector<std::string>> folders_in(FileSystem& disk, const std::string& folder) {
+  const absl::StatusOr<std::vector<std::string>> names = disk.list(folder);
+  if (absl::IsNotFound(names.status())) return std::vector<std::string>();
+  return names;
+}
+
+bool is_release(const std::string& name) {
+  return !name.empty() && name.find_first_not_of("0123456789.") == std::string::npos &&
+         std::isdigit(static_cast<unsigned char>(name[0])) != 0;
+}
+bool is_id(const std::string& name) {
+  return name.size() == 64 && name.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> region_cache(
+    const std::function<std::string(std::string_view)>& variable) {
+  const std::string own = variable(env::kCompileCache);
+  if (!own.empty()) return own;
+  std::string caches = variable("XDG_CACHE_HOME");
+  if (caches.empty()) {
+    const std::string home = variable("HOME");
+    if (home.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "there is no place for packages of regions: set ", env::kCompileCache, " or HOME"));
+    }
+    caches = join_path(home, ".cache");
+  }
+  return join_path(join_path(caches, "accelerate-cpp"), "regions");
+}
+
+std::string region_file(const RegionRequest& request) {
+  Json head;
+  head["libtorch"] = request.libtorch;
+  head["mode"] = request.mode;
+  head["options"] = Json::parse(request.options);
+  return absl::StrCat(head.dump(), "\n", request.text);
+}
+
+std::string region_id(const RegionRequest& request) { return sha256(region_file(request)); }
+
+absl::Status write_region(const std::string& cache, const RegionRequest& request) {
+  HostFiles disk(1);
+  const std::string folder = folder_of(cache, request.libtorch, region_id(request));
+  const std::string path = join_path(folder, kRegion);
+  const absl::StatusOr<bool> is_there = exists(disk, path);
+  if (!is_there.ok()) return is_there.status();
+  if (*is_there) return absl::OkStatus();
+  UnsyncedFiles files(disk);
+  return write_file(files, path, region_file(request));
+}
+
+RegionMachine RegionMachine::current() {
+  RegionMachine machine;
+  machine.user = geteuid();
+  utsname name = {};
+  if (uname(&name) == 0) machine.name = name.machine;
+  std::ifstream lines("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(lines, line)) {
+    if (!absl::StartsWith(line, "flags") && !absl::StartsWith(line, "Features")) continue;
+    const std::pair<std::string, std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 1));
+    for (const absl::string_view word : absl::StrSplit(parts.second, ' ', absl::SkipEmpty())) {
+      machine.features.emplace(word);
+    }
+    break;
+  }
+  return machine;
+}
+
+absl::StatusOr<RegionPackage> find_package(const std::string& cache, const RegionRequest& request,
+                                           const RegionMachine& machine) {
+  const std::string id = region_id(request);
+  const std::string folder = folder_of(cache, request.libtorch, id);
+  HostFiles disk(1);
+  const absl::StatusOr<bool> is_there = exists(disk, join_path(folder, kPackage));
+  if (!is_there.ok()) return is_there.status();
+  if (!*is_there) {
+    return absl::NotFoundError(absl::StrCat("there is no package for it in ", cache));
+  }
+  absl::StatusOr<RegionPackage> package = checked_package(folder, request, id, machine);
+  if (package.ok()) return package;
+  return absl::Status(
+      package.status().code(),
+      absl::StrCat("the package ", folder, " is not loaded: ", package.status().message()));
+}
+
+absl::StatusOr<std::vector<CachedRegion>> list_regions(const std::string& cache) {
+  HostFiles disk(1);
+  std::vector<CachedRegion> regions;
+  const auto releases = folders_in(disk, cache);
+  if (!releases.ok()) return releases.status();
+  for (const std::string& release : *releases) {
+    if (!is_release(release)) continue;
+    const auto ids = folders_in(disk, join_path(cache, release));
+    if (!ids.ok()) return ids.status();
+    for (const std::string& id : *ids) {
+      if (!is_id(id)) continue;
+      CachedRegion& region = regions.emplace_back();
+      region.libtorch = release;
+      region.id = id;
+      const std::string folder = folder_of(cache, release, id);
+      const absl::StatusOr<std::string> text = read_file(disk, join_path(folder, kRegion));
+      if (!text.ok()) return text.status();
+      for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
+        region.operators += absl::StartsWith(line, "{\"op\":") ? 1 : 0;
+        region.has_backward |= absl::StartsWith(line, "{\"gradients\":");
+      }
+      if (!exists(disk, join_path(folder, kPackage)).value_or(false)) continue;
+      for (const std::string_view name : kCode) {
+        const absl::StatusOr<FileInfo> info = disk.info(join_path(folder, std::string(name)));
+        if (info.ok()) region.bytes += info->size;
+      }
+    }
+  }
+  return regions;
+}
+
+absl::StatusOr<int64_t> clear_regions(const std::string& cache) {
+  const absl::StatusOr<std::vector<CachedRegion>> regions = list_regions(cache);
+  if (!regions.ok()) return regions.status();
+  HostFiles disk(1);
+  for (const CachedRegion& region : *regions) {
+    const std::string folder = folder_of(cache, region.libtorch, region.id);
+    if (absl::Status ok = remove_all(disk, folder); !ok.ok()) return ok;
+  }
+  return static_cast<int64_t>(regions->size());
+}
+
+}  // namespace accelerate

@@ -1,0 +1,669 @@
+// Models whose regions are recorded and run operator by operator, against the same models called
+// plainly: equal values, equal gradients, bit by bit.
+#include "accelerate/compile/regions.h"
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ATen/autocast_mode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <nlohmann/json.hpp>
+
+#include "accelerate/compile/backends.h"
+#include "accelerate/compile/compile_regions.h"
+#include "accelerate/compile/packages/package.h"
+#include "accelerate/compile/repeated_blocks.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/platform/host_files.h"
+#include "accelerate/testing/fake_runtime.h"
+#include "accelerate/testing/recorded_warnings.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using torch::Tensor;
+namespace nn = torch::nn;
+
+class RegionsTest : public ::testing::Test {
+ protected:
+  FakeRuntime runtime_;
+  RuntimeScope scope_{runtime_};
+};
+
+const TorchDynamoPlugin kInterpreted = {.backend = DynamoBackend::kAotEager};
+// What is not recorded is an error.
+const TorchDynamoPlugin kStrict = {.backend = DynamoBackend::kAotEager, .fullgraph = true};
+
+std::string error_of(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+// ---- Models.
+
+struct ConvNetImpl : nn::Module {
+  ConvNetImpl() {
+    conv = register_module("conv", nn::Conv2d(nn::Conv2dOptions(2, 4, 3).padding(1)));
+    norm = register_module("norm", nn::BatchNorm2d(4));
+    head = register_module("head", nn::Linear(4, 3));
+  }
+  Tensor forward(const Tensor& x) { return head(torch::relu(norm(conv(x))).mean({2, 3})); }
+  nn::Conv2d conv{nullptr};
+  nn::BatchNorm2d norm{nullptr};
+  nn::Linear head{nullptr};
+};
+TORCH_MODULE(ConvNet);
+
+struct BlockImpl : nn::Module {
+  explicit BlockImpl(int64_t width) {
+    norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({width})));
+    qkv = register_module("qkv", nn::Linear(width, 3 * width));
+    out = register_module("out", nn::Linear(width, width));
+    drop = register_module("drop", nn::Dropout(0.2));
+  }
+  Tensor forward(const Tensor& x) {
+    const int64_t batch = x.size(0), length = x.size(1), width = x.size(2);
+    const auto parts =
+        qkv(norm(x)).view({batch, length, 3, 2, width / 2}).permute({2, 0, 3, 1, 4}).unbind(0);
+    const Tensor seen = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0,
+                                                         /*is_causal=*/true);
+    return x + drop(torch::gelu(out(seen.transpose(1, 2).reshape({batch, length, width}))));
+  }
+  nn::LayerNorm norm{nullptr};
+  nn::Linear qkv{nullptr}, out{nullptr};
+  nn::Dropout drop{nullptr};
+};
+TORCH_MODULE(Block);
+
+struct TransformerImpl : nn::Module {
+  TransformerImpl() {
+    embed = register_module("embed", nn::Embedding(11, 8));
+    blocks = register_module("blocks", nn::ModuleList());
+    for (int i = 0; i < 3; ++i) blocks->push_back(Block(8));
+    norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({8})));
+    head = register_module("head", nn::Linear(8, 3));
+  }
+  Tensor forward(const Tensor& tokens) {
+    Tensor x = embed(tokens);
+    for (size_t i = 0; i < blocks->size(); ++i) x = block(blocks->ptr<BlockImpl>(i), x);
+    return head(norm(x).mean(1));
+  }
+  nn::Embedding embed{nullptr};
+  nn::ModuleList blocks{nullptr};
+  nn::LayerNorm norm{nullptr};
+  nn::Linear head{nullptr};
+};
+TORCH_MODULE(Transformer);
+
+struct RecurrentImpl : nn::Module {
+  RecurrentImpl() {
+    lstm = register_module("lstm", nn::LSTM(nn::LSTMOptions(4, 5).num_layers(2).batch_first(true)));
+    head = register_module("head", nn::Linear(5, 3));
+  }
+  Tensor forward(const Tensor& x) { return head(std::get<0>(lstm(x)).select(1, -1)); }
+  nn::LSTM lstm{nullptr};
+  nn::Linear head{nullptr};
+};
+TORCH_MODULE(Recurrent);
+
+struct WordsImpl : nn::Module {
+  WordsImpl() {
+    embed = register_module("embed", nn::Embedding(11, 6));
+    head = register_module("head", nn::Linear(6, 3));
+  }
+  Tensor forward(const Tensor& tokens) { return head(torch::tanh(embed(tokens)).mean(1)); }
+  nn::Embedding embed{nullptr};
+  nn::Linear head{nullptr};
+};
+TORCH_MODULE(Words);
+
+// ---- Training.
+
+// What a training run leaves behind, and every loss.
+std::vector<Tensor> values_of(const nn::Module& module, std::vector<Tensor> losses) {
+  std::vector<Tensor> values = std::move(losses);
+  for (const Tensor& each : module.parameters()) values.push_back(each.detach());
+  for (const Tensor& each : module.buffers()) values.push_back(each);
+  return values;
+}
+
+constexpr int kSteps = 20;
+
+// `call` is the model's, plain or compiled.
+template <typename Net>
+std::vector<Tensor> train(const Net& net, int seed, const std::function<Tensor(int)>& input,
+                          const std::function<Tensor(const Tensor&)>& call) {
+  torch::manual_seed(seed);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  std::vector<Tensor> losses;
+  for (int step = 0; step < kSteps; ++step) {
+    sgd.zero_grad();
+    const Tensor target = torch::randint(3, {4});
+    const Tensor loss = torch::nn::functional::cross_entropy(call(input(step)), target);
+    loss.backward();
+    sgd.step();
+    losses.push_back(loss.detach());
+  }
+  return values_of(*net, std::move(losses));
+}
+
+template <typename Net>
+CompileReport expect_equal_training(const std::function<Tensor(int)>& input, int seed) {
+  torch::manual_seed(seed);
+  Net plain;
+  torch::manual_seed(seed);
+  Net compiled;
+  const auto model = compile_regions(compiled, kStrict);
+  const auto expected =
+      train(plain, seed, input, [&](const Tensor& x) { return plain->forward(x); });
+  const auto got = train(compiled, seed, input,
+                         [&, handle = model](const Tensor& x) mutable { return handle(x); });
+  EXPECT_EQ(expected.size(), got.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(torch::equal(expected[i], got[i])) << "seed " << seed << ", value " << i;
+  }
+  return *compile_report(model);
+}
+
+Tensor images(int /*step*/) { return torch::randn({4, 2, 6, 6}); }
+Tensor sequences(int /*step*/) { return torch::randn({4, 7, 4}); }
+Tensor tokens(int /*step*/) { return torch::randint(11, {4, 5}); }
+
+// The first two calls are recorded.
+void expect_compiled(const CompileReport& report, int64_t regions) {
+  EXPECT_THAT(report.not_compiled, IsEmpty());
+  EXPECT_EQ(report.regions, regions);
+  EXPECT_EQ(report.compiled, regions);
+  EXPECT_EQ(report.recorded_calls, 2 * regions);
+  EXPECT_EQ(report.compiled_calls, (kSteps - 2) * regions);
+  EXPECT_EQ(report.eager_calls, 0);
+}
+
+TEST_F(RegionsTest, AConvolutionWithBatchNormTrainsAsWithoutThem) {
+  for (int seed = 1; seed <= 20; ++seed) {
+    expect_compiled(expect_equal_training<ConvNet>(&images, seed), 1);
+  }
+}
+
+TEST_F(RegionsTest, TheBlocksOfATransformerTrainAsWithoutThemAndShareOneProgram) {
+  for (int seed = 1; seed <= 20; ++seed) {
+    const CompileReport report = expect_equal_training<Transformer>(&tokens, seed);
+    expect_compiled(report, 3);
+    EXPECT_EQ(report.programs, 1);
+  }
+}
+
+TEST_F(RegionsTest, AnLstmTrainsAsWithoutThem) {
+  for (int seed = 1; seed <= 20; ++seed) {
+    expect_compiled(expect_equal_training<Recurrent>(&sequences, seed), 1);
+  }
+}
+
+TEST_F(RegionsTest, AnEmbeddingTrainsAsWithoutThem) {
+  for (int seed = 1; seed <= 20; ++seed) {
+    expect_compiled(expect_equal_training<Words>(&tokens, seed), 1);
+  }
+}
+
+TEST_F(RegionsTest, GradientsAccumulateOverPassesBeforeABackwardPass) {
+  torch::manual_seed(3);
+  ConvNet plain;
+  torch::manual_seed(3);
+  ConvNet compiled;
+  auto model = compile_regions(compiled, kStrict);
+  for (int step = 0; step < 4; ++step) {
+    const Tensor first = images(0), second = images(0);
+    (plain->forward(first).square().mean() + plain->forward(second).square().mean()).backward();
+    (model(first).square().mean() + model(second).square().mean()).backward();
+    for (size_t i = 0; i < plain->parameters().size(); ++i) {
+      EXPECT_TRUE(torch::equal(plain->parameters()[i].grad(), compiled->parameters()[i].grad()))
+          << "step " << step << ", parameter " << i;
+    }
+  }
+  // The second pass of the first step comes before the region is known.
+  EXPECT_EQ(compile_report(model)->eager_calls, 1);
+}
+
+// ---- Modules made of a function.
+
+using Body = std::function<Tensor(const Tensor&, const Tensor&)>;
+
+struct FreeImpl : nn::Module {
+  explicit FreeImpl(Body given) : body(std::move(given)) {
+    weight = register_parameter("weight", torch::arange(1, 4).to(torch::kFloat));
+    count = register_buffer("count", torch::zeros({3}));
+  }
+  Tensor forward(const Tensor& x) { return body(x, weight); }
+  Body body;
+  Tensor weight, count;
+};
+TORCH_MODULE(Free);
+
+Tensor product(const Tensor& x, const Tensor& weight) { return x * weight; }
+
+// Calls until the region runs its code, with a backward pass where there is one.
+template <typename Model, typename... Inputs>
+void warm(Model& model, const Inputs&... inputs) {
+  for (int i = 0; i < 2; ++i) {
+    const Tensor y = model(inputs...);
+    if (y.requires_grad()) y.sum().backward();
+  }
+}
+
+// ---- Guards.
+
+struct GuardedImpl : nn::Module {
+  GuardedImpl() {
+    linear = register_module("linear", nn::Linear(3, 3));
+    drop = register_module("drop", nn::Dropout(0.5));
+  }
+  // Each of these makes another text of the region.
+  Tensor forward(const Tensor& x, const std::optional<Tensor>& shift = std::nullopt,
+                 double factor = 1) {
+    Tensor y = drop(linear(x)).reshape({x.numel() / 3, 3}) * factor;
+    if (shift) y = y + shift->reshape({-1}).sum() * static_cast<double>(shift->size(0));
+    if (x.requires_grad()) y = y * 2;
+    return y.to(x.scalar_type());
+  }
+  nn::Linear linear{nullptr};
+  nn::Dropout drop{nullptr};
+};
+TORCH_MODULE(Guarded);
+
+// Called after the region of the plain call has code.
+struct Guard {
+  const char* what;
+  std::function<void(Guarded& net)> change;
+  std::function<Tensor(std::function<Tensor(Tensor, std::optional<Tensor>, double)> call)> call;
+};
+
+std::vector<Guard> guards() {
+  const Tensor x = torch::arange(6).to(torch::kFloat).view({2, 3});
+  const auto nothing = [](Guarded&) {};
+  return {
+      {"a size", nothing,
+       [](auto call) {
+         return call(torch::ones({4, 3}), {}, 1);
+       }},
+      {"a dimension", nothing,
+       [](auto call) {
+         return call(torch::ones({2, 1, 3}), {}, 1);
+       }},
+      {"a stride", nothing,
+       [](auto call) {
+         return call(torch::arange(6).to(torch::kFloat).view({3, 2}).t(), {}, 1);
+       }},
+      {"a dtype", [](Guarded& net) { net->to(torch::kDouble); },
+       [](auto call) {
+         return call(torch::ones({2, 3}, torch::kDouble), {}, 1);
+       }},
+      {"a gradient of an input", nothing,
+       [](auto call) {
+         return call(torch::ones({2, 3}).requires_grad_(), {}, 1);
+       }},
+      {"a gradient of a parameter",
+       [](Guarded& net) { net->linear->bias.set_requires_grad(false); },
+       [x](auto call) { return call(x, {}, 1); }},
+      {"no gradients", nothing,
+       [x](auto call) {
+         const torch::NoGradGuard no_grad;
+         return call(x, {}, 1);
+       }},
+      {"training", [](Guarded& net) { net->train(); }, [x](auto call) { return call(x, {}, 1); }},
+      {"one of the submodules", [](Guarded& net) { net->drop->train(); },
+       [x](auto call) { return call(x, {}, 1); }},
+      {"one more tensor", nothing, [x](auto call) { return call(x, torch::full({2}, 3.0), 1); }},
+      {"a number", nothing, [x](auto call) { return call(x, {}, 5); }},
+      {"mixed precision", nothing,
+       [x](auto call) {
+         at::autocast::set_autocast_enabled(at::kCPU, true);
+         at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+         const Tensor y = call(x, {}, 1);
+         at::autocast::set_autocast_enabled(at::kCPU, false);
+         at::autocast::clear_cache();
+         return y;
+       }},
+  };
+}
+
+TEST_F(RegionsTest, AChangeOfAnythingThatIsGuardedMakesAnotherRegion) {
+  for (const Guard& guard : guards()) {
+    Guarded net;
+    net->eval();
+    auto model = compile_regions(net, kStrict);
+    const Tensor x = torch::arange(6).to(torch::kFloat).view({2, 3});
+    const std::optional<Tensor> no_shift;
+    for (int i = 0; i < 3; ++i) model(x, no_shift, 1.0).sum().backward();
+    ASSERT_EQ(compile_report(model)->compiled_calls, 1) << guard.what;
+    net->zero_grad();
+    guard.change(net);
+    torch::manual_seed(7);
+    const Tensor expected =
+        guard.call([&net](Tensor input, std::optional<Tensor> shift, double by) {
+          return net->forward(input, shift, by);
+        });
+    // Recorded twice, and run.
+    for (int i = 0; i < 3; ++i) {
+      torch::manual_seed(7);
+      const Tensor got =
+          guard.call([&model](Tensor input, std::optional<Tensor> shift, double by) -> Tensor {
+            return model(input, shift, by);
+          });
+      EXPECT_TRUE(torch::equal(got, expected)) << guard.what << ", call " << i;
+      if (got.requires_grad()) got.sum().backward();
+    }
+    const CompileReport report = *compile_report(model);
+    EXPECT_EQ(report.regions, 2) << guard.what;
+    EXPECT_EQ(report.compiled_calls, 2) << guard.what;
+  }
+}
+
+struct PairImpl : nn::Module {
+  Tensor forward(const Tensor& a, const Tensor& b) { return a * 2 + b; }
+};
+TORCH_MODULE(Pair);
+
+TEST_F(RegionsTest, TensorsThatShareMemoryAreAnotherRegionThanThoseThatDoNot) {
+  Pair net;
+  auto model = compile_regions(net, kStrict);
+  const Tensor x = torch::ones({4});
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(torch::equal(model(x, x), x * 3));
+  const Tensor y = torch::full({4}, 5.0f);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(torch::equal(model(x, y), x * 2 + y));
+  const Tensor both = torch::arange(8).to(torch::kFloat);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(torch::equal(model(both.slice(0, 0, 4), both.slice(0, 4)),
+                             both.slice(0, 0, 4) * 2 + both.slice(0, 4)));
+  }
+  EXPECT_EQ(compile_report(model)->regions, 3);
+  EXPECT_EQ(compile_report(model)->compiled_calls, 3);
+}
+
+TEST_F(RegionsTest, WeightsAreWhatTheyAreAtEachCall) {
+  Free net(&product);
+  auto model = compile_regions(net, kStrict);
+  warm(model, torch::ones({3}));
+  {
+    const torch::NoGradGuard no_grad;
+    net->weight.fill_(7);
+  }
+  EXPECT_TRUE(torch::equal(model(torch::ones({3})), torch::full({3}, 7.0f)));
+  net->weight.set_data(torch::full({3}, 9.0f));
+  EXPECT_TRUE(torch::equal(model(torch::ones({3})), torch::full({3}, 9.0f)));
+  EXPECT_EQ(compile_report(model)->compiled_calls, 2);
+}
+
+TEST_F(RegionsTest, HooksOfParametersSeeWholeGradientsOnce) {
+  Free net([](const Tensor& x, const Tensor& weight) { return x * weight + weight; });
+  auto model = compile_regions(net, kStrict);
+  int calls = 0;
+  net->weight.register_hook([&calls](const Tensor& gradient) {
+    ++calls;
+    EXPECT_TRUE(torch::equal(gradient, torch::full({3}, 3.0f)));
+  });
+  for (int i = 1; i <= 4; ++i) {
+    model(torch::full({3}, 2.0f)).sum().backward();
+    EXPECT_EQ(calls, i);
+  }
+}
+
+TEST_F(RegionsTest, MixedPrecisionTrainsAsWithoutThem) {
+  const auto autocast = [](const std::function<Tensor()>& fn) {
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    const Tensor y = fn();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::clear_cache();
+    return y.to(torch::kFloat);
+  };
+  torch::manual_seed(2);
+  Words plain;
+  torch::manual_seed(2);
+  Words compiled;
+  auto model = compile_regions(compiled, kStrict);
+  const auto expected = train(plain, 2, &tokens, [&](const Tensor& x) {
+    return autocast([&] { return plain->forward(x); });
+  });
+  const auto got = train(compiled, 2, &tokens,
+                         [&](const Tensor& x) { return autocast([&] { return model(x); }); });
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], got[i])) << i;
+  EXPECT_EQ(compile_report(model)->compiled_calls, kSteps - 2);
+}
+
+// ---- Backward passes.
+
+TEST_F(RegionsTest, ABackwardPassComesAgainWithRetainGraphOnly) {
+  Free net([](const Tensor& x, const Tensor& weight) { return (x * weight).exp(); });
+  auto model = compile_regions(net, kStrict);
+  for (int call = 0; call < 4; ++call) {
+    const Tensor y = model(torch::ones({3})).sum();
+    net->zero_grad();
+    y.backward({}, /*retain_graph=*/true);
+    const Tensor once = net->weight.grad().clone();
+    y.backward();
+    EXPECT_TRUE(torch::equal(net->weight.grad(), once * 2)) << call;
+    EXPECT_THAT(error_of([&] { y.backward(); }), HasSubstr("second"));
+  }
+}
+
+TEST_F(RegionsTest, GradientsOfGradientsAreAnError) {
+  Free net(&product);
+  auto model = compile_regions(net, kStrict);
+  warm(model, torch::ones({3}));
+  const Tensor y = model(torch::ones({3})).square().sum();
+  EXPECT_THAT(error_of([&] { torch::autograd::grad({y}, {net->weight}, {}, true, true); }),
+              HasSubstr("gradients of gradients"));
+}
+
+TEST_F(RegionsTest, AChangeInPlaceBeforeTheBackwardPassIsAnError) {
+  Free net([](const Tensor& x, const Tensor& weight) { return (x * weight).exp(); });
+  auto model = compile_regions(net, kStrict);
+  warm(model, torch::ones({3}));
+  const Tensor x = torch::ones({3});
+  const Tensor y = model(x);
+  {
+    const torch::NoGradGuard no_grad;
+    y.mul_(2);  // exp's result is needed
+  }
+  EXPECT_THAT(error_of([&] { y.sum().backward(); }), HasSubstr("was changed in place"));
+}
+
+TEST_F(RegionsTest, AGradientThatLiesOtherwiseInMemoryIsTheSame) {
+  Free net([](const Tensor& x, const Tensor& weight) { return x * weight; });
+  auto model = compile_regions(net, kStrict);
+  const Tensor x = torch::rand({3, 3});
+  warm(model, x);
+  net->zero_grad();
+  const Tensor gradient = torch::rand({3, 3}).t();
+  model(x).backward(gradient);
+  EXPECT_TRUE(torch::allclose(net->weight.grad(), (x * gradient).sum(0)));
+  EXPECT_EQ(compile_report(model)->compiled_calls, 1);
+}
+
+// ---- Outputs and inputs of other forms.
+
+struct FormsImpl : nn::Module {
+  FormsImpl() { weight = register_parameter("weight", torch::ones({3})); }
+  std::tuple<Tensor, std::vector<Tensor>> forward(const std::map<std::string, Tensor>& batch) {
+    const Tensor y = batch.at("x") * weight;
+    return {y, {y.detach().round().to(torch::kLong), y + batch.at("z")}};
+  }
+  Tensor weight;
+};
+TORCH_MODULE(Forms);
+
+TEST_F(RegionsTest, OutputsHaveTheFormOfTheModules) {
+  Forms net;
+  auto model = compile_regions(net, kStrict);
+  for (int i = 0; i < 4; ++i) {
+    const std::map<std::string, Tensor> batch = {{"x", torch::full({3}, i + 0.5f)},
+                                                 {"z", torch::ones({3})}};
+    const auto [y, rest] = model(batch);
+    ASSERT_EQ(rest.size(), 2);
+    EXPECT_TRUE(torch::equal(y, batch.at("x")));
+    EXPECT_EQ(rest[0].scalar_type(), torch::kLong);
+    EXPECT_FALSE(rest[0].requires_grad());
+    EXPECT_TRUE(torch::equal(rest[1], batch.at("x") + 1));
+    net->zero_grad();
+    rest[1].sum().backward();  // no gradient for the first one
+    EXPECT_TRUE(torch::equal(net->weight.grad(), batch.at("x")));
+  }
+  EXPECT_EQ(compile_report(model)->compiled_calls, 2);
+}
+
+// ---- Backends.
+
+TEST_F(RegionsTest, EagerCountsWhatWouldBeRegions) {
+  Transformer net;
+  auto model = compile_regions(net, {.backend = DynamoBackend::kEager});
+  for (int i = 0; i < 3; ++i) model(tokens(i)).sum().backward();
+  const CompileReport report = *compile_report(model);
+  EXPECT_EQ(report.regions, 3);
+  EXPECT_EQ(report.eager_calls, 9);
+  EXPECT_EQ(report.recorded_calls, 0);
+}
+
+TEST_F(RegionsTest, WithoutAPackageRegionsRunAsTheyAre) {
+  const TemporaryFolder folder;
+  runtime_.environment().set(env::kCompileCache, folder.path());
+  RecordedWarnings warnings;
+  Free net(&product);
+  const TorchDynamoPlugin packages = {.backend = DynamoBackend::kInductor};
+  auto model = compile_regions(net, packages);
+  for (int i = 0; i < 4; ++i) {
+    const Tensor y = model(torch::ones({3}));
+    EXPECT_TRUE(torch::equal(y, net->weight));
+    y.sum().backward();
+  }
+  ASSERT_EQ(warnings.texts().size(), 1);
+  EXPECT_THAT(warnings.texts()[0],
+              AllOf(HasSubstr("there is no package for it in " + folder.path()),
+                    HasSubstr("`accelerate compile` in the place of `accelerate launch`")));
+  EXPECT_EQ(compile_report(model)->compiled_calls, 0);
+  EXPECT_EQ(compile_report(model)->not_compiled.begin()->second, 1);
+  EXPECT_THAT(list_regions(folder.path()).value(), IsEmpty()) << "nothing is written unasked";
+}
+
+TEST_F(RegionsTest, AreWrittenIntoTheCacheWhereTheyAreToBeRecorded) {
+  const TemporaryFolder folder;
+  runtime_.environment().set(env::kCompileCache, folder.path());
+  runtime_.environment().set(env::kCompileRecord, "true");
+  RecordedWarnings warnings;
+  Transformer net;
+  const TorchDynamoPlugin packages = {.backend = DynamoBackend::kInductor, .fullgraph = true};
+  auto model = compile_regions(net, packages);
+  for (int i = 0; i < 3; ++i) model(tokens(i)).sum().backward();
+  EXPECT_THAT(warnings.texts(), IsEmpty());
+  EXPECT_EQ(compile_report(model)->compiled_calls, 3) << "operator by operator";
+  const auto regions = list_regions(folder.path());
+  ASSERT_TRUE(regions.ok()) << regions.status();
+  ASSERT_EQ(regions->size(), 1) << "equal blocks share one";
+  EXPECT_TRUE(regions->front().has_backward);
+  EXPECT_EQ(regions->front().bytes, 0);
+}
+
+TEST_F(RegionsTest, APackageThatIsNotAsItWasMadeIsNotLoaded) {
+  const TemporaryFolder folder;
+  runtime_.environment().set(env::kCompileRecord, "true");
+  const TorchDynamoPlugin packages = {
+      .backend = DynamoBackend::kInductor,
+      .options = nlohmann::ordered_json{{"package", folder.path()}}};
+  Free net(&product);
+  auto recording = compile_regions(net, packages);
+  warm(recording, torch::ones({3}));
+  const auto regions = list_regions(folder.path());
+  ASSERT_TRUE(regions.ok()) << regions.status();
+  ASSERT_EQ(regions->size(), 1);
+  HostFiles files(1);
+  const std::string package =
+      join_path(join_path(folder.path(), regions->front().libtorch), regions->front().id);
+  ASSERT_TRUE(write_file(files, join_path(package, "package.json"), "{").ok());
+  std::filesystem::permissions(package, std::filesystem::perms::owner_all);
+  std::filesystem::permissions(join_path(package, "package.json"),
+                               std::filesystem::perms::owner_read);
+  runtime_.environment().unset(env::kCompileRecord);
+  RecordedWarnings warnings;
+  auto model = compile_regions(net, packages);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(torch::equal(model(torch::ones({3})), net->weight));
+    model(torch::ones({3})).sum().backward();
+  }
+  ASSERT_EQ(warnings.texts().size(), 1);
+  EXPECT_THAT(warnings.texts()[0],
+              HasSubstr(package + " is not loaded: package.json cannot be read"));
+}
+
+TEST(CompileBackends, AreRefusedByNameOrRegistered) {
+  EXPECT_THAT(error_of([] { check_compile_backend(DynamoBackend::kHpuBackend); }),
+              HasSubstr("the nearest that works is aot_eager"));
+  for (const DynamoBackend backend :
+       {DynamoBackend::kEager, DynamoBackend::kAotEager, DynamoBackend::kInductor}) {
+    EXPECT_EQ(error_of([&] { check_compile_backend(backend); }), "no error");
+  }
+  struct Nothing : CompileBackend {
+    std::unique_ptr<const RegionCode> compile(std::shared_ptr<const RegionProgram>) override {
+      return nullptr;
+    }
+  };
+  register_compile_backend(DynamoBackend::kNeuron,
+                           [](const TorchDynamoPlugin&) { return std::make_unique<Nothing>(); });
+  EXPECT_EQ(error_of([] { check_compile_backend(DynamoBackend::kNeuron); }), "no error");
+}
+
+// ---- Which modules are regions.
+
+TEST(RepeatedBlocks, AreListsOfOneClass) {
+  Transformer net;
+  EXPECT_TRUE(is_repeated_blocks(*net->blocks));
+  EXPECT_FALSE(is_repeated_blocks(*net));
+  EXPECT_TRUE(has_repeated_blocks(*net));
+  EXPECT_EQ(region_names(*net), (std::vector<std::string>{"embed", "blocks.0", "blocks.1",
+                                                          "blocks.2", "norm", "head"}));
+  EXPECT_FALSE(has_repeated_blocks(*Words()));
+  EXPECT_EQ(region_names(*Words()), std::vector<std::string>{""});
+  EXPECT_FALSE(is_repeated_blocks(*nn::ModuleList()));
+  nn::ModuleList mixed;
+  mixed->push_back(nn::Linear(1, 1));
+  mixed->push_back(nn::Dropout());
+  EXPECT_FALSE(is_repeated_blocks(*mixed));
+}
+
+TEST(CompileRegions, AskAboutHandles) {
+  Words words;
+  const auto whole = compile_regions(words, kInterpreted);
+  EXPECT_TRUE(is_compiled_module(whole));
+  EXPECT_TRUE(has_compiled_regions(whole));
+  EXPECT_FALSE(is_compiled_module(*words)) << "the module is untouched";
+  EXPECT_FALSE(has_compiled_regions(*words));
+  Transformer net;
+  const auto blocks = compile_regions(net, kInterpreted);
+  EXPECT_FALSE(is_compiled_module(blocks));
+  EXPECT_TRUE(has_compiled_regions(blocks));
+  EXPECT_EQ(blocks.module(), net.ptr());
+  const auto off = compile_regions(net, {.backend = DynamoBackend::kAotEager, .disable = true});
+  EXPECT_FALSE(has_compiled_regions(off));
+  EXPECT_FALSE(compile_report(off).has_value());
+  compile_regions_deepspeed(off, kInterpreted);
+  EXPECT_TRUE(has_compiled_regions(off));
+  EXPECT_EQ(compile_regions_fsdp2(off, kInterpreted).module(), net.ptr());
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+#
+# ci/compile.sh [BUILD_DIR]: packages of compiled regions beside the same training without them.
+#
+# A program records its regions in the build root, Python with the torch of the build root's LibTorch compiles them on
+# the host, and the program trains with the packages: three models, 20 steps, weights that change in place and come from
+# a file. Every loss and parameter must be within 1e-5 of the training without packages; 24 equal blocks share one
+# package. Then packages are tampered with, and each must be left alone with one line.
+#
+# With a BUILD_DIR of ci/newest_torch.sh, below the checkout, the programs and the release are those that it has built.
+#
+# Where pip cannot install that torch, or there is no C++ compiler beside it, a line says so and the lane ends well.
+# PYTHON names the Python that gets a virtual environment (python3). It stays in the cache.
+set -euo pipefail
+cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
+readonly python=${PYTHON:-python3}
+readonly cache=${ACCELERATE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/accelerate-cpp}/compile
+
+say() { echo "compile: $*"; }
+skip() { say "nothing was compiled: $*"; exit 0; }
+
+command -v c++ >/dev/null || skip 'this machine has no C++ compiler, which packages need'
+"$python" -m venv --help >/dev/null 2>&1 || skip "$python makes no virtual environment"
+if [[ -n ${1:-} ]]; then
+  readonly accelerate=$1/bin/accelerate program=$1/tests/compile_packages
+else
+  tools/dev bazel build --noshow_progress --ui_event_filters=-info //launch:accelerate //integration_tests/compile:packages
+  readonly accelerate=bazel-bin/launch/accelerate program=bazel-bin/integration_tests/compile/packages
+fi
+release=$(tools/dev shell "$program" --version)
+readonly venv=$cache/$release
+if ! "$venv/bin/python" -c 'import torch._inductor' 2>/dev/null; then
+  rm -rf "$cache"
+  mkdir -p "$cache"
+  "$python" -m venv "$venv" >/dev/null 2>&1 || skip "$python makes no virtual environment"
+  say "installing torch $release"
+  # The part for CPUs is a tenth as large; not every network has its index.
+  "$venv/bin/pip" install --quiet numpy setuptools >"$cache/pip.log" 2>&1 || skip 'pip installs nothing here'
+  "$venv/bin/pip" install --quiet --index-url https://download.pytorch.org/whl/cpu "torch==$release" >"$cache/pip.log" 2>&1 ||
+    "$venv/bin/pip" install --quiet "torch==$release" >"$cache/pip.log" 2>&1 ||
+    skip "torch $release, the programs' LibTorch, cannot be installed for $("$python" --version)"
+  "$venv/bin/python" -c 'import torch._inductor' || skip "the torch $release that was installed does not load"
+fi
+
+mkdir -p .ci/out
+out=$(mktemp -d "$PWD/.ci/out/compile-XXXXXX")
+trap 'rm -rf "$out"' EXIT
+inside() { tools/dev shell env "ACCELERATE_COMPILE_CACHE=$1" "${@:2}"; }
+
+# make CACHE [PROGRAM'S FLAGS]: records in the build root, which has no torch, and compiles on the host.
+make() {
+  inside "$1" "$accelerate" compile --python /no/torch --num_processes 1 "$program" "${@:2}" \
+    >"$out/recorded" 2>&1 && { say 'recording needed no Python'; cat "$out/recorded"; exit 1; }
+  grep -q 'without a package: /no/torch cannot be started' "$out/recorded" || { cat "$out/recorded"; exit 1; }
+  "$venv/bin/python" tools/compile_regions.py "$1" --libtorch "$release"
+}
+
+# trains CACHE [FLAGS]
+trains() {
+  inside "$1" "$program" "${@:2}" | sed 's/^/compile: /'
+}
+
+make "$out/regions"
+inside "$out/regions" "$accelerate" compile --list
+trains "$out/regions"
+make "$out/less" --memory_budget 0.3
+trains "$out/less" --memory_budget 0.3
+
+# tampered LINE COMMAND...: the package of the embedding after a change, which the command makes in the folder that it gets
+# last, is left alone with that line.
+once=$(grep -l '"aten::embedding_dense_backward"' "$out"/regions/*/*/region | head -n 1)
+[[ -n $once ]] || { say 'no region has an embedding'; exit 1; }
+readonly once=${once%/region}
+status=0
+tampered() {
+  local says=$1 folder
+  rm -rf "$out/tampered"
+  mkdir -p "$out/tampered/$release"
+  cp -a "$once" "$out/tampered/$release/"
+  folder=$out/tampered/$release/${once##*/}
+  "${@:2}" "$folder"
+  inside "$out/tampered" "$program" --once >"$out/printed" 2>&1 || status=1
+  if [[ $(grep -c "not loaded: .*$says" "$out/printed") != 1 ]] || ! grep -q '^0 calls of a package$' "$out/printed"; then
+    say "not refused: $says"
+    cat "$out/printed"
+    status=1
+  fi
+}
+edit() { sed -i "$1" "$2/package.json"; }
+truncate_code() { truncate -s -100 "$1/forward.so"; }
+change_code() { printf 'x' | dd of="$1/forward.so" bs=1 seek=5000 conv=notrunc status=none; }
+link_out() { mv "$1/forward.so" "$out/elsewhere.so" && ln -s "$out/elsewhere.so" "$1/forward.so"; }
+open_up() { chmod o+w "$1/forward.so"; }
+
+inside "${once%/*/*}" "$program" --once >"$out/printed"
+grep -q '^1 calls of a package$' "$out/printed" || { say 'a package as it was made is not loaded'; status=1; }
+tampered 'for LibTorch 1.0.0' edit 's/"libtorch": "[^"]*"/"libtorch": "1.0.0"/'
+tampered 'instructions of avx9999' edit 's/"features": \[/"features": ["avx9999",/'
+tampered 'names the file' edit 's/"forward.so": {/"..\/forward.so": {"bytes": 1, "sha256": ""}, "forward.so": {/'
+tampered 'bytes instead of' truncate_code
+tampered 'is not what was written' change_code
+tampered 'is not a file of the cache' link_out
+tampered 'can be written by other users' open_up
+((status == 0)) || exit 1
+say "all well with torch $release"

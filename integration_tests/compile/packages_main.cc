@@ -1,0 +1,237 @@
+// Trains three models with packages beside the same models as they are, for ci/compile.sh.
+//
+//   packages --version      the release of LibTorch
+//   accelerate compile packages [--memory_budget SHARE]
+//   packages [--memory_budget SHARE]
+//   packages --once         one call of a small region, for packages that were tampered with
+//
+// Each model trains 20 steps; weights are changed in place behind the 10th and loaded from a file
+// behind the 15th. A line for each model tells the largest relative difference of losses and
+// parameters; the exit code is 1 if one is above 1e-5, or if a region ran without its package.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+#include <torch/version.h>
+#include <nlohmann/json.hpp>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/compile/compile_regions.h"
+#include "accelerate/compile/package_code.h"
+#include "accelerate/compile/packages/package.h"
+#include "accelerate/compile/technique.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/process/run.h"
+
+namespace accelerate {
+namespace {
+
+using torch::Tensor;
+namespace nn = torch::nn;
+
+constexpr int kSteps = 20;
+constexpr double kTolerance = 1e-5;
+constexpr int kBlocks = 24;
+
+// ---- Models.
+
+struct ConvNetImpl : nn::Module {
+  Tensor forward(const Tensor& x) { return head(torch::relu(norm(conv(x))).mean({2, 3})); }
+  nn::Conv2d conv = register_module("conv", nn::Conv2d(nn::Conv2dOptions(2, 8, 3).padding(1)));
+  nn::BatchNorm2d norm = register_module("norm", nn::BatchNorm2d(8));
+  nn::Linear head = register_module("head", nn::Linear(8, 5));
+};
+TORCH_MODULE(ConvNet);
+
+struct BlockImpl : nn::Module {
+  Tensor forward(Tensor x) {
+    const int64_t batch = x.size(0), length = x.size(1), width = x.size(2);
+    const auto parts =
+        qkv(norm1(x)).view({batch, length, 3, 2, width / 2}).permute({2, 0, 3, 1, 4}).unbind(0);
+    const Tensor seen = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0,
+                                                         /*is_causal=*/true);
+    x = x + out(seen.transpose(1, 2).reshape({batch, length, width}));
+    return x + down(torch::gelu(up(norm2(x)), "tanh"));
+  }
+  nn::LayerNorm norm1 = register_module("norm1", nn::LayerNorm(nn::LayerNormOptions({32})));
+  nn::LayerNorm norm2 = register_module("norm2", nn::LayerNorm(nn::LayerNormOptions({32})));
+  nn::Linear qkv = register_module("qkv", nn::Linear(32, 96));
+  nn::Linear out = register_module("out", nn::Linear(32, 32));
+  nn::Linear up = register_module("up", nn::Linear(32, 128));
+  nn::Linear down = register_module("down", nn::Linear(128, 32));
+};
+TORCH_MODULE(Block);
+
+struct TransformerImpl : nn::Module {
+  TransformerImpl() {
+    for (int i = 0; i < kBlocks; ++i) blocks->push_back(Block());
+  }
+  Tensor forward(const Tensor& tokens) {
+    Tensor x = embed(tokens);
+    for (size_t i = 0; i < blocks->size(); ++i) x = block(blocks->ptr<BlockImpl>(i), x);
+    return head(x.mean(1));
+  }
+  nn::Embedding embed = register_module("embed", nn::Embedding(50, 32));
+  nn::ModuleList blocks = register_module("blocks", nn::ModuleList());
+  nn::Linear head = register_module("head", nn::Linear(32, 5));
+};
+TORCH_MODULE(Transformer);
+
+struct WordsImpl : nn::Module {
+  Tensor forward(const Tensor& tokens) { return head(torch::tanh(embed(tokens)).mean(1)); }
+  nn::Embedding embed = register_module("embed", nn::Embedding(50, 16));
+  nn::Linear head = register_module("head", nn::Linear(16, 5));
+};
+TORCH_MODULE(Words);
+
+// ---- Training.
+
+double difference(const Tensor& a, const Tensor& b) {
+  const double scale = std::max(1.0, a.abs().max().item<double>());
+  return (a - b).abs().max().item<double>() / scale;
+}
+
+struct Step {
+  Tensor input, target;
+};
+
+// Losses and at last all parameters and buffers.
+template <typename Net>
+std::vector<Tensor> train(const Net& net, const std::vector<Step>& steps,
+                          const std::function<Tensor(const Tensor&)>& call) {
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  std::vector<Tensor> values;
+  std::stringstream file;
+  for (size_t step = 0; step < steps.size(); ++step) {
+    sgd.zero_grad();
+    const Tensor loss = nn::functional::cross_entropy(call(steps[step].input), steps[step].target);
+    loss.backward();
+    sgd.step();
+    values.push_back(loss.detach());
+    if (step == 5) torch::save(net, file);
+    if (step == 10) {
+      const torch::NoGradGuard no_grad;
+      for (Tensor& each : net->parameters()) each.mul_(0.9);
+    }
+    if (step == 15) {
+      Net saved;
+      torch::load(saved, file);
+      const torch::NoGradGuard no_grad;
+      for (size_t i = 0; i < net->parameters().size(); ++i) {
+        net->parameters()[i].copy_(saved->parameters()[i]);
+      }
+    }
+  }
+  for (const Tensor& each : net->parameters()) values.push_back(each.detach());
+  for (const Tensor& each : net->buffers()) values.push_back(each);
+  return values;
+}
+
+template <typename Net>
+bool compare(const char* name, const TorchDynamoPlugin& plugin, int regions,
+             const std::function<Tensor()>& input) {
+  torch::manual_seed(1);
+  std::vector<Step> steps;
+  for (int i = 0; i < kSteps; ++i) steps.push_back({input(), torch::randint(5, {4})});
+  torch::manual_seed(2);
+  Net plain;
+  torch::manual_seed(2);
+  Net compiled;
+  auto model = compile_regions(compiled, plugin);
+  const auto expected = train(plain, steps, [&](const Tensor& x) { return plain->forward(x); });
+  const auto got = train(compiled, steps, [&](const Tensor& x) { return Tensor(model(x)); });
+  double largest = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    largest = std::max(largest, difference(expected[i].to(at::kDouble), got[i].to(at::kDouble)));
+  }
+  const CompileReport report = *compile_report(model);
+  const bool is_compiled = report.programs == 1 && report.compiled == regions &&
+                           report.compiled_calls == regions * (kSteps - 2);
+  std::printf("%s: %d regions, %d program, %d calls of it; largest difference %.1e\n", name,
+              static_cast<int>(report.regions), static_cast<int>(report.programs),
+              static_cast<int>(report.compiled_calls), largest);
+  for (const auto& [why, count] : report.not_compiled) std::printf("  %s\n", why.c_str());
+  return is_compiled && largest <= kTolerance;
+}
+
+// What a package alone does with a batch of another size: nothing is checked.
+bool is_unchecked(const TorchDynamoPlugin& plugin) {
+  Words net;
+  auto model = compile_regions(net, plugin);
+  const torch::NoGradGuard no_grad;
+  net->eval();
+  for (int i = 0; i < 2; ++i) model(torch::zeros({4, 6}, at::kLong));
+  const std::vector<std::string> texts = find_technique<CompileTechnique>(model)->texts();
+  if (texts.size() != 1) return false;
+  const Environment& environment = Runtime::current().environment();
+  const auto cache =
+      region_cache([&](std::string_view each) { return environment.get_or(each, ""); });
+  nlohmann::ordered_json options = *plugin.options;
+  const auto package =
+      find_package(*cache, {.libtorch = TORCH_VERSION, .options = options.dump(), .text = texts[0]},
+                   RegionMachine::current());
+  if (!package.ok()) return true;  // nothing to show where it is only recorded
+  const auto code = load_package(*package, parse_region(texts[0]));
+  std::vector<Tensor> inputs = net->parameters();
+  inputs.push_back(torch::zeros({9, 6}, at::kLong));
+  const Tensor direct = code->forward(inputs).outputs.at(0);
+  const Tensor guarded = model(torch::zeros({9, 6}, at::kLong));
+  std::printf("9 rows: the package alone gives %d, the region %d\n",
+              static_cast<int>(direct.size(0)), static_cast<int>(guarded.size(0)));
+  return direct.size(0) == 4 && guarded.size(0) == 9;
+}
+
+int once(const TorchDynamoPlugin& plugin) {
+  torch::manual_seed(3);
+  Words net;
+  auto model = compile_regions(net, plugin);
+  const Tensor tokens = torch::randint(50, {4, 6});
+  for (int i = 0; i < 3; ++i) {
+    const Tensor y = model(tokens);
+    if (difference(y.detach(), net->forward(tokens).detach()) > kTolerance) return 1;
+    y.sum().backward();
+  }
+  const CompileReport report = *compile_report(model);
+  std::printf("%d calls of a package\n", static_cast<int>(report.compiled_calls));
+  return 0;
+}
+
+int train_and_compare(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  TorchDynamoPlugin plugin{.backend = DynamoBackend::kInductor,
+                           .options = nlohmann::ordered_json::object()};
+  if (std::ranges::find(words, "--once") != words.end()) return once(plugin);
+  plugin.fullgraph = true;
+  TorchDynamoPlugin budget = plugin;
+  if (const auto found = std::ranges::find(words, "--memory_budget"); found != words.end()) {
+    (*budget.options)["memory_budget"] = std::stod(*(found + 1));
+  }
+  bool is_well = true;
+  is_well &= compare<ConvNet>("convnet with batch norm", plugin, 1, [] {
+    return torch::randn({4, 2, 8, 8});
+  });
+  is_well &= compare<Transformer>("transformer", budget, kBlocks, [] {
+    return torch::randint(50, {4, 12});
+  });
+  is_well &= compare<Words>("embedding", plugin, 1, [] { return torch::randint(50, {4, 6}); });
+  plugin.fullgraph = false;
+  is_well &= is_unchecked(plugin);
+  return is_well ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace accelerate
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "--version") == 0) {
+    std::puts(TORCH_VERSION);
+    return 0;
+  }
+  return accelerate::run(argc, argv, accelerate::train_and_compare);
+}
