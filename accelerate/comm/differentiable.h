@@ -4,8 +4,8 @@
 /// identity_forward_all_reduce_backward, and sums of the parts leave by
 /// all_reduce_forward_identity_backward. The other four put a tensor together of the ranks' parts,
 /// or divide it. Parts come in the order of ranks and are of equal size along `dim`; ranks pass
-/// tensors of the same sizes and dtype. Sums are made in that dtype, so half precision travels as
-/// it is.
+/// tensors of the same sizes and dtype. A RowExchange moves rows between ranks, as many as they
+/// say. Sums are made in that dtype, so half precision travels as it is.
 ///
 /// All functions are collective over `group` where they move something, and so is the backward pass
 /// of their results. A null group stands for one rank alone and returns the input. The current
@@ -21,8 +21,11 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "accelerate/comm/process_group.h"
 
@@ -56,5 +59,27 @@ at::Tensor gather_along_split_backward(const at::Tensor& part, int64_t dim,
 /// Shapes: as reduce_scatter_along.
 at::Tensor split_along_gather_backward(const at::Tensor& whole, int64_t dim,
                                        const ProcessGroupPtr& group);
+
+/// Rows of a tensor on their way to other ranks; their gradients travel back. Between the
+/// constructor, which sends, and finish() the rank may compute something else.
+class RowExchange {
+ public:
+  /// Of `rows` the first `give[0]` go to the first rank of the group, the next ones to the second,
+  /// and so on; from each rank come as many as `take` says. Collective; ranks agree on the sizes
+  /// behind the rows, and on their numbers in pairs.
+  /// Errors: c10::ValueError for numbers that are not one for each rank, or not those of the rows.
+  RowExchange(const at::Tensor& rows, std::vector<int64_t> give, std::vector<int64_t> take,
+              const ProcessGroupPtr& group);
+  RowExchange(const RowExchange&) = delete;
+  RowExchange& operator=(const RowExchange&) = delete;
+
+  /// The rows that came, in the order of ranks. To be called once.
+  at::Tensor finish();
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+  at::Tensor sent_;  // until they have arrived
+  at::Tensor rows_;
+};
 
 }  // namespace accelerate

@@ -1,5 +1,6 @@
 #include "accelerate/config/parallelism_config.h"
 
+#include <algorithm>
 #include <iterator>
 #include <limits>
 #include <utility>
@@ -56,6 +57,16 @@ void check_product(const ParallelismOptions& options) {
   }
 }
 
+void check_experts(int64_t ep_size, int64_t dp_shard_size) {
+  if (dp_shard_size % ep_size == 0) return;
+  int64_t fitting = std::min(ep_size, dp_shard_size);
+  while (dp_shard_size % fitting != 0) --fitting;
+  TORCH_CHECK_VALUE(false, "ep_size=", ep_size, " does not divide dp_shard_size=", dp_shard_size,
+                    ", among whose ranks experts are divided; an ep_size of ", fitting,
+                    " does, and so would a dp_shard_size of ",
+                    (dp_shard_size / ep_size + 1) * ep_size);
+}
+
 // The checks and their order are HF Accelerate's.
 void check(const ParallelismOptions& options) {
   check_size("dp_replicate_size", *options.dp_replicate_size);
@@ -66,6 +77,7 @@ void check(const ParallelismOptions& options) {
   check_size("sp_size", *options.sp_size);
   check_backend("sp_backend", *options.sp_backend, "deepspeed");
   check_size("pp_size", *options.pp_size);
+  check_size("ep_size", *options.ep_size);
   TORCH_CHECK_VALUE(*options.cp_size == 1 || *options.sp_size == 1,
                     "Context Parallelism (CP) and Sequence Parallelism (SP) are mutually "
                     "exclusive. Got cp_size=",
@@ -79,6 +91,7 @@ void check(const ParallelismOptions& options) {
       "dp_replicate_size == 1 to compose FSDP + TP/CP for 2D parallel, or set dp_replicate_size "
       "== 1 and dp_shard_size > 1 to compose HSDP + TP/CP for 3D parallel.");
   check_product(options);
+  check_experts(*options.ep_size, *options.dp_shard_size);
 }
 
 ParallelismOptions resolve(ParallelismOptions options, const Environment& environment) {
@@ -104,6 +117,7 @@ absl::Span<const MeshAxis> parts_of(MeshAxis axis) {
   using enum MeshAxis;
   static constexpr MeshAxis kPlain[] = {kPp, kDpReplicate, kDpShard, kCp, kSp, kTp};
   static_assert(std::size(kPlain) == kNumPlainAxes);
+  static constexpr MeshAxis kExperts[] = {kEp, kEdp};
   const absl::Span<const MeshAxis> plain(kPlain);
   switch (axis) {
     case kDp: return plain.subspan(1, 2);
@@ -111,6 +125,8 @@ absl::Span<const MeshAxis> parts_of(MeshAxis axis) {
     case kDpCp: return plain.subspan(1, 3);
     case kDpCpSp: return plain.subspan(1, 4);
     case kDpShardCpSp: return plain.subspan(2, 3);
+    case kEp: return absl::MakeConstSpan(kExperts).subspan(0, 1);
+    case kEdp: return absl::MakeConstSpan(kExperts).subspan(1, 1);
     default: return plain.subspan(static_cast<size_t>(axis), 1);
   }
 }
@@ -165,6 +181,8 @@ ParallelismConfig::ParallelismConfig(ParallelismOptions options, const Environme
 }
 
 int ParallelismConfig::size(MeshAxis axis) const {
+  if (axis == MeshAxis::kEp) return static_cast<int>(*options_.ep_size);
+  if (axis == MeshAxis::kEdp) return dp_shard_size() / ep_size();
   int64_t size = 1;
   for (const MeshAxis part : parts_of(axis)) size *= *(options_.*kSizes[static_cast<size_t>(part)]);
   return static_cast<int>(size);

@@ -196,6 +196,7 @@ TEST(SettingsTest, AMeshIsTheSameByFlagsFileAndVariables) {
       {"sp_attn_implementation", "flash_attention_2"},
       {"pp_size", "7"},
       {"pp_placement", "inside_dp_replicate"},
+      {"ep_size", "3"},
   };
   TypedFlags typed = {{"use_parallelism_config", {"true"}}};
   std::string config = "distributed_type: MULTI_GPU\nparallelism_config:\n";
@@ -382,6 +383,15 @@ TEST(CheckMeshSize, NamesTheFlagsBothNumbersAndAProposal) {
   EXPECT_THAT(message({{"dp_shard_size", {"3"}}}, 8), HasSubstr("give sizes whose product"));
   EXPECT_EQ(message({{"dp_replicate_size", {"4"}}, {"tp_size", {"2"}}}, 8), "");
   EXPECT_EQ(message({}, 8), "");
+  const auto experts = [](const std::string& ep_size) {
+    return resolved({{"use_parallelism_config", {"true"}},
+                     {"parallelism_config_dp_shard_size", {"8"}},
+                     {"parallelism_config_ep_size", {ep_size}}});
+  };
+  EXPECT_TRUE(check_mesh_size(experts("4"), 8).ok());
+  EXPECT_EQ(check_mesh_size(experts("3"), 8).message(),
+            "--parallelism_config_ep_size=3 does not divide the 8 ranks along dp_shard, which "
+            "divide experts; give a divisor of parallelism_config_dp_shard_size");
   EXPECT_TRUE(check_mesh_size(resolved({{"parallelism_config_tp_size", {"2"}}}), 8).ok());
 }
 

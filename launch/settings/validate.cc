@@ -20,6 +20,8 @@ constexpr const char* kMeshSizes[] = {
     "parallelism_config_dp_replicate_size", "parallelism_config_dp_shard_size",
     "parallelism_config_tp_size", "parallelism_config_cp_size", "parallelism_config_pp_size"};
 
+constexpr char kExperts[] = "parallelism_config_ep_size";
+
 bool is_given(const Settings& settings, absl::string_view name) {
   const Provenance provenance = settings.provenance(name);
   return provenance == Provenance::kFlag || provenance == Provenance::kConfigFile;
@@ -437,6 +439,12 @@ absl::Status check_mesh_size(const Settings& settings, int64_t ranks) {
     // Each is at most 2^20, and more ranks there are not.
     total = std::min<int64_t>(total * size, int64_t{1} << 40);
     if (size > 1) given.push_back(settings.describe(name));
+  }
+  const int64_t shards = settings.number("parallelism_config_dp_shard_size");
+  if (shards % settings.number(kExperts) != 0) {
+    return refuse(absl::StrCat(settings.describe(kExperts), " does not divide the ", shards,
+                               " ranks along dp_shard, which divide experts; give a divisor of ",
+                               "parallelism_config_dp_shard_size"));
   }
   if (total == 1 || total == ranks) return absl::OkStatus();
   std::string advice = "give sizes whose product is the number of ranks";
