@@ -26,6 +26,7 @@ FLOORS = {
             "big_model",
             "data",
             "parallel",
+            "parallel/experts",
             "parallel/residency",
             "parallel/tensor",
             "precision",

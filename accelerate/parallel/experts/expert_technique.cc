@@ -1,0 +1,164 @@
+#include "accelerate/parallel/experts/expert_technique.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <unordered_set>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/comm/operations.h"
+#include "accelerate/mesh/device_mesh.h"
+#include "accelerate/operators/construction_record.h"
+#include "accelerate/operators/deferred_values.h"
+#include "accelerate/parallel/experts/mixture.h"
+#include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/parallel/layout/placement.h"
+#include "accelerate/plan/plan.h"
+#include "accelerate/tensors/tensor_memory.h"
+#include "accelerate/values/module_class.h"
+
+namespace accelerate {
+namespace {
+
+struct NamedMixture {
+  std::string name;  // "" for the model itself
+  std::shared_ptr<MixtureOfExpertsImpl> mixture;
+};
+
+// One with several names under each of them.
+std::vector<NamedMixture> mixtures_of(const torch::nn::Module& module) {
+  std::vector<NamedMixture> found;
+  const auto add = [&found](const std::string& name, const auto& part) {
+    if (auto mixture = std::dynamic_pointer_cast<MixtureOfExpertsImpl>(part)) {
+      found.push_back({name, std::move(mixture)});
+    }
+  };
+  for (const auto& item : module.named_modules("", /*include_self=*/true)) {
+    add(item.key(), item.value());
+  }
+  return found;
+}
+
+std::vector<at::Tensor> experts_of(const torch::nn::Module& module) {
+  std::vector<at::Tensor> experts;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const NamedMixture& each : mixtures_of(module)) {
+    for (const at::Tensor& parameter : each.mixture->experts()->parameters()) {
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) experts.push_back(parameter);
+    }
+  }
+  return experts;
+}
+
+void check_divides(const NamedMixture& mixture, int ranks) {
+  const int64_t experts = mixture.mixture->options().router.experts;
+  if (experts % ranks == 0) return;
+  int64_t fitting = std::min<int64_t>(ranks, experts);
+  while (experts % fitting != 0) --fitting;
+  TORCH_CHECK_VALUE(false, "expert parallelism: mixture \"", mixture.name, "\" has ", experts,
+                    " experts, which the ", ranks,
+                    " ranks along ep do not divide evenly; an ep_size of ", fitting,
+                    " does, and so would ", (experts / ranks + 1) * ranks, " experts");
+}
+
+// This rank's part of the experts, in memory of its own.
+at::Tensor part_of(const at::Tensor& parameter, const ModelPlan& plan) {
+  const int64_t count = parameter.size(0) / plan.mesh.size(MeshAxis::kEp);
+  const int64_t first = count * plan.mesh.coordinate(plan.rank, MeshAxis::kEp);
+  if (!parameter.is_meta()) return parameter.detach().narrow(0, first, count).clone();
+  const at::Tensor whole = parameter.detach();
+  TORCH_CHECK_VALUE(is_recorded(whole), "prepare: experts of sizes ", whole.sizes(),
+                    " are on \"meta\" and were not made in init_empty_weights, so that they have "
+                    "no values; load a checkpoint into them, or make them there");
+  DeferredValues* const stored = deferred_values(whole);
+  if (stored == nullptr) return recorded_values({whole}).front().narrow(0, first, count).clone();
+  at::Tensor part =
+      at::empty(whole.narrow(0, first, count).sizes(), whole.options().device(plan.device));
+  stored->read(first * (whole.numel() / whole.size(0)), part.flatten());
+  return part;
+}
+
+}  // namespace
+
+ExpertParallelTechnique::ExpertParallelTechnique(const std::vector<at::Tensor>& parameters,
+                                                 int token_shares) {
+  if (token_shares == 1) return;
+  for (const at::Tensor& parameter : parameters) {
+    if (!parameter.requires_grad()) continue;
+    const unsigned hook = parameter.register_hook(
+        [token_shares](const at::Tensor& gradient) { return gradient / token_shares; });
+    hooks_.emplace_back(parameter, hook);
+  }
+}
+
+ExpertParallelTechnique::~ExpertParallelTechnique() {
+  for (const auto& [parameter, hook] : hooks_) parameter.remove_hook(hook);
+}
+
+std::shared_ptr<const ModelLayout> expert_parallel_layout(const LayoutContext& context) {
+  const int ranks = context.mesh.size(MeshAxis::kEp);
+  if (ranks == 1) return nullptr;
+  const torch::nn::Module& module = *context.model.module();
+  const std::vector<NamedMixture> mixtures = mixtures_of(module);
+  TORCH_CHECK_VALUE(!mixtures.empty(), "expert parallelism: ep_size=", ranks, ", but a ",
+                    module_class_name(module),
+                    " has no MixtureOfExperts among its modules; set ep_size to 1");
+  const ModelLayout before =
+      context.layout != nullptr ? *context.layout : whole_layout(module, context.mesh);
+  const AxisSet inputs = before.divides() - before.cuts();
+  std::vector<TensorPlacement> placements = before.placements();
+  for (const NamedMixture& each : mixtures) {
+    check_divides(each, ranks);
+    const std::string prefix = each.name.empty() ? "" : absl::StrCat(each.name, ".");
+    for (const auto& item : each.mixture->experts()->named_parameters()) {
+      const auto placement = std::ranges::find(
+          placements, absl::StrCat(prefix, "experts.", item.key()), &TensorPlacement::name);
+      if (placement == placements.end()) continue;
+      placement->cuts.push_back({.axis = MeshAxis::kEp, .dim = 0});
+      // Ranks with the same experts have other tokens.
+      placement->sums |= AxisSet{MeshAxis::kDpReplicate, MeshAxis::kEdp} | inputs;
+    }
+  }
+  return std::make_shared<const ModelLayout>(context.mesh, std::move(placements), inputs);
+}
+
+void check_expert_parallel(const TechniqueContext& context) {
+  TORCH_CHECK_VALUE(context.plan.zero == nullptr || context.plan.mesh.size(MeshAxis::kEp) == 1,
+                    "expert parallelism: ep_size=", context.plan.mesh.size(MeshAxis::kEp),
+                    " with a deepspeed_plugin, but ZeRO divides all parameters among all ranks; "
+                    "leave the plugin out, or set ep_size to 1");
+}
+
+void cut_experts(const TechniqueContext& context) {
+  const ModelPlan& plan = context.plan;
+  if (plan.mesh.size(MeshAxis::kEp) == 1) return;
+  const at::NoGradGuard no_grad;
+  const torch::nn::Module& module = *context.model.module();
+  for (const at::Tensor& parameter : experts_of(module)) {
+    internal::rebind(parameter, part_of(parameter, plan));
+  }
+  for (const NamedMixture& each : mixtures_of(module)) {
+    each.mixture->divide(plan.device_mesh->group(MeshAxis::kEp));
+  }
+}
+
+std::unique_ptr<Technique> make_expert_parallel_technique(const TechniqueContext& context) {
+  const ModelPlan& plan = context.plan;
+  if (!context.trains || plan.layout == nullptr || plan.mesh.size(MeshAxis::kEp) == 1) {
+    return nullptr;
+  }
+  const std::vector<at::Tensor> experts = experts_of(*context.model.module());
+  const ProcessGroupPtr alike = plan.device_mesh->group(AxisSet::all() - AxisSet{MeshAxis::kEp});
+  if (alike != nullptr) {
+    const at::NoGradGuard no_grad;
+    broadcast_tensors(alike, experts, 0);
+  }
+  return std::make_unique<ExpertParallelTechnique>(experts, plan.roles.tokens.count);
+}
+
+}  // namespace accelerate
