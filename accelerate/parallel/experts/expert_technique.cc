@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/operators/construction_record.h"
 #include "accelerate/operators/deferred_values.h"
@@ -132,6 +133,17 @@ void check_expert_parallel(const TechniqueContext& context) {
                     "expert parallelism: ep_size=", context.plan.mesh.size(MeshAxis::kEp),
                     " with a deepspeed_plugin, but ZeRO divides all parameters among all ranks; "
                     "leave the plugin out, or set ep_size to 1");
+  const KwargsHandlers& handlers = context.plan.handlers;
+  const auto has_shards = [](const TensorParallelPlan& plan) { return plan.sequence_parallel; };
+  const bool shards_sequences =
+      (handlers.tensor_parallel && has_shards(*handlers.tensor_parallel)) ||
+      std::ranges::any_of(handlers.tensor_parallel_by_class,
+                          [&](const auto& each) { return has_shards(each.second); });
+  if (context.plan.mesh.size(MeshAxis::kTp) == 1 || !shards_sequences) return;
+  const std::vector<NamedMixture> mixtures = mixtures_of(*context.model.module());
+  TORCH_CHECK_VALUE(mixtures.empty(), "mixture \"", mixtures.empty() ? "" : mixtures.front().name,
+                    "\" of experts takes whole sequences, but the plan of tensor parallelism has "
+                    "sequence shards; set its sequence_parallel to false");
 }
 
 void cut_experts(const TechniqueContext& context) {

@@ -44,7 +44,8 @@ class ExpertParallelTechnique final : public Technique {
 ///         experts and the nearest ep_size, for experts that the ranks do not divide evenly.
 std::shared_ptr<const ModelLayout> expert_parallel_layout(const LayoutContext& context);
 
-/// Errors: c10::ValueError for ZeRO, which divides what it does not know to be experts.
+/// Errors: c10::ValueError for ZeRO, which divides what it does not know to be experts, and for
+///         sequence shards along tp.
 void check_expert_parallel(const TechniqueContext& context);
 
 /// Leaves the module this rank's experts, which remain the same tensors. Those of an empty model
