@@ -118,6 +118,7 @@ TEST(ParallelismConfig, TakesWhatTheProgramLeavesOpenFromTheEnvironment) {
 TEST(ParallelismConfig, NamesVariablesThatItCannotRead) {
   EXPECT_THAT(refused({}, {{"TP_SIZE", "two"}}), HasSubstr("PARALLELISM_CONFIG_TP_SIZE=\"two\""));
   EXPECT_THAT(refused({}, {{"PP_SIZE", ""}}), HasSubstr("PARALLELISM_CONFIG_PP_SIZE=\"\""));
+  EXPECT_THAT(refused({}, {{"EP_SIZE", "x"}}), HasSubstr("PARALLELISM_CONFIG_EP_SIZE=\"x\""));
   EXPECT_THAT(refused({}, {{"PP_PLACEMENT", "middle"}}),
               AllOf(HasSubstr("PARALLELISM_CONFIG_PP_PLACEMENT=\"middle\""),
                     HasSubstr("inside_dp_replicate")));

@@ -63,7 +63,8 @@ STATUS = {
     "Launcher": [
         "`accelerate launch` on one machine", "`accelerate launch` on several machines", "`accelerate::launch`"],
     "Tensor parallelism": ["Tensor parallelism (`tp`)"],
-    "Pipeline, context and expert parallelism": [],
+    "Expert parallelism": ["Experts (`ep`)"],
+    "Pipeline and context parallelism": [],
 }
 STATUS_ALONE = [
     "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`", "Pinned loading",

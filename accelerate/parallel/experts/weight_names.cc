@@ -5,16 +5,15 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <ATen/ops/stack.h>
 #include <c10/util/Exception.h>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 
 namespace accelerate {
@@ -29,7 +28,7 @@ struct Name {
 
 // Behind the path of a mixture.
 struct Names {
-  std::string_view module;    // the last part of that path
+  absl::string_view module;   // the last part of that path
   std::vector<Name> experts;  // behind "experts." and, in files, the expert's number
   std::vector<Name> others;
 };
@@ -64,24 +63,24 @@ const Names& names_of(ExpertNames names) {
 // A name behind the path of a mixture, and that path with its dot.
 struct InMixture {
   std::string path;
-  std::string_view rest;
+  absl::string_view rest;
 };
 
 // The last part of the name with the mixture's name as the one before; absent: there is none.
-std::optional<InMixture> in_mixture(std::string_view name, std::string_view module) {
+std::optional<InMixture> in_mixture(absl::string_view name, absl::string_view module) {
   const std::string part = absl::StrCat(module, ".");
   const size_t at = name.rfind(part);
-  if (at == std::string_view::npos || (at > 0 && name[at - 1] != '.')) return std::nullopt;
+  if (at == absl::string_view::npos || (at > 0 && name[at - 1] != '.')) return std::nullopt;
   return InMixture{std::string(name.substr(0, at + part.size())), name.substr(at + part.size())};
 }
 
 // Which expert's tensor it is, and its own name behind "experts."; absent: none's.
-std::optional<std::pair<int64_t, std::string>> expert_of(std::string_view rest,
+std::optional<std::pair<int64_t, std::string>> expert_of(absl::string_view rest,
                                                          const Names& names) {
   if (!absl::ConsumePrefix(&rest, kExperts)) return std::nullopt;
   const size_t dot = rest.find('.');
   int64_t number = 0;
-  if (dot == std::string_view::npos || !absl::SimpleAtoi(rest.substr(0, dot), &number)) {
+  if (dot == absl::string_view::npos || !absl::SimpleAtoi(rest.substr(0, dot), &number)) {
     return std::nullopt;
   }
   for (const Name& each : names.experts) {
@@ -133,7 +132,7 @@ NamedTensors separate_experts(const NamedTensors& tensors, ExpertNames names) {
   NamedTensors result;
   for (const auto& [name, tensor] : tensors) {
     const std::optional<InMixture> place = in_mixture(name, table.module);
-    std::string_view rest = place ? place->rest : std::string_view();
+    absl::string_view rest = place ? place->rest : absl::string_view();
     const bool is_expert = absl::ConsumePrefix(&rest, kExperts);
     bool is_done = false;
     for (const Name& each : is_expert ? table.experts : table.others) {
