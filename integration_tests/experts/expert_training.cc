@@ -17,8 +17,42 @@ using simulator::Cluster;
 using simulator::ClusterOptions;
 using simulator::Rank;
 
-// One rank's numbers; `bytes` are the cluster's.
-ExpertOutcome train_rank(const ExpertTraining& training) {
+}  // namespace
+
+lm::Config tiny_experts(int64_t layers) {
+  return lm::model_config("tiny", {.blocks = lm::Blocks::kLlama, .layers = layers, .experts = 4});
+}
+
+void fill_experts_by_formula(lm::LmImpl& net, const Formula& formula) {
+  constexpr char kExperts[] = ".experts.";
+  const torch::NoGradGuard no_grad;
+  for (const auto& item : net.named_parameters()) {
+    const std::string& name = item.key();
+    const size_t at = name.find(kExperts);
+    if (at == std::string::npos) {
+      item.value().copy_(formula_values(formula, name, item.value().sizes()));
+      continue;
+    }
+    const std::string path = name.substr(0, at), layer = name.substr(at + sizeof(kExperts) - 1);
+    for (int64_t i = 0; i < item.value().size(0); ++i) {
+      const at::Tensor expert = item.value()[i];
+      expert.copy_(formula_values(formula, absl::StrCat(path, kExperts, i, ".", layer, ".weight"),
+                                  expert.sizes()));
+    }
+  }
+}
+
+std::vector<std::shared_ptr<MixtureOfExpertsImpl>> mixtures_of_blocks(lm::LmImpl& net) {
+  std::vector<std::shared_ptr<MixtureOfExpertsImpl>> mixtures;
+  for (const auto& module : net.modules()) {
+    if (auto mixture = std::dynamic_pointer_cast<MixtureOfExpertsImpl>(module)) {
+      mixtures.push_back(std::move(mixture));
+    }
+  }
+  return mixtures;
+}
+
+ExpertOutcome train_rank_with_experts(const ExpertTraining& training) {
   AcceleratorOptions given;
   if (training.sizes) given.parallelism_config = ParallelismConfig(*training.sizes);
   if (training.micro_steps > 1) given.gradient_accumulation_steps = training.micro_steps;
@@ -82,41 +116,6 @@ ExpertOutcome train_rank(const ExpertTraining& training) {
   return outcome;
 }
 
-}  // namespace
-
-lm::Config tiny_experts(int64_t layers) {
-  return lm::model_config("tiny", {.blocks = lm::Blocks::kLlama, .layers = layers, .experts = 4});
-}
-
-void fill_experts_by_formula(lm::LmImpl& net, const Formula& formula) {
-  constexpr char kExperts[] = ".experts.";
-  const torch::NoGradGuard no_grad;
-  for (const auto& item : net.named_parameters()) {
-    const std::string& name = item.key();
-    const size_t at = name.find(kExperts);
-    if (at == std::string::npos) {
-      item.value().copy_(formula_values(formula, name, item.value().sizes()));
-      continue;
-    }
-    const std::string path = name.substr(0, at), layer = name.substr(at + sizeof(kExperts) - 1);
-    for (int64_t i = 0; i < item.value().size(0); ++i) {
-      const at::Tensor expert = item.value()[i];
-      expert.copy_(formula_values(formula, absl::StrCat(path, kExperts, i, ".", layer, ".weight"),
-                                  expert.sizes()));
-    }
-  }
-}
-
-std::vector<std::shared_ptr<MixtureOfExpertsImpl>> mixtures_of_blocks(lm::LmImpl& net) {
-  std::vector<std::shared_ptr<MixtureOfExpertsImpl>> mixtures;
-  for (const auto& module : net.modules()) {
-    if (auto mixture = std::dynamic_pointer_cast<MixtureOfExpertsImpl>(module)) {
-      mixtures.push_back(std::move(mixture));
-    }
-  }
-  return mixtures;
-}
-
 ExpertOutcome train_experts(const ExpertTraining& training) {
   ClusterOptions options;
   options.seed = training.seed;
@@ -128,7 +127,7 @@ ExpertOutcome train_experts(const ExpertTraining& training) {
   Cluster cluster(training.cluster, options);
   ExpertOutcome outcome;
   cluster.run_on_every_rank([&](Rank& rank) {
-    ExpertOutcome own = train_rank(training);
+    ExpertOutcome own = train_rank_with_experts(training);
     rank.report("losses", torch::tensor(own.losses, torch::kDouble));
     rank.report("balances", torch::tensor(own.balances, torch::kDouble));
     rank.report("norms", torch::tensor(own.norms, torch::kDouble));

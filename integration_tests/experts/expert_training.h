@@ -77,6 +77,11 @@ struct ExpertOutcome {
   absl::Duration elapsed;  ///< of virtual time
 };
 
+/// On one rank of a job, whatever runs it: the losses are those of its rows, and nothing is told of
+/// bytes and time. Collective.
+ExpertOutcome train_rank_with_experts(const ExpertTraining& training);
+
+/// The same on a cluster, with the means over its ranks.
 ExpertOutcome train_experts(const ExpertTraining& training);
 
 }  // namespace accelerate
