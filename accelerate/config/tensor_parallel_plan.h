@@ -19,6 +19,7 @@
 #include <initializer_list>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "accelerate/base/enum_text.h"
@@ -100,12 +101,13 @@ struct TensorParallelPlan {
 /// By the name of the class of models that they are for.
 using TensorParallelPlans = std::map<std::string, TensorParallelPlan>;
 
-/// The plan of a dictionary in transformers' words, from patterns to "colwise", "rowwise",
+/// Makes a plan of a dictionary in transformers' words (base/tp_plan.h): "colwise", "rowwise",
 /// "colwise_rep" ("colwise_gather_output"), "rowwise_rep" ("rowwise_split_input"),
-/// "embedding_rowwise", "packed_colwise", "packed_rowwise" (two weights in one), "replicate",
-/// "replicated_with_grad_allreduce" and "sequence_parallel", with which the plan has sequence
-/// shards. A "rowwise" table of words is an embedding.
+/// "embedding_rowwise", "packed_colwise" and "packed_rowwise" (two weights in one), "replicate",
+/// "replicated_with_grad_allreduce", and "sequence_parallel", with which the plan has sequence
+/// shards. A "rowwise" table of words is an embedding. Rules keep the order of the entries.
 /// Errors: c10::ValueError naming the entry, for another word.
-TensorParallelPlan tensor_parallel_plan(const std::map<std::string, std::string>& tp_plan);
+TensorParallelPlan tensor_parallel_plan(
+    const std::vector<std::pair<std::string, std::string>>& tp_plan);
 
 }  // namespace accelerate

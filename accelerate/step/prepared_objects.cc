@@ -112,12 +112,12 @@ void renew_unused_state(torch::optim::Optimizer& optimizer, const at::Tensor& pa
 void check_steps_after_sums(const torch::optim::Optimizer& optimizer,
                             const TrainedParameter& trained, const Mesh& mesh) {
   const AxisSet sums = mesh.several(trained.placement->sums);
-  TORCH_CHECK_VALUE(sums.empty() || dynamic_cast<const optim::FusedBackwardOptimizer*>(
-                                        &optimizer) == nullptr,
-                    "prepare: ranks sum the gradients of parameter \"", trained.name, "\" along ",
-                    sums.to_string(),
-                    " at the end of a backward pass, but LOMO steps before that; train it with "
-                    "another optimizer");
+  TORCH_CHECK_VALUE(
+      sums.empty() || dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer) == nullptr,
+      "prepare: ranks sum the gradients of parameter \"", trained.name, "\" along ",
+      sums.to_string(),
+      " at the end of a backward pass, but LOMO steps before that; train it with "
+      "another optimizer");
 }
 
 // An optimizer begins with the part of a parameter that the rank's module has.

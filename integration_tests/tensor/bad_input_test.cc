@@ -209,22 +209,45 @@ TEST(BadModel, WhoseOptimizerHasStepped) {
 
 // ---- Forward passes.
 
+// LibTorch refuses the first view, and takes the second for another number of tokens.
 TEST(BadPass, WithAFixedCountOfHeads) {
+  const auto of_features =
+      AllOf(HasSubstr("dim -1 of features, of which each rank along tp has 8 of 16, made with "
+                      "\"query.weight\""),
+            HasSubstr("write -1 for it"));
   EXPECT_THAT(refusal_of([](SmallLayersImpl& m, const Tensor& x) {
                 return m.project(m.query(x).view({6, 4, 4, 4}).flatten(2, 3));
               }),
-              AllOf(HasSubstr("rank 1: aten::view does not fit dim -1 of features, of which each "
-                              "rank along tp has 8 of 16, made with \"query.weight\""),
-                    HasSubstr("write -1 for it")));
+              AllOf(HasSubstr("rank 1: aten::view does not fit"), of_features));
+  EXPECT_THAT(
+      refusal_of([](SmallLayersImpl& m, const Tensor& x) {
+        return m.project(m.query(x).view({6, -1, 4, 4}).flatten(2, 3));
+      }),
+      AllOf(HasSubstr("rank 1: aten::view gives other lengths than the whole's to"), of_features));
 }
 
 TEST(BadPass, WithANormOverCutFeatures) {
+  const auto of_features =
+      AllOf(HasSubstr("dim -1 of features, of which each rank along tp has 8 of 16, made with "
+                      "\"query.weight\""),
+            HasSubstr("gather their output"));
   EXPECT_THAT(refusal_of([](SmallLayersImpl& m, const Tensor& x) {
                 return m.project(torch::layer_norm(m.query(x), {8}));
               }),
-              AllOf(HasSubstr("rank 1: aten::layer_norm normalises dim -1 of features, of which "
-                              "each rank along tp has 8 of 16, made with \"query.weight\""),
-                    HasSubstr("gather their output")));
+              AllOf(HasSubstr("rank 1: aten::layer_norm normalises"), of_features));
+  EXPECT_THAT(refusal_of([](SmallLayersImpl& m, const Tensor& x) {
+                const Tensor features = m.query(x);
+                return m.project(features * features.square().mean(-1, true).rsqrt());
+              }),
+              AllOf(HasSubstr("rank 1: aten::mean goes along all of"), of_features));
+  EXPECT_THAT(refusal_of([](SmallLayersImpl& m, const Tensor& x) {
+                return m.project(m.query(x).softmax(-1));
+              }),
+              AllOf(HasSubstr("rank 1: aten::softmax goes along all of"), of_features));
+  EXPECT_EQ(refusal_of([](SmallLayersImpl& m, const Tensor& x) {
+              return m.project(m.query(x).softmax(-2));
+            }),
+            "no error");
 }
 
 TEST(BadPass, WithACutParameterInAnotherOperator) {
@@ -235,6 +258,22 @@ TEST(BadPass, WithACutParameterInAnotherOperator) {
       AllOf(HasSubstr("rank 1: aten::einsum uses \"query.weight\", of which each rank along "
                       "tp has 8 of 16 rows"),
             HasSubstr("leave the parameter whole, or use one of these")));
+  EXPECT_THAT(
+      refusal_of([](SmallLayersImpl& m, const Tensor& x) { return x + m.project->weight.sum(); }),
+      HasSubstr("rank 1: aten::sum uses \"project.weight\", of which each rank along tp "
+                "has 8 of 16 columns"));
+}
+
+TEST(BadPass, WithInputsThatDoNotFitTheLayer) {
+  EXPECT_THAT(refusal_of([](SmallLayersImpl& m, const Tensor& x) {
+                return m.project(torch::cat({x, x}, -1));
+              }),
+              HasSubstr("rank 1: row layer \"project.weight\" gets 16 features, but this rank has "
+                        "its weight for 8 of 16; put it behind a column layer, or let its rule "
+                        "split its input"));
+  EXPECT_THAT(refusal_of([](SmallLayersImpl& m, const Tensor& x) { return m.key(m.query(x)); }),
+              AllOf(HasSubstr("rank 1: column layer \"key.weight\" gets dim -1 of features"),
+                    HasSubstr("make it a row layer, or gather the output of the layer before")));
 }
 
 TEST(BadPass, WithALossOfCutLogitsByHand) {

@@ -83,10 +83,12 @@ Layout with_sequence_shards(Layout layout) {
 AcceleratorOptions options_of(const Layout& layout) {
   AcceleratorOptions options;
   if (layout.zero_stage > 0) {
-    const nlohmann::ordered_json config = {{"train_micro_batch_size_per_gpu", 2},
-                                           {"gradient_accumulation_steps", 1},
-                                           {"zero_allow_untested_optimizer", true},
-                                           {"zero_optimization", {{"stage", layout.zero_stage}}}};
+    const nlohmann::ordered_json config = {
+        {"train_micro_batch_size_per_gpu", 2},
+        {"gradient_accumulation_steps", 1},
+        {"zero_allow_untested_optimizer", true},
+        {"zero_optimization",
+         {{"stage", layout.zero_stage}, {"stage3_gather_16bit_weights_on_model_save", true}}}};
     options.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = config};
   }
   return options;

@@ -97,6 +97,10 @@ struct Case {
   PlanModes modes = {};
 };
 
+void PrintTo(const Case& given, std::ostream* out) {
+  *out << given.file << ", " << given.layout.name;
+}
+
 // The layout with its modes, as the answers have it.
 std::string layout_of(const Case& given) {
   return absl::StrCat(given.layout.name, given.modes.sequence_shards ? ", sequence shards" : "",
@@ -112,7 +116,7 @@ std::vector<Case> cases() {
         if (blocks == Blocks::kLlama && *layout.sizes.tp_size > 2) continue;
         for (const bool sequence_shards : {false, true}) {
           for (const bool parallel_loss : {false, true}) {
-            // One without the other where nothing else is divided.
+            // Each mode by itself only where tp is the sole axis.
             if (sequence_shards != parallel_loss && layout.name != "tp 2") continue;
             cases.push_back(
                 {file.path().string(), blocks, layout,

@@ -10,7 +10,11 @@
 #include <string>
 #include <utility>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "accelerate/accelerate.h"
 #include "accelerate/config/parallelism_config.h"
@@ -20,7 +24,7 @@
 
 namespace accelerate {
 
-/// Layers of 8 and 16 features with values that a seed gives.
+/// Layers of 8 and 16 features, with values that a seed gives.
 class SmallLayersImpl : public torch::nn::Module {
  public:
   using Forward = std::function<torch::Tensor(SmallLayersImpl&, const torch::Tensor&)>;
@@ -33,13 +37,16 @@ class SmallLayersImpl : public torch::nn::Module {
     project = register_module("project", torch::nn::Linear(16, 8));
     head = register_module("head", torch::nn::Linear(8, 12));
     norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})));
-    scale = register_parameter("scale", torch::ones({4}));
+    gate_up = register_module("gate_up", torch::nn::Linear(8, 32));
+    tokens = register_module("tokens", torch::nn::Embedding(torch::nn::EmbeddingOptions(12, 8)));
+    scale = register_parameter("scale", torch::rand({4}));
   }
 
   torch::Tensor forward(const torch::Tensor& input) { return forward_(*this, input); }
 
-  /// query, key and value are column layers, project a row layer, and the head's outputs are put
-  /// together. With sequence shards the norm and the scale are used with them.
+  /// query, key and value are column layers, project is a row layer, and the head's outputs are
+  /// gathered. With sequence shards the norm and the scale are used with shards. gate_up and tokens
+  /// are whole.
   static TensorParallelPlan plan(bool sequence_shards = false) {
     using enum TensorStyle;
     TensorParallelPlan plan = {{.pattern = "query", .style = kColumn},
@@ -54,6 +61,8 @@ class SmallLayersImpl : public torch::nn::Module {
   }
 
   torch::nn::Linear query{nullptr}, key{nullptr}, value{nullptr}, project{nullptr}, head{nullptr};
+  torch::nn::Linear gate_up{nullptr};
+  torch::nn::Embedding tokens{nullptr};
   torch::nn::LayerNorm norm{nullptr};
   torch::Tensor scale;
 

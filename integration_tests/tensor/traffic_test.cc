@@ -138,10 +138,24 @@ TEST(TensorParallelMemory, OfARankIsItsPartsAlone) {
   EXPECT_EQ(elements(Blocks::kLlama), 402'560);
 }
 
-// Outside of the products each rank keeps whole features; inside, its own.
+// What autograd keeps of a block, in halves of kActivations, which are a rank's part of 128
+// features. Outside of the products: the inputs of the block, of its second norm and of both column
+// layers; rms_norm, which consists of other operators, keeps what it has divided as well. Inside, a
+// rank's parts: queries, keys and values, the product of attention, and the layers' inner features.
+// Llama's values are a view of the whole product, and its projection copies the product of
+// attention, because keys are repeated by a stride of 0. Then one number for each token of a norm
+// (two of layer_norm), and for each token and head of attention.
+constexpr int64_t kHalf = kActivations / 2;
+constexpr int64_t kOutsideGpt = 4 * kActivations, kInsideGpt = (3 + 1 + 2 * 4) * kHalf;
+constexpr int64_t kOutsideLlama = 6 * kActivations;
+constexpr int64_t kInsideLlama = kHalf + kHalf / 2 + 2 * kHalf + 2 * kHalf + 4 * 352 * kHalf / 128;
+constexpr int64_t kTokens = 4 * 128, kPerToken = kTokens * 4, kPerHead = 2 * kPerToken;
+
 TEST(TensorParallelMemory, OfABlockIsWhatItsBackwardPassNeeds) {
-  EXPECT_NEAR(activations_of_a_block(training_of(tiny(Blocks::kGpt), {})), 2'764'800, 27'648);
-  EXPECT_NEAR(activations_of_a_block(training_of(tiny(Blocks::kLlama), {})), 3'022'848, 30'228);
+  EXPECT_EQ(activations_of_a_block(training_of(tiny(Blocks::kGpt), {})),
+            kOutsideGpt + 4 * kPerToken + kInsideGpt + kPerHead);
+  EXPECT_EQ(activations_of_a_block(training_of(tiny(Blocks::kLlama), {})),
+            kOutsideLlama + 2 * kPerToken + kInsideLlama + kPerHead);
 }
 
 // Norms keep parts, and so do products, which put their inputs together again in the backward pass.
@@ -150,12 +164,14 @@ TEST(TensorParallelMemory, OfABlockIsLessWithSequenceShards) {
     return activations_of_a_block(training_of(tiny(blocks), modes));
   };
   PlanModes modes = {.sequence_shards = true};
-  EXPECT_NEAR(activations(Blocks::kGpt, modes), 2'236'416, 22'364);
-  EXPECT_NEAR(activations(Blocks::kLlama, modes), 2'496'512, 24'965);
+  const int64_t gpt = (kOutsideGpt + 4 * kPerToken) / 2 + kInsideGpt + kPerHead;
+  const int64_t llama = (kOutsideLlama + 2 * kPerToken) / 2 + kInsideLlama + kPerHead;
+  EXPECT_EQ(activations(Blocks::kGpt, modes), gpt);
+  EXPECT_EQ(activations(Blocks::kLlama, modes), llama);
   // Two inputs, of which a rank otherwise has a half.
   modes.keeps_gathered_inputs = true;
-  EXPECT_NEAR(activations(Blocks::kGpt, modes), 2'236'416 + kActivations, 22'364);
-  EXPECT_NEAR(activations(Blocks::kLlama, modes), 2'496'512 + kActivations, 24'965);
+  EXPECT_EQ(activations(Blocks::kGpt, modes), gpt + kActivations);
+  EXPECT_EQ(activations(Blocks::kLlama, modes), llama + kActivations);
 }
 
 // A plan changes nothing where one rank would have all parts.

@@ -44,7 +44,7 @@ TensorParallelPlan without(TensorParallelPlan plan, const std::string& pattern) 
 
 using Gradients = std::map<std::string, Tensor>;
 
-// Of the parameters with one dim, which norms and the biases of rows are.
+// The gradients of parameters with one dim, as those of norms and the biases of rows.
 template <typename Model>
 Gradients gradients_of_vectors(const Model& model) {
   Gradients gradients;
@@ -255,49 +255,6 @@ TEST(ParallelLossOfAModel, RefusesWholeLogitsOfACutHead) {
                 HasSubstr(absl::StrCat("the logits are whole, with all 12 classes, of which rank ",
                                        rank.index(), " of 2 has 6")));
   });
-}
-
-// ---- Random numbers.
-
-struct Recomputed {
-  std::vector<Tensor> of_input, of_weight;  // gradients by rank
-};
-
-Recomputed train_with_dropout(bool recomputes) {
-  Cluster cluster(cluster_of(2));
-  cluster.run_on_every_rank([&](Rank& rank) {
-    Accelerator accelerator(with_tp(2, SmallLayersImpl::plan()));
-    const auto module =
-        std::make_shared<SmallLayersImpl>([recomputes](SmallLayersImpl& m, const Tensor& x) {
-          const auto block = [&m](const Tensor& given) {
-            const Tensor heads = torch::dropout(m.query(given), 0.5, /*train=*/true);
-            return torch::dropout(m.project(heads), 0.5, /*train=*/true);
-          };
-          return recomputes ? checkpoint(block, x) : block(x);
-        });
-    auto model = accelerator.prepare(module);
-    torch::manual_seed(11);
-    const Tensor input = small_inputs().to(accelerator.device()).requires_grad_();
-    const Tensor output = model(input);
-    // What is drawn between the passes is not what the block has drawn.
-    torch::rand({5}, torch::TensorOptions(accelerator.device()));
-    accelerator.backward(output.square().sum());
-    rank.report("of input", input.grad());
-    rank.report("of weight", module->query->weight.grad());
-  });
-  return {.of_input = cluster.reports("of input"), .of_weight = cluster.reports("of weight")};
-}
-
-// T17
-TEST(DividedBlocks, DropTheSameWhenTheyAreComputedAgain) {
-  const Recomputed kept = train_with_dropout(/*recomputes=*/false);
-  const Recomputed again = train_with_dropout(/*recomputes=*/true);
-  for (size_t rank = 0; rank < kept.of_input.size(); ++rank) {
-    EXPECT_GT(kept.of_weight[rank].count_nonzero().item<int64_t>(), 0);
-    EXPECT_TRUE(torch::equal(kept.of_input[rank], again.of_input[rank])) << rank;
-    EXPECT_TRUE(torch::equal(kept.of_weight[rank], again.of_weight[rank])) << rank;
-  }
-  EXPECT_TRUE(torch::equal(kept.of_input[0], kept.of_input[1]));
 }
 
 }  // namespace

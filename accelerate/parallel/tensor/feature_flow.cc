@@ -188,7 +188,7 @@ void FeatureFlow::go_through_reduction(const OperatorCall& call, const OperatorF
 void FeatureFlow::go_through_product(const OperatorCall& call, const OperatorFacts& facts,
                                      size_t argument) {
   way_ = Way::kAlong;
-  is_product_ = loses_ = true;
+  loses_ = true;
   const size_t first = facts.kind == Kind::kAddedProduct ? 1 : 0;
   if (argument < first) return;  // what is added to the product
   const bool is_first = argument == first;

@@ -38,8 +38,6 @@ class FeatureFlow {
   bool is_view() const { return way_ == Way::kView; }
   /// Whether a result without the dim is not what the operator is known to give.
   bool loses() const { return loses_; }
-  /// Whether the operator is a product of matrices, which LibTorch may compute of other shapes.
-  bool is_product() const { return is_product_; }
   /// Whether a result has some of the dim that follow each other.
   bool takes_range() const { return takes_range_; }
   /// Whether a result has one of the dim.
@@ -69,7 +67,6 @@ class FeatureFlow {
   const int64_t dim_;  // counted from the front
   Way way_ = Way::kAlong;
   bool is_pointwise_ = false;
-  bool is_product_ = false;
   bool loses_ = false;
   bool takes_range_ = false;
   bool takes_one_ = false;

@@ -35,6 +35,7 @@ Kind kind_of(std::string_view name) {
       {"argmax", kReduction},
       {"argmin", kReduction},
       {"argsort", kReduction},
+      {"as_strided", kCreation},  // a view of another operator, which says more
       {"baddbmm", kAddedProduct},
       {"bmm", kProduct},
       {"cat", kJoin},

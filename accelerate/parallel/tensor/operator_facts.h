@@ -60,7 +60,7 @@ struct OperatorFacts {
   int start, end, step, length, chunks, split_size, indices;
 };
 
-/// They live as long as the thread.
+/// The facts live as long as the thread.
 const OperatorFacts& facts_of(const c10::OperatorHandle& op);
 
 /// The argument of a call, before it proceeds, at a position of OperatorFacts; null for -1.

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/tp_plan.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/model_structure.h"
 #include "accelerate/mesh/mesh.h"
@@ -29,19 +30,6 @@ namespace accelerate {
 namespace {
 
 using enum TensorStyle;
-
-// `*` stands for any text without dots.
-bool matches(std::string_view pattern, std::string_view name) {
-  const size_t star = pattern.find('*');
-  if (star == std::string_view::npos) return pattern == name;
-  if (!name.starts_with(pattern.substr(0, star))) return false;
-  pattern.remove_prefix(star + 1);
-  name.remove_prefix(star);
-  for (size_t taken = 0;; ++taken) {
-    if (matches(pattern, name.substr(taken))) return true;
-    if (taken == name.size() || name[taken] == '.') return false;
-  }
-}
 
 // The module of a parameter, and the parameter's name in it.
 std::pair<std::string, std::string> split_name(const std::string& name) {
@@ -94,7 +82,7 @@ TensorRule rule_for(const TensorParallelPlan& plan, const std::string& name,
   const TensorRule* found = nullptr;
   for (size_t i = 0; i < plan.rules.size(); ++i) {
     const TensorRule& rule = plan.rules[i];
-    if (!matches(rule.pattern, name) && !matches(rule.pattern, module)) continue;
+    if (!pattern_matches(rule.pattern, name) && !pattern_matches(rule.pattern, module)) continue;
     matched[i] = true;
     if (found == nullptr) found = &rule;
   }

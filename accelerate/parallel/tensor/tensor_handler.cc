@@ -93,6 +93,21 @@ at::ScalarType product_dtype(const at::Tensor& input) {
   return dtype == at::kDouble || is_chosen ? dtype : at::autocast::get_autocast_dtype(device);
 }
 
+// While an operator runs of which is known what it makes of a part. How it is computed, as by views
+// with other dims, says nothing more.
+class InsideKnownOperator {
+ public:
+  InsideKnownOperator() { ++depth_; }
+  ~InsideKnownOperator() { --depth_; }
+  InsideKnownOperator(const InsideKnownOperator&) = delete;
+  InsideKnownOperator& operator=(const InsideKnownOperator&) = delete;
+
+  static bool is_active() { return depth_ > 0; }
+
+ private:
+  static inline thread_local int depth_ = 0;
+};
+
 // Part of a message: "192 of 384".
 std::string part_text(int64_t part, int64_t whole) { return absl::StrCat(part, " of ", whole); }
 
@@ -138,7 +153,9 @@ TensorHandler::Operands TensorHandler::operands_of(const OperatorCall& call) {
 
 void TensorHandler::call(const OperatorCall& call) {
   const Operands operands = operands_of(call);
-  if (operands.empty() || is_backward_of_operator_scope()) return call.proceed();
+  if (operands.empty() || InsideKnownOperator::is_active() || is_backward_of_operator_scope()) {
+    return call.proceed();
+  }
   const OperatorFacts& facts = facts_of(call.op());
   if (operands.cut) {
     if (std::optional<at::Tensor> result = layer(call)) {
@@ -391,11 +408,10 @@ void TensorHandler::pass_part(const OperatorCall& call, const OperatorFacts& fac
                         "write -1 for it");
   };
   try {
-    if (flow.is_product()) {
-      // How it is computed, as with heads and rows in one dim, says nothing.
-      const OperatorModeScope inside = OperatorModeScope::without(OperatorOrder::kTensorParallel);
+    if (flow.is_pointwise()) {
       call.proceed();
     } else {
+      const InsideKnownOperator inside;
       call.proceed();
     }
   } catch (const std::exception& error) {
