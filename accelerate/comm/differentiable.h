@@ -64,7 +64,7 @@ at::Tensor split_along_gather_backward(const at::Tensor& whole, int64_t dim,
 /// constructor, which sends, and finish() the rank may compute something else.
 class RowExchange {
  public:
-  /// Of `rows` the first `give[0]` go to the first rank of the group, the next ones to the second,
+  /// The first `give[0]` of `rows` go to the first rank of the group, the next ones to the second,
   /// and so on; from each rank come as many as `take` says. Collective; ranks agree on the sizes
   /// behind the rows, and on their numbers in pairs.
   /// Errors: c10::ValueError for numbers that are not one for each rank, or not those of the rows.

@@ -119,8 +119,8 @@ struct ParallelismOptions {
   std::optional<int64_t> pp_size = std::nullopt;
   /// Outermost. PARALLELISM_CONFIG_PP_PLACEMENT
   std::optional<PpPlacement> pp_placement = std::nullopt;
-  /// Of the dp_shard_size ranks: so many have a part each of the experts of a layer. HF Accelerate
-  /// has no axis of experts.
+  /// How many neighbours of the dp_shard_size ranks have a part each of the experts of a layer. HF
+  /// Accelerate has no axis of experts.
   std::optional<int64_t> ep_size = std::nullopt;
 
   bool operator==(const ParallelismOptions&) const = default;

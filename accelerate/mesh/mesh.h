@@ -33,7 +33,7 @@ struct MeshSizes {
   int cp = 1;
   int sp = 1;
   int tp = 1;
-  /// Of the dp_shard ranks: so many have a part each of all experts.
+  /// How many neighbours of the dp_shard ranks have a part each of all experts.
   int ep = 1;
 };
 

@@ -55,6 +55,26 @@ TEST(Experts, ThatRanksDoNotDivideEvenlyAreRefused) {
             HasSubstr("an ep_size of 3 does, and so would 8 experts")));
 }
 
+TEST(Experts, OfWhichSomeAreDividedAlongTpAreRefused) {
+  AcceleratorOptions options = with({.dp_shard_size = 2, .tp_size = 2, .ep_size = 2});
+  options.kwargs_handlers.emplace_back(TensorParallelPlan());
+  const auto two = [](bool divides_along_tp, int64_t intermediate) {
+    auto both = std::make_shared<torch::nn::Module>("Two");
+    MixtureOptions mixture{.hidden = 8, .intermediate = intermediate, .router = {.experts = 4}};
+    both->register_module("first", std::make_shared<MixtureOfExpertsImpl>(mixture));
+    mixture.divides_along_tp = divides_along_tp;
+    both->register_module("second", std::make_shared<MixtureOfExpertsImpl>(mixture));
+    return both;
+  };
+  EXPECT_THAT(refused("1x4:h100", options, [&] { return two(false, 8); }),
+              HasSubstr("ranks along tp have parts of the experts of mixture \"first\" and all of "
+                        "those of \"second\"; set divides_along_tp alike"));
+  EXPECT_THAT(
+      refused("1x4:h100", options, [&] { return two(true, 9); }),
+      HasSubstr("mixture \"first\" has experts of size 9, which the 2 ranks along tp do not "
+                "divide evenly; a tp_size of 1 does"));
+}
+
 TEST(Experts, ThatThereAreNotAreNamed) {
   EXPECT_THAT(refused("1x2:h100", with({.dp_shard_size = 2, .ep_size = 2}),
                       [] { return std::make_shared<torch::nn::LinearImpl>(4, 4); }),

@@ -31,6 +31,7 @@ struct Layout {
 std::vector<Layout> layouts() {
   return {{"ep 1", "1x2:h100", {.dp_shard_size = 2}},
           {"ep 2", "1x2:h100", {.dp_shard_size = 2, .ep_size = 2}},
+          {"ep 1 x tp 2", "1x4:h100", {.dp_shard_size = 2, .tp_size = 2}},
           {"ep 2 x tp 2", "1x4:h100", {.dp_shard_size = 2, .tp_size = 2, .ep_size = 2}}};
 }
 

@@ -14,7 +14,7 @@ struct Options {
   std::string data;  ///< path of a text; its last tenth is for the evaluation
   Config config = model_config("tiny");
   bool activation_checkpointing = false;
-  /// Of a model with experts: see accelerate::RouterOptions, of which 0 is no capacity.
+  /// For a model with experts: see accelerate::RouterOptions. 0: an expert takes all its tokens.
   double capacity_factor = 0;
   double balance_loss = 0.01;
   double z_loss = 0;

@@ -1,5 +1,5 @@
 /// Models whose experts the ranks along ep divide: each MixtureOfExperts among the modules keeps
-/// this rank's part of the experts.
+/// this rank's part of the experts, and of the inside of each where ranks along tp divide it.
 ///
 /// Each rank's router sends its own tokens, so that the gradient of an expert is, after a backward
 /// pass, the sum over the ranks along ep. It is divided by the number of token shares, as that of
@@ -39,9 +39,11 @@ class ExpertParallelTechnique final : public Technique {
   std::vector<std::pair<at::Tensor, unsigned>> hooks_;
 };
 
-/// Cuts the experts of all mixtures along ep. Null where ep has one rank.
-/// Errors: c10::ValueError for a model without a mixture, and naming the mixture, the number of
-///         experts and the nearest ep_size, for experts that the ranks do not divide evenly.
+/// Cuts the experts of all mixtures along ep, and the inside of each along tp where the mixtures
+/// say so (MixtureOptions::divides_along_tp). Null where nothing is cut. Errors: c10::ValueError
+/// for a model without a mixture where ep has several ranks, for mixtures of
+///         which some are divided along tp, and naming the mixture, the size and the nearest
+///         ep_size or tp_size, for experts that the ranks do not divide evenly.
 std::shared_ptr<const ModelLayout> expert_parallel_layout(const LayoutContext& context);
 
 /// Errors: c10::ValueError for ZeRO, which divides what it does not know to be experts, and for
@@ -54,7 +56,8 @@ void check_expert_parallel(const TechniqueContext& context);
 /// Errors: c10::ValueError naming a parameter on "meta" without values; those of the reads.
 void cut_experts(const TechniqueContext& context);
 
-/// Null for a model without experts on other ranks, and for one that is not trained. Collective
+/// Null for a model without experts on other ranks along ep, and for one that is not trained.
+/// Collective
 /// over the ranks with the same experts, which get the values of their first one.
 std::unique_ptr<Technique> make_expert_parallel_technique(const TechniqueContext& context);
 

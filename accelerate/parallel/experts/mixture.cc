@@ -116,14 +116,17 @@ at::Tensor ExpertsImpl::forward(const at::Tensor& rows, const std::vector<int64_
   const std::vector<at::Tensor> gates = gate_.to(dtype).unbind(0);
   const std::vector<at::Tensor> ups = up_.to(dtype).unbind(0);
   const std::vector<at::Tensor> downs = down_.to(dtype).unbind(0);
-  const std::vector<at::Tensor> parts = rows.split_with_sizes(counts, 0);
+  // Ranks with parts of the inside have as many rows.
+  const ProcessGroupPtr inside = rows.size(0) > 0 ? inside_ : nullptr;
+  const std::vector<at::Tensor> parts =
+      identity_forward_all_reduce_backward(rows, inside).split_with_sizes(counts, 0);
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const at::Tensor inside =
+    const at::Tensor features =
         at::silu(at::linear(parts[i], gates[i])) * at::linear(parts[i], ups[i]);
-    results.push_back(at::linear(inside, downs[i]));
+    results.push_back(at::linear(features, downs[i]));
   }
-  return at::cat(results, 0);
+  return all_reduce_forward_identity_backward(at::cat(results, 0), inside);
 }
 
 SharedExpertImpl::SharedExpertImpl(int64_t hidden, int64_t intermediate)

@@ -42,6 +42,9 @@ struct MixtureOptions {
   int64_t shared_intermediate = 0;  ///< the same of a shared expert; 0: there is none
   /// Whether the shared expert's result is multiplied by sigmoid(shared_gate x).
   bool gates_shared = false;
+  /// Whether ranks along tp, if there are several, have a part each of the inside of every expert.
+  /// Otherwise each has all of it, and they compute the same. Alike in all mixtures of a model.
+  bool divides_along_tp = true;
 };
 
 /// The router's weight alone. Not a Linear layer, so that what computes such layers in 8 bits or
@@ -64,9 +67,13 @@ class ExpertsImpl : public torch::nn::Module {
   /// other. Shapes: [rows, hidden], as the result.
   at::Tensor forward(const at::Tensor& rows, const std::vector<int64_t>& counts);
   int64_t count() const { return gate_.size(0); }
+  /// From now on the ranks of the group have a part each of the experts' inside, and the same rows.
+  /// Local.
+  void divide_inside(ProcessGroupPtr group) { inside_ = std::move(group); }
 
  private:
   at::Tensor gate_, up_, down_;
+  ProcessGroupPtr inside_;
 };
 TORCH_MODULE(Experts);
 
@@ -107,8 +114,12 @@ class MixtureOfExpertsImpl : public torch::nn::Module {
   const Experts& experts() const { return experts_; }
 
   /// From now on this rank's experts are a part of all, which the ranks of the group have together
-  /// in their order. Local.
-  void divide(ProcessGroupPtr group) { group_ = std::move(group); }
+  /// in their order, and of each expert's inside a part that the ranks of `inside` have together;
+  /// null for one rank. Local.
+  void divide(ProcessGroupPtr group, ProcessGroupPtr inside = nullptr) {
+    group_ = std::move(group);
+    experts_->divide_inside(std::move(inside));
+  }
 
  private:
   at::Tensor shared_part(const at::Tensor& x);

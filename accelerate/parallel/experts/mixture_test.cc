@@ -230,6 +230,43 @@ TEST(MixtureOfExperts, IsTheSameOnRanksThatHaveAPartOfTheExperts) {
   }
 }
 
+TEST(MixtureOfExperts, IsTheSameOnRanksThatHaveAPartOfEachExpert) {
+  constexpr int64_t kHalf = 3;
+  MixtureOptions options = small({.experts = 4});
+  options.intermediate = 2 * kHalf;
+  torch::manual_seed(7);
+  MixtureOfExperts whole(options);
+  const at::Tensor input = at::randn({9, kHidden}).requires_grad_();
+  const at::Tensor result = whole->forward(input);
+  result.square().sum().backward();
+  const auto expected = whole->named_parameters();
+  run_ranks(2, [&](const ProcessGroupPtr& group) {
+    MixtureOfExperts part(options);
+    const auto part_of = [&](const std::string& name, const at::Tensor& all) {
+      if (!name.starts_with("experts.")) return all;
+      return all.narrow(name == "experts.down" ? 2 : 1, kHalf * group->getRank(), kHalf);
+    };
+    {
+      const at::NoGradGuard no_grad;
+      for (const auto& item : part->named_parameters()) {
+        item.value().set_data(
+            part_of(item.key(), expected[item.key()].detach()).clone(at::MemoryFormat::Contiguous));
+      }
+    }
+    part->divide(nullptr, group);
+    const at::Tensor own = input.detach().clone().requires_grad_();
+    const at::Tensor sum = part->forward(own);
+    EXPECT_TRUE(at::allclose(sum, result, 1e-5, 1e-6));
+    sum.square().sum().backward();
+    EXPECT_TRUE(at::allclose(own.grad(), input.grad(), 1e-4, 1e-6));
+    for (const auto& item : part->named_parameters()) {
+      EXPECT_TRUE(at::allclose(item.value().grad(),
+                               part_of(item.key(), expected[item.key()].grad()), 1e-4, 1e-6))
+          << item.key();
+    }
+  });
+}
+
 TEST(MixtureOfExperts, RefusesOptionsThatAreOutOfRange) {
   const auto refused = [](const MixtureOptions& options) {
     return value_error_of([&] { MixtureOfExpertsImpl mixture(options); });
