@@ -20,7 +20,6 @@
 #include "accelerate/operators/default_device.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/schedulers/lambda.h"
-#include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/state/progress_bar.h"
 #include "accelerate/state/seed.h"
 #include "accelerate/values/texts.h"
@@ -280,9 +279,6 @@ Result train(const Options& options) {
   accelerator.end_training();
   accelerator.wait_for_save();
   if (!options.output_dir.empty()) {
-    // Group by group, and not on the devices: they may lack the memory.
-    const auto whole =
-        accelerate::full_parameters(model, {.writeback = false, .offload_to_cpu = true});
     accelerator.save_model(model, options.output_dir + "/model");
   }
   result.peak_memory_bytes = examples::peak_memory(accelerator);
