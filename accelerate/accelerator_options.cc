@@ -9,6 +9,8 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_join.h"
+#include "accelerate/base/rank_layout.h"
+#include "accelerate/config/parallelism_config.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/report/availability.h"
@@ -41,10 +43,8 @@ void check_one_engine(const AcceleratorOptions& options, const Environment& envi
   const bool is_fsdp = options.fsdp_plugin || parse_flag_from_env(kUseFsdp, false, environment);
   const bool is_zero = options.deepspeed_plugin || !options.deepspeed_plugins.empty() ||
                        parse_flag_from_env(kUseDeepSpeed, false, environment);
-  TORCH_CHECK_VALUE(!is_fsdp || !is_zero,
-                    "fsdp_plugin and deepspeed_plugin both say how ranks divide models; give one "
-                    "of them, and set one of ",
-                    kUseFsdp, " and ", kUseDeepSpeed);
+  const auto illegal = find_illegal({.fsdp = is_fsdp, .zero = is_zero});
+  TORCH_CHECK_VALUE(!illegal, illegal->why);
 }
 
 void check_precision(PrecisionType precision, const Runtime& runtime) {
@@ -67,30 +67,15 @@ PrecisionType chosen_precision(const AcceleratorOptions& options, const Runtime&
   return from_environment.value_or(PrecisionType::kNo);
 }
 
-// Without it the job would silently train in another way than it was told to.
-void refuse_axes_without_an_engine(const ParallelismConfig& config) {
-  struct Missing {
-    MeshAxis axis;
-    const char* why;
-  };
-  constexpr Missing kMissing[] = {
-      {MeshAxis::kPp, "has no pipelines"},
-      {MeshAxis::kCp, "does not divide sequences"},
-      {MeshAxis::kSp, "does not divide sequences"},
-  };
-  for (const auto& [axis, why] : kMissing) {
-    TORCH_CHECK_VALUE(!config.enabled(axis), "parallelism_config: ", to_string(axis),
-                      "_size=", config.size(axis), ", but this version ", why, "; set it to 1");
-  }
-}
-
 // A configuration that is new here is one that the job can follow.
 std::optional<ParallelismConfig> chosen_parallelism(const AcceleratorOptions& options,
                                                     const Runtime& runtime) {
   const Environment& environment = runtime.environment();
   const std::optional<TorchTensorParallelPlugin>& plugin = options.torch_tp_plugin;
-  const auto checked = [](ParallelismConfig config) {
-    refuse_axes_without_an_engine(config);
+  const auto checked = [&options](ParallelismConfig config) {
+    RankLayout layout = config.layout();
+    layout.zero = !options.deepspeed_plugins.empty();
+    check_layout(layout, LayoutFacts::kVersion);
     return config;
   };
   if (plugin) {

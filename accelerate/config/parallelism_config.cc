@@ -1,6 +1,6 @@
 #include "accelerate/config/parallelism_config.h"
 
-#include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <limits>
 #include <utility>
@@ -57,14 +57,12 @@ void check_product(const ParallelismOptions& options) {
   }
 }
 
-void check_experts(int64_t ep_size, int64_t dp_shard_size) {
-  if (dp_shard_size % ep_size == 0) return;
-  int64_t fitting = std::min(ep_size, dp_shard_size);
-  while (dp_shard_size % fitting != 0) --fitting;
-  TORCH_CHECK_VALUE(false, "ep_size=", ep_size, " does not divide dp_shard_size=", dp_shard_size,
-                    ", among whose ranks experts are divided; an ep_size of ", fitting,
-                    " does, and so would a dp_shard_size of ",
-                    (dp_shard_size / ep_size + 1) * ep_size);
+RankLayout layout_of(const ParallelismOptions& options) {
+  RankLayout layout{.ep = *options.ep_size};
+  for (size_t i = 0; i < kNumPlainAxes; ++i) {
+    size_along(layout, static_cast<MeshAxis>(i)) = *(options.*kSizes[i]);
+  }
+  return layout;
 }
 
 // The checks and their order are HF Accelerate's.
@@ -78,20 +76,8 @@ void check(const ParallelismOptions& options) {
   check_backend("sp_backend", *options.sp_backend, "deepspeed");
   check_size("pp_size", *options.pp_size);
   check_size("ep_size", *options.ep_size);
-  TORCH_CHECK_VALUE(*options.cp_size == 1 || *options.sp_size == 1,
-                    "Context Parallelism (CP) and Sequence Parallelism (SP) are mutually "
-                    "exclusive. Got cp_size=",
-                    *options.cp_size, " and sp_size=", *options.sp_size,
-                    ". Please set either cp_size=1 or sp_size=1.");
-  // HF Accelerate refuses tp as well, which its DDP cannot reduce.
-  TORCH_CHECK_VALUE(
-      *options.cp_size == 1 || *options.dp_replicate_size == 1 || *options.dp_shard_size > 1,
-      "Tensor/Context parallelism (tp/cp_size > 1) cannot be used with pure data parallelism "
-      "(dp_replicate_size > 1 and dp_shard_size == 1). Please set dp_shard_size > 1 and "
-      "dp_replicate_size == 1 to compose FSDP + TP/CP for 2D parallel, or set dp_replicate_size "
-      "== 1 and dp_shard_size > 1 to compose HSDP + TP/CP for 3D parallel.");
   check_product(options);
-  check_experts(*options.ep_size, *options.dp_shard_size);
+  check_layout(layout_of(options), LayoutFacts::kConfiguration);
 }
 
 ParallelismOptions resolve(ParallelismOptions options, const Environment& environment) {
@@ -129,6 +115,11 @@ absl::Span<const MeshAxis> parts_of(MeshAxis axis) {
     case kEdp: return absl::MakeConstSpan(kExperts).subspan(1, 1);
     default: return plain.subspan(static_cast<size_t>(axis), 1);
   }
+}
+
+void check_layout(const RankLayout& layout, LayoutFacts facts) {
+  const std::optional<IllegalLayout> illegal = find_illegal(layout, facts);
+  TORCH_CHECK_VALUE(!illegal, illegal->text());
 }
 
 TorchTensorParallelConfig resolve(TorchTensorParallelConfig handler,
@@ -188,6 +179,8 @@ int ParallelismConfig::size(MeshAxis axis) const {
   return static_cast<int>(size);
 }
 
+RankLayout ParallelismConfig::layout() const { return layout_of(options_); }
+
 int ParallelismConfig::non_data_parallel_size() const {
   return tp_size() * cp_size() * sp_size() * pp_size();
 }
@@ -237,11 +230,9 @@ void ParallelismConfig::validate_accelerator(const AcceleratorFacts& accelerator
       "ParallelismConfig is only compatible DistributedType.FSDP (version 2) or "
       "DistributedType.Multi{Device} or DistributedType.DEEPSPEED, but got DistributedType.",
       to_string(accelerator.distributed_type), ".");
-  TORCH_CHECK_VALUE(
-      total_size() == 1 || !accelerator.is_fsdp2 || dp_shard_enabled() || cp_enabled(),
-      "FSDP is enabled but the parallelism config has no dimension for FSDP to shard across (both "
-      "`dp_shard_size` and `cp_size` are 1): set `dp_shard_size` to the number of ranks that share "
-      "a model, or leave FSDP off.");
+  RankLayout asked = layout();
+  asked.fsdp = accelerator.is_fsdp2;
+  check_layout(asked, LayoutFacts::kConfiguration);
   if (!accelerator.is_main_process) return;
   std::vector<std::string> lines;
   const auto warn_of = [&](const char* axis, bool is_ignored) {

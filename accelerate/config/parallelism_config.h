@@ -25,6 +25,7 @@
 #include "accelerate/base/enums.h"
 #include "accelerate/base/fields.h"
 #include "accelerate/base/mesh_axis.h"
+#include "accelerate/base/rank_layout.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -82,6 +83,9 @@ struct DeepSpeedSequenceParallelConfig {
 };
 ACCELERATE_FIELDS(DeepSpeedSequenceParallelConfig, sp_seq_length, sp_seq_length_is_variable,
                   sp_attn_implementation)
+
+/// Errors: c10::ValueError for a layout that a job cannot have, with the nearest one that it can.
+void check_layout(const RankLayout& layout, LayoutFacts facts);
 
 /// With every absent field filled in, and values checked. Local.
 TorchTensorParallelConfig resolve(TorchTensorParallelConfig handler,
@@ -179,6 +183,8 @@ class ParallelismConfig {
 
   /// The number of ranks that the configuration is for.
   int total_size() const { return data_parallel_size() * non_data_parallel_size(); }
+  /// The sizes, without techniques.
+  RankLayout layout() const;
   /// How many batches are trained at once.
   int data_parallel_size() const { return size(MeshAxis::kDp); }
   /// How many ranks share a batch.

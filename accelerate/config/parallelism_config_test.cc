@@ -135,16 +135,17 @@ TEST(ParallelismConfig, RefusesSizesThatDoNotGoTogether) {
             "sp_backend must be one of ['deepspeed'], but got ring");
   EXPECT_THAT(refused({.cp_size = 2, .sp_size = 2}), HasSubstr("mutually exclusive"));
   EXPECT_THAT(refused({.dp_replicate_size = 2, .cp_size = 2}),
-              HasSubstr("cannot be used with pure data parallelism"));
+              AllOf(HasSubstr("cannot be used with pure data parallelism"),
+                    HasSubstr(". The nearest layout that works: dp_shard 4")));
   EXPECT_EQ(refused({.dp_replicate_size = 2, .tp_size = 2}), "no error");
   EXPECT_EQ(refused({.dp_replicate_size = 2, .dp_shard_size = 2, .tp_size = 2}), "no error");
   EXPECT_EQ(refused({.dp_replicate_size = 2, .sp_size = 2, .pp_size = 2}), "no error");
   EXPECT_EQ(refused({.dp_shard_size = 4, .ep_size = 2}), "no error");
   EXPECT_EQ(refused({.ep_size = 0}), "ep_size must be at least 1, but got 0");
   EXPECT_EQ(refused({.dp_shard_size = 4, .ep_size = 3}),
-            "ep_size=3 does not divide dp_shard_size=4, among whose ranks experts are divided; an "
-            "ep_size of 2 does, and so would a dp_shard_size of 6");
-  EXPECT_THAT(refused({.dp_replicate_size = 2, .ep_size = 2}), HasSubstr("an ep_size of 1 does"));
+            "ep_size=3 does not divide dp_shard_size=4, among whose ranks experts are divided; the "
+            "nearest layout that works: dp_shard 4, ep 2");
+  EXPECT_THAT(refused({.dp_replicate_size = 2, .ep_size = 2}), HasSubstr("works: dp_replicate 2"));
   EXPECT_THAT(refused({.dp_shard_size = 1 << 20, .tp_size = 1 << 11}),
               HasSubstr("more than 2147483647 ranks"));
   EXPECT_THAT(refused({.dp_shard_size = int64_t{1} << 62, .tp_size = int64_t{1} << 62}),

@@ -88,8 +88,9 @@ TEST(Experts, AreRefusedWithSequenceShards) {
   plan.sequence_parallel = true;
   options.kwargs_handlers.emplace_back(plan);
   EXPECT_THAT(refused("1x4:h100", options, [] { return lm::Lm(tiny_experts(1)).ptr(); }),
-              AllOf(HasSubstr("mixture \"blocks.0.mlp\" of experts takes whole sequences"),
-                    HasSubstr("set its sequence_parallel to false")));
+              AllOf(HasSubstr("a mixture of experts takes whole sequences"),
+                    HasSubstr("set its sequence_parallel to false; the nearest layout that works: "
+                              "dp_shard 2 x tp 2, ep 2, experts")));
 }
 
 TEST(LocalSgdWithExperts, IsRefused) {

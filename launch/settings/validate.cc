@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/mesh_axis.h"
 #include "launch/settings/endpoint.h"
 
 namespace accelerate::launcher::settings {
@@ -19,8 +20,6 @@ absl::Status refuse(absl::string_view why) { return absl::InvalidArgumentError(w
 constexpr const char* kMeshSizes[] = {
     "parallelism_config_dp_replicate_size", "parallelism_config_dp_shard_size",
     "parallelism_config_tp_size", "parallelism_config_cp_size", "parallelism_config_pp_size"};
-
-constexpr char kExperts[] = "parallelism_config_ep_size";
 
 bool is_given(const Settings& settings, absl::string_view name) {
   const Provenance provenance = settings.provenance(name);
@@ -335,6 +334,12 @@ absl::Status check_mesh(const Settings& settings) {
   return absl::OkStatus();
 }
 
+// By the table that the ranks read. What this version does not compute is for check_status.
+absl::Status check_layout(const Settings& settings) {
+  const auto illegal = find_illegal(layout_of(settings), LayoutFacts::kConfiguration);
+  return illegal ? refuse(illegal->text()) : absl::OkStatus();
+}
+
 absl::Status check_engines(const Settings& settings, const Machine& machine) {
   if (settings.flag("use_fsdp") && settings.flag("fsdp_cpu_ram_efficient_loading") &&
       !settings.flag("fsdp_sync_module_states")) {
@@ -397,6 +402,18 @@ absl::StatusOr<SeedRange> parse_seeds(absl::string_view text) {
 
 bool is_elastic(const Settings& settings) { return settings.text("rdzv_backend") != "static"; }
 
+RankLayout layout_of(const Settings& settings) {
+  RankLayout layout;
+  for (const MeshAxis axis : values<MeshAxis>()) {
+    if (axis > MeshAxis::kEp) break;
+    size_along(layout, axis) =
+        settings.number(absl::StrCat("parallelism_config_", to_string(axis), "_size"));
+  }
+  layout.fsdp = settings.flag("use_fsdp") && settings.number("fsdp_version") == 2;
+  layout.zero = settings.flag("use_deepspeed");
+  return layout;
+}
+
 absl::Status complete(Settings& settings, const Machine& machine, const Job& job) {
   // Each step relies on those before it: the scheduler tells the machines, machines and devices the
   // ranks, and the ranges hold for all that was filled in.
@@ -440,13 +457,7 @@ absl::Status check_mesh_size(const Settings& settings, int64_t ranks) {
     total = std::min<int64_t>(total * size, int64_t{1} << 40);
     if (size > 1) given.push_back(settings.describe(name));
   }
-  const int64_t shards = settings.number("parallelism_config_dp_shard_size");
-  if (shards % settings.number(kExperts) != 0) {
-    return refuse(absl::StrCat(settings.describe(kExperts), " does not divide the ", shards,
-                               " ranks along dp_shard, which divide experts; give a divisor of ",
-                               "parallelism_config_dp_shard_size"));
-  }
-  if (total == 1 || total == ranks) return absl::OkStatus();
+  if (total == 1 || total == ranks) return check_layout(settings);
   std::string advice = "give sizes whose product is the number of ranks";
   if (const int64_t replicas = settings.number(kMeshSizes[0]); ranks % (total / replicas) == 0) {
     advice = absl::StrCat("give --", setting(kMeshSizes[0]).flag_name(), " ",

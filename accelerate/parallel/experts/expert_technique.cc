@@ -11,9 +11,13 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/mesh_axis.h"
+#include "accelerate/base/rank_layout.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/device_mesh.h"
+#include "accelerate/mesh/mesh.h"
 #include "accelerate/operators/construction_record.h"
 #include "accelerate/operators/deferred_values.h"
 #include "accelerate/parallel/experts/mixture.h"
@@ -158,21 +162,18 @@ std::shared_ptr<const ModelLayout> expert_parallel_layout(const LayoutContext& c
 }
 
 void check_expert_parallel(const TechniqueContext& context) {
-  TORCH_CHECK_VALUE(context.plan.zero == nullptr || context.plan.mesh.size(MeshAxis::kEp) == 1,
-                    "expert parallelism: ep_size=", context.plan.mesh.size(MeshAxis::kEp),
-                    " with a deepspeed_plugin, but ZeRO divides all parameters among all ranks; "
-                    "leave the plugin out, or set ep_size to 1");
+  if (mixtures_of(*context.model.module()).empty()) return;
+  const Mesh& mesh = context.plan.mesh;
+  RankLayout layout{.zero = context.plan.zero != nullptr, .experts = true};
+  for (const MeshAxis axis : mesh.axes()) size_along(layout, axis) = mesh.size(axis);
+  layout.ep = mesh.size(MeshAxis::kEp);
   const KwargsHandlers& handlers = context.plan.handlers;
   const auto has_shards = [](const TensorParallelPlan& plan) { return plan.sequence_parallel; };
-  const bool shards_sequences =
+  layout.sequence_shards =
       (handlers.tensor_parallel && has_shards(*handlers.tensor_parallel)) ||
       std::ranges::any_of(handlers.tensor_parallel_by_class,
                           [&](const auto& each) { return has_shards(each.second); });
-  if (context.plan.mesh.size(MeshAxis::kTp) == 1 || !shards_sequences) return;
-  const std::vector<NamedMixture> mixtures = mixtures_of(*context.model.module());
-  TORCH_CHECK_VALUE(mixtures.empty(), "mixture \"", mixtures.empty() ? "" : mixtures.front().name,
-                    "\" of experts takes whole sequences, but the plan of tensor parallelism has "
-                    "sequence shards; set its sequence_parallel to false");
+  check_layout(layout, LayoutFacts::kModel);
 }
 
 void cut_experts(const TechniqueContext& context) {
