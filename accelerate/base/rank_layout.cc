@@ -80,10 +80,11 @@ std::string why_not_fsdp_without_shards(const RankLayout& /*layout*/) {
          "that share a model, or leave FSDP off.";
 }
 
-std::string why_not_experts_in_zero(const RankLayout& layout) {
-  return absl::StrCat("expert parallelism: ep_size=", layout.ep,
-                      " with a deepspeed_plugin, but ZeRO divides all parameters among all ranks; "
-                      "leave the plugin out, or set ep_size to 1");
+std::string why_not_zero_with_shards(const RankLayout& layout) {
+  return absl::StrCat(
+      "deepspeed_plugin: its stage says what ranks divide, so the "
+      "parallelism_config's dp_shard_size must be 1, but it is ",
+      layout.dp_shard);
 }
 
 std::string why_not_experts_of_sequence_shards(const RankLayout& /*layout*/) {
@@ -107,7 +108,12 @@ const LayoutRule kRules[] = {
      .is_broken =
          [](const RankLayout& it) { return it.cp > 1 && it.dp_replicate > 1 && it.dp_shard == 1; },
      .why = &why_not_cp_with_replicas,
-     .mend = [](RankLayout& it) { move_to_shards(it, &RankLayout::dp_replicate); },
+     .mend =
+         [](RankLayout& it) {
+           if (!it.zero) return move_to_shards(it, &RankLayout::dp_replicate);
+           it.dp_replicate *= it.cp;  // ZeRO has no dp_shard
+           it.cp = 1;
+         },
      .example = {.dp_replicate = 2, .cp = 2}},
     {.name = "ep that does not divide dp_shard",
      .facts = LayoutFacts::kConfiguration,
@@ -138,12 +144,16 @@ const LayoutRule kRules[] = {
      .why = &why_not_fsdp_with_zero,
      .mend = [](RankLayout& it) { it.zero = false; },
      .example = {.dp_shard = 2, .fsdp = true, .zero = true}},
-    {.name = "ep with ZeRO",
+    {.name = "ZeRO with dp_shard",
      .facts = LayoutFacts::kConfiguration,
-     .is_broken = [](const RankLayout& it) { return it.ep > 1 && it.zero; },
-     .why = &why_not_experts_in_zero,
-     .mend = [](RankLayout& it) { it.ep = 1; },
-     .example = {.dp_shard = 2, .ep = 2, .zero = true, .experts = true}},
+     .is_broken = [](const RankLayout& it) { return it.zero && it.dp_shard > 1; },
+     .why = &why_not_zero_with_shards,
+     .mend =
+         [](RankLayout& it) {
+           it.dp_replicate *= it.dp_shard;
+           it.dp_shard = it.ep = 1;
+         },
+     .example = {.dp_shard = 2, .zero = true}},
     {.name = "pp",
      .facts = LayoutFacts::kVersion,
      .is_broken = &has<MeshAxis::kPp>,

@@ -164,7 +164,7 @@ std::shared_ptr<const ModelLayout> expert_parallel_layout(const LayoutContext& c
 void check_expert_parallel(const TechniqueContext& context) {
   if (mixtures_of(*context.model.module()).empty()) return;
   const Mesh& mesh = context.plan.mesh;
-  RankLayout layout{.zero = context.plan.zero != nullptr, .experts = true};
+  RankLayout layout{.experts = true};
   for (const MeshAxis axis : mesh.axes()) size_along(layout, axis) = mesh.size(axis);
   layout.ep = mesh.size(MeshAxis::kEp);
   const KwargsHandlers& handlers = context.plan.handlers;
