@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+#
+# ci/layouts.sh [COUNT [FIRST]]: many ways to divide a training among ranks, and checkpoints of all of them.
+#
+# COUNT random layouts (200) of 8 and 16 ranks, from the seed FIRST (20) on, train three steps as one process does, and
+# twice with the same bits; the tests of every run take the seeds 0 to 19. Then each of 30 layouts loads the checkpoints
+# of each, to the bit. A failure has the variables that repeat one layout alone.
+set -euo pipefail
+cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
+tools/dev test --test_timeout=7200 --test_env=ACCELERATE_RANDOM_LAYOUTS="${1:-200}" \
+  --test_env=ACCELERATE_FIRST_LAYOUT="${2:-20}" --test_env=ACCELERATE_LAYOUT_PAIRS=all \
+  //integration_tests/composition:random_layouts_test //integration_tests/composition:checkpoint_pairs_test
