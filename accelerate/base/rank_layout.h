@@ -78,7 +78,7 @@ absl::Span<const LayoutRule> layout_rules();
 struct IllegalLayout {
   const LayoutRule* rule;
   std::string why;
-  /// Of as many ranks, and legal by all rules.
+  /// It has as many ranks, and is legal by all rules.
   RankLayout nearest;
 
   /// Why, and the nearest layout.

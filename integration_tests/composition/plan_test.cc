@@ -21,13 +21,13 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Eight blocks, and four micro-steps of a rank with data of its own.
+// Eight blocks; two to eight micro-steps.
 PlanRequest small_request() {
   return request_of({{"model", "llama-125m"},
                      {"cluster", "1x4:h100"},
                      {"layers", 8},
                      {"sequence_length", 512},
-                     {"batch_size", 16}});
+                     {"batch_size", 8}});
 }
 
 PlannedLayout exactly(PlanRequest request, const LayoutChoice& choice) {

@@ -51,8 +51,8 @@ inline constexpr char kSelfTest[] = "accelerate-self-test";
 /// The program of `accelerate plan`, which has the simulator and a language model.
 inline constexpr char kPlanProgram[] = "accelerate-plan";
 
-/// With this word alone accelerate-self-test prints {"libtorch": VERSION, "backends": [NAME, ...]}, and does nothing
-/// else.
+/// With this word alone accelerate-self-test prints {"libtorch": VERSION, "backends": [NAME, ...]},
+/// and does nothing else.
 inline constexpr char kSelfTestVersions[] = "--versions";
 
 /// A program that comes with `executable`, which is `accelerate`: beside it, as in an installation,

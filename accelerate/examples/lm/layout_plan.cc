@@ -64,7 +64,7 @@ int64_t batch_of(const PlanRequest& request, const ClusterSpec& spec) {
   return request.batch_size > 0 ? request.batch_size : spec.world_size();
 }
 
-// Of a rank in a step. \pre They are whole.
+// A rank's forward passes in a step. \pre The batch divides evenly.
 int64_t micro_steps_of(const PlanRequest& request, const RankLayout& ranks, int64_t batch) {
   return batch / (ranks.dp_replicate * ranks.dp_shard * request.micro_batch_size);
 }

@@ -31,7 +31,7 @@ struct PlanRequest {
   bool is_exact = false;
 };
 
-/// Of {"model": "llama-70b", "cluster": "16x8:h100"} and, where they are not the usual,
+/// The request in {"model": "llama-70b", "cluster": "16x8:h100"} and, where they are not the usual,
 /// "batch_size", "micro_batch_size", "sequence_length", "layers", "experts", "mixed_precision" and
 /// "exact". Errors: also for a model that there is not, naming those that there are.
 PlanRequest request_of(const nlohmann::json& request);
