@@ -264,7 +264,7 @@ absl::StatusOr<std::optional<estimate::TpPart>> part_of_rank(const Options& opti
   return *std::move(part);
 }
 
-// What a rank along ep has; nothing where there is one rank.
+// The part of a rank along ep; nothing where there is one rank.
 absl::StatusOr<std::optional<estimate::EpPart>> experts_of_rank(const Options& options,
                                                                 const Architecture& architecture) {
   if (options.ep_size == 1) return std::nullopt;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr absl::string_view kExperts = "experts.";
 
-// Where the name goes on behind the module of experts; npos: it is no expert's.
+// Where the name goes on behind the module of experts; npos: the tensor is not an expert's.
 size_t behind_experts(absl::string_view name) {
   for (size_t at = name.find(kExperts); at != name.npos; at = name.find(kExperts, at + 1)) {
     if (at == 0 || name[at - 1] == '.') return at + kExperts.size();
