@@ -41,6 +41,8 @@
 #include "accelerate/operators/block.h"
 #include "accelerate/operators/checkpoint.h"
 #include "accelerate/operators/default_device.h"
+#include "accelerate/parallel/experts/mixture.h"
+#include "accelerate/parallel/experts/weight_names.h"
 #include "accelerate/parallel/replicated/ddp.h"
 #include "accelerate/parallel/sequence/context_scope.h"
 #include "accelerate/parallel/sharded/calls.h"

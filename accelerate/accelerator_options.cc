@@ -9,7 +9,9 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_join.h"
+#include "accelerate/base/rank_layout.h"
 #include "accelerate/compile/backends.h"
+#include "accelerate/config/parallelism_config.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/report/availability.h"
@@ -37,10 +39,8 @@ void check_one_engine(const AcceleratorOptions& options, const Environment& envi
   const bool is_fsdp = options.fsdp_plugin || parse_flag_from_env(kUseFsdp, false, environment);
   const bool is_zero = options.deepspeed_plugin || !options.deepspeed_plugins.empty() ||
                        parse_flag_from_env(kUseDeepSpeed, false, environment);
-  TORCH_CHECK_VALUE(!is_fsdp || !is_zero,
-                    "fsdp_plugin and deepspeed_plugin both say how ranks divide models; give one "
-                    "of them, and set one of ",
-                    kUseFsdp, " and ", kUseDeepSpeed);
+  const auto illegal = find_illegal({.fsdp = is_fsdp, .zero = is_zero});
+  TORCH_CHECK_VALUE(!illegal, illegal->why);
 }
 
 void check_precision(PrecisionType precision, const Runtime& runtime) {
@@ -63,21 +63,6 @@ PrecisionType chosen_precision(const AcceleratorOptions& options, const Runtime&
   return from_environment.value_or(PrecisionType::kNo);
 }
 
-// Without it the job would silently train in another way than it was told to.
-void refuse_axes_without_an_engine(const ParallelismConfig& config) {
-  struct Missing {
-    MeshAxis axis;
-    const char* why;
-  };
-  constexpr Missing kMissing[] = {
-      {MeshAxis::kPp, "has no pipelines"},
-  };
-  for (const auto& [axis, why] : kMissing) {
-    TORCH_CHECK_VALUE(!config.enabled(axis), "parallelism_config: ", to_string(axis),
-                      "_size=", config.size(axis), ", but this version ", why, "; set it to 1");
-  }
-}
-
 // Says once, on rank 0, what a configuration asks for and does not get.
 void warn_in_vain(const ParallelismConfig& config, const Runtime& runtime) {
   if (runtime.topology().rank != 0 || !config.sp_enabled()) return;
@@ -93,8 +78,10 @@ std::optional<ParallelismConfig> chosen_parallelism(const AcceleratorOptions& op
                                                     const Runtime& runtime) {
   const Environment& environment = runtime.environment();
   const std::optional<TorchTensorParallelPlugin>& plugin = options.torch_tp_plugin;
-  const auto checked = [&runtime](ParallelismConfig config) {
-    refuse_axes_without_an_engine(config);
+  const auto checked = [&options, &runtime](ParallelismConfig config) {
+    RankLayout layout = config.layout();
+    layout.zero = !options.deepspeed_plugins.empty();
+    check_layout(layout, LayoutFacts::kVersion);
     warn_in_vain(config, runtime);
     return config;
   };

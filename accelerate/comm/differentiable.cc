@@ -1,5 +1,6 @@
 #include "accelerate/comm/differentiable.h"
 
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -130,6 +131,58 @@ struct Exchange : torch::autograd::Function<Exchange> {
   }
 };
 
+// Rows that ranks send each other in one call.
+struct RowsMoved : torch::CustomClassHolder {
+  RowsMoved(std::vector<int64_t> gives, std::vector<int64_t> takes, ProcessGroupPtr its_group)
+      : give(std::move(gives)), take(std::move(takes)), group(std::move(its_group)) {}
+
+  // `sent` lives until the work is done.
+  static at::Tensor begin(const at::Tensor& sent, std::vector<int64_t> give,
+                          std::vector<int64_t> take, const ProcessGroupPtr& group,
+                          c10::intrusive_ptr<c10d::Work>& work) {
+    std::vector<int64_t> sizes = sent.sizes().vec();
+    sizes[0] = std::accumulate(take.begin(), take.end(), int64_t{0});
+    at::Tensor received = at::empty(sizes, sent.options());
+    at::Tensor input = sent;
+    work = group->alltoall_base(received, input, take, give);
+    return received;
+  }
+
+  const std::vector<int64_t> give, take;
+  const ProcessGroupPtr group;
+  std::string purpose_of_gradient = {};
+  c10::intrusive_ptr<c10d::Work> work;  // of the forward pass
+};
+
+struct MoveRows : torch::autograd::Function<MoveRows> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
+                            const c10::intrusive_ptr<RowsMoved>& call) {
+    context->saved_data["call"] = c10::IValue::make_capsule(call);
+    return RowsMoved::begin(rows, call->give, call->take, call->group, call->work);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto call =
+        c10::static_intrusive_pointer_cast<RowsMoved>(context->saved_data.at("call").toCapsule());
+    TORCH_CHECK(!at::GradMode::is_enabled(),
+                "RowExchange has no second derivative (backward with create_graph)");
+    std::optional<CollectivePurpose> purpose;
+    if (!call->purpose_of_gradient.empty()) purpose.emplace(call->purpose_of_gradient);
+    const at::Tensor gradient = gradients[0].contiguous();
+    c10::intrusive_ptr<c10d::Work> work;
+    at::Tensor back = RowsMoved::begin(gradient, call->take, call->give, call->group, work);
+    work->wait();
+    return {std::move(back), at::Tensor()};
+  }
+};
+
+void check_rows(const char* what, const std::vector<int64_t>& numbers,
+                const ProcessGroupPtr& group) {
+  TORCH_CHECK_VALUE(static_cast<int>(numbers.size()) == size_of(group), "RowExchange: rank ",
+                    rank_of(group), " of ", size_of(group), " ", what, " rows of ", numbers.size(),
+                    " ranks");
+}
+
 at::Tensor exchange(const Verb& verb, const at::Tensor& tensor, int64_t dim,
                     const ProcessGroupPtr& group, bool in_place = false, int64_t other_dim = 0) {
   const auto call = c10::make_intrusive<Call>(verb, dim, group, other_dim);
@@ -214,6 +267,36 @@ at::Tensor mean_over_tokens(const at::Tensor& mean, const at::Tensor& tokens,
   const at::Tensor part =
       mean.to(dtype).masked_fill(own.eq(0), 0).mul(own.to(dtype).div(all.to(dtype)));
   return all_gather_along(part.reshape({1}), 0, group).sum();
+}
+
+RowExchange::RowExchange(const at::Tensor& rows, std::vector<int64_t> give,
+                         std::vector<int64_t> take, const ProcessGroupPtr& group) {
+  check_rows("gives", give, group);
+  check_rows("takes", take, group);
+  const int64_t given = std::accumulate(give.begin(), give.end(), int64_t{0});
+  TORCH_CHECK_VALUE(rows.dim() > 0 && rows.size(0) == given, "RowExchange: rank ", rank_of(group),
+                    " gives ", given, " rows of a tensor of sizes ", rows.sizes());
+  if (!group) {
+    rows_ = rows;
+    return;
+  }
+  sent_ = rows.contiguous();
+  const auto call = c10::make_intrusive<RowsMoved>(std::move(give), std::move(take), group);
+  if (!at::GradMode::is_enabled() || !rows.requires_grad()) {
+    rows_ = RowsMoved::begin(sent_, call->give, call->take, group, work_);
+    return;
+  }
+  const std::string purpose = CollectivePurpose::current();
+  if (!purpose.empty()) call->purpose_of_gradient = absl::StrCat("gradient of ", purpose);
+  rows_ = MoveRows::apply(sent_, call);
+  work_ = std::exchange(call->work, nullptr);
+}
+
+at::Tensor RowExchange::finish() {
+  if (work_ != nullptr) work_->wait();
+  work_.reset();
+  sent_.reset();
+  return std::exchange(rows_, at::Tensor());
 }
 
 }  // namespace accelerate

@@ -4,8 +4,9 @@
 /// through identity_forward_all_reduce_backward; the sum of the partial results is
 /// all_reduce_forward_identity_backward. The other functions gather a tensor from the ranks' parts,
 /// divide a tensor among ranks, or divide it along another dim. Parts are in the order of ranks and
-/// have equal sizes along `dim`; ranks pass tensors of the same sizes and dtype. Sums are computed
-/// in that dtype, also in half precision.
+/// have equal sizes along `dim`; ranks pass tensors of the same sizes and dtype. A RowExchange
+/// moves rows between ranks, as many as they say. Sums are computed in that dtype, also in half
+/// precision.
 ///
 /// Functions that communicate are collective over `group`, and so are backward passes that do. A
 /// null group stands for one rank alone and returns the input. The current stream of the device
@@ -20,8 +21,11 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "accelerate/comm/process_group.h"
 
@@ -74,5 +78,27 @@ at::Tensor all_to_all_along(const at::Tensor& tensor, int64_t split, int64_t joi
 /// Errors: c10::ValueError for other shapes and dtypes.
 at::Tensor mean_over_tokens(const at::Tensor& mean, const at::Tensor& tokens,
                             const ProcessGroupPtr& group);
+
+/// Rows of a tensor on their way to other ranks; their gradients travel back. Between the
+/// constructor, which sends, and finish() the rank may compute something else.
+class RowExchange {
+ public:
+  /// The first `give[0]` of `rows` go to the first rank of the group, the next ones to the second,
+  /// and so on; from each rank come as many as `take` says. Collective; ranks agree on the sizes
+  /// behind the rows, and on their numbers in pairs.
+  /// Errors: c10::ValueError for numbers that are not one for each rank, or not those of the rows.
+  RowExchange(const at::Tensor& rows, std::vector<int64_t> give, std::vector<int64_t> take,
+              const ProcessGroupPtr& group);
+  RowExchange(const RowExchange&) = delete;
+  RowExchange& operator=(const RowExchange&) = delete;
+
+  /// The rows that came, in the order of ranks. To be called once.
+  at::Tensor finish();
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+  at::Tensor sent_;  // until they have arrived
+  at::Tensor rows_;
+};
 
 }  // namespace accelerate

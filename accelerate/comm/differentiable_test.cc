@@ -374,6 +374,56 @@ TEST(DifferentiableCollectives, SayInTheBackwardPassWhatTheyAreFor) {
                                              "gradient of tp, layer.weight"));
 }
 
+// Each rank gives rank q as many rows as q says, so that the first one gets none.
+TEST(RowExchange, MovesRowsAndTheirGradientsBack) {
+  for (const int ranks : {1, 2, 4}) {
+    run_ranks(ranks, [](const ProcessGroupPtr& group) {
+      const int64_t size = group->getSize(), rank = group->getRank();
+      Sizes give, take;
+      at::Tensor expected = at::empty({size * rank, 1});
+      at::Tensor back = at::empty({size * (size - 1) / 2, 1});
+      for (int64_t other = 0; other < size; ++other) {
+        give.push_back(other);
+        take.push_back(rank);
+        for (int64_t i = 0; i < rank; ++i) {
+          expected[other * rank + i] = 100 * other + rank * (rank - 1) / 2 + i;
+        }
+        for (int64_t i = 0; i < other; ++i) {
+          back[other * (other - 1) / 2 + i] = 1000 * other + rank * other + i;
+        }
+      }
+      const at::Tensor columns = at::ones({1, 3});
+      const at::Tensor input =
+          ((at::arange(back.size(0)) + 100 * rank).view({-1, 1}) * columns).requires_grad_();
+      RowExchange exchange(input, give, take, group);
+      const at::Tensor rows = exchange.finish();
+      expect_same(rows.detach(), expected * columns, "rows");
+      rows.backward((at::arange(rows.size(0)) + 1000 * rank).view({-1, 1}) * columns);
+      expect_same(input.grad(), back * columns, "gradient");
+    });
+  }
+}
+
+TEST(RowExchange, IsTheRowsThemselvesOnOneRank) {
+  const at::Tensor rows = at::ones({3, 2});
+  RowExchange exchange(rows, {3}, {3}, nullptr);
+  EXPECT_TRUE(exchange.finish().is_same(rows));
+}
+
+TEST(RowExchange, RefusesNumbersThatAreNotThoseOfItsRows) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const at::Tensor rows = at::ones({3, 2});
+    EXPECT_THAT(value_error_of([&] {
+                  RowExchange(rows, {1, 1}, {1, 1}, group);
+                }),
+                HasSubstr("gives 2 rows of a tensor of sizes [3, 2]"));
+    EXPECT_THAT(value_error_of([&] {
+                  RowExchange(rows, {3}, {1, 2}, group);
+                }),
+                HasSubstr("of 2 gives rows of 1 ranks"));
+  });
+}
+
 TEST(DifferentiableCollectives, RefuseSizesThatDoNotDivideEvenly) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
     const at::Tensor input = at::ones({4, 127, 8}).requires_grad_();

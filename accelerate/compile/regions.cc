@@ -348,8 +348,8 @@ void CompiledRegions::run_unknown(ForwardCall& call, const std::string& why) {
 void CompiledRegions::run(const std::shared_ptr<torch::nn::Module>& module, ForwardCall& call) {
   if (!current_operator_handlers().empty()) {
     return run_unknown(call,
-                       "its operators are computed in another way, as in fp8 or by tensor "
-                       "parallelism");
+                       "its operators are computed in another way, as in fp8 or where ranks divide "
+                       "layers or sequences");
   }
   const RegionCall tensors = region_call(*module, call);
   if (!tensors.is_known) {

@@ -1,5 +1,6 @@
 #include "accelerate/config/parallelism_config.h"
 
+#include <cstddef>
 #include <iterator>
 #include <limits>
 #include <utility>
@@ -56,6 +57,14 @@ void check_product(const ParallelismOptions& options) {
   }
 }
 
+RankLayout layout_of(const ParallelismOptions& options) {
+  RankLayout layout{.ep = *options.ep_size};
+  for (size_t i = 0; i < kNumPlainAxes; ++i) {
+    size_along(layout, static_cast<MeshAxis>(i)) = *(options.*kSizes[i]);
+  }
+  return layout;
+}
+
 // The checks and their order are HF Accelerate's.
 void check(const ParallelismOptions& options) {
   check_size("dp_replicate_size", *options.dp_replicate_size);
@@ -66,19 +75,9 @@ void check(const ParallelismOptions& options) {
   check_size("sp_size", *options.sp_size);
   check_backend("sp_backend", *options.sp_backend, "deepspeed");
   check_size("pp_size", *options.pp_size);
-  TORCH_CHECK_VALUE(*options.cp_size == 1 || *options.sp_size == 1,
-                    "Context Parallelism (CP) and Sequence Parallelism (SP) are mutually "
-                    "exclusive. Got cp_size=",
-                    *options.cp_size, " and sp_size=", *options.sp_size,
-                    ". Please set either cp_size=1 or sp_size=1.");
-  // HF Accelerate refuses tp as well, which its DDP cannot reduce.
-  TORCH_CHECK_VALUE(
-      *options.cp_size == 1 || *options.dp_replicate_size == 1 || *options.dp_shard_size > 1,
-      "Tensor/Context parallelism (tp/cp_size > 1) cannot be used with pure data parallelism "
-      "(dp_replicate_size > 1 and dp_shard_size == 1). Please set dp_shard_size > 1 and "
-      "dp_replicate_size == 1 to compose FSDP + TP/CP for 2D parallel, or set dp_replicate_size "
-      "== 1 and dp_shard_size > 1 to compose HSDP + TP/CP for 3D parallel.");
+  check_size("ep_size", *options.ep_size);
   check_product(options);
+  check_layout(layout_of(options), LayoutFacts::kConfiguration);
 }
 
 ParallelismOptions resolve(ParallelismOptions options, const Environment& environment) {
@@ -104,6 +103,7 @@ absl::Span<const MeshAxis> parts_of(MeshAxis axis) {
   using enum MeshAxis;
   static constexpr MeshAxis kPlain[] = {kPp, kDpReplicate, kDpShard, kCp, kSp, kTp};
   static_assert(std::size(kPlain) == kNumPlainAxes);
+  static constexpr MeshAxis kExperts[] = {kEp, kEdp};
   const absl::Span<const MeshAxis> plain(kPlain);
   switch (axis) {
     case kDp: return plain.subspan(1, 2);
@@ -111,8 +111,15 @@ absl::Span<const MeshAxis> parts_of(MeshAxis axis) {
     case kDpCp: return plain.subspan(1, 3);
     case kDpCpSp: return plain.subspan(1, 4);
     case kDpShardCpSp: return plain.subspan(2, 3);
+    case kEp: return absl::MakeConstSpan(kExperts).subspan(0, 1);
+    case kEdp: return absl::MakeConstSpan(kExperts).subspan(1, 1);
     default: return plain.subspan(static_cast<size_t>(axis), 1);
   }
+}
+
+void check_layout(const RankLayout& layout, LayoutFacts facts) {
+  const std::optional<IllegalLayout> illegal = find_illegal(layout, facts);
+  TORCH_CHECK_VALUE(!illegal, illegal->text());
 }
 
 TorchTensorParallelConfig resolve(TorchTensorParallelConfig handler,
@@ -165,10 +172,14 @@ ParallelismConfig::ParallelismConfig(ParallelismOptions options, const Environme
 }
 
 int ParallelismConfig::size(MeshAxis axis) const {
+  if (axis == MeshAxis::kEp) return static_cast<int>(*options_.ep_size);
+  if (axis == MeshAxis::kEdp) return dp_shard_size() / ep_size();
   int64_t size = 1;
   for (const MeshAxis part : parts_of(axis)) size *= *(options_.*kSizes[static_cast<size_t>(part)]);
   return static_cast<int>(size);
 }
+
+RankLayout ParallelismConfig::layout() const { return layout_of(options_); }
 
 int ParallelismConfig::non_data_parallel_size() const {
   return tp_size() * cp_size() * sp_size() * pp_size();
@@ -219,12 +230,9 @@ void ParallelismConfig::validate_accelerator(const AcceleratorFacts& accelerator
       "ParallelismConfig is only compatible DistributedType.FSDP (version 2) or "
       "DistributedType.Multi{Device} or DistributedType.DEEPSPEED, but got DistributedType.",
       to_string(accelerator.distributed_type), ".");
-  TORCH_CHECK_VALUE(
-      total_size() == 1 || !accelerator.is_fsdp2 || dp_shard_enabled() || cp_enabled() ||
-          sp_enabled(),
-      "FSDP is enabled but the parallelism config has no dimension for FSDP to shard across (both "
-      "`dp_shard_size` and `cp_size` are 1): set `dp_shard_size` to the number of ranks that share "
-      "a model, or leave FSDP off.");
+  RankLayout asked = layout();
+  asked.fsdp = accelerator.is_fsdp2;
+  check_layout(asked, LayoutFacts::kConfiguration);
   if (!accelerator.is_main_process) return;
   std::vector<std::string> lines;
   const auto warn_of = [&](const char* axis, bool is_ignored) {

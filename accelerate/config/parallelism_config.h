@@ -25,6 +25,7 @@
 #include "accelerate/base/enums.h"
 #include "accelerate/base/fields.h"
 #include "accelerate/base/mesh_axis.h"
+#include "accelerate/base/rank_layout.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -83,6 +84,9 @@ struct DeepSpeedSequenceParallelConfig {
 ACCELERATE_FIELDS(DeepSpeedSequenceParallelConfig, sp_seq_length, sp_seq_length_is_variable,
                   sp_attn_implementation)
 
+/// Errors: c10::ValueError for a layout that a job cannot have, with the nearest one that it can.
+void check_layout(const RankLayout& layout, LayoutFacts facts);
+
 /// With every absent field filled in, and values checked. Local.
 TorchTensorParallelConfig resolve(TorchTensorParallelConfig handler,
                                   const Environment& environment);
@@ -119,12 +123,15 @@ struct ParallelismOptions {
   std::optional<int64_t> pp_size = std::nullopt;
   /// Outermost. PARALLELISM_CONFIG_PP_PLACEMENT
   std::optional<PpPlacement> pp_placement = std::nullopt;
+  /// How many neighbours of the dp_shard_size ranks have a part each of the experts of a layer. HF
+  /// Accelerate has no axis of experts.
+  std::optional<int64_t> ep_size = std::nullopt;
 
   bool operator==(const ParallelismOptions&) const = default;
 };
 ACCELERATE_FIELDS(ParallelismOptions, dp_replicate_size, dp_shard_size, tp_size, cp_size,
                   cp_backend, sp_size, sp_backend, tp_handler, cp_handler, sp_handler, pp_size,
-                  pp_placement)
+                  pp_placement, ep_size)
 
 /// What an Accelerator knows of its job and a configuration must fit.
 struct AcceleratorFacts {
@@ -154,12 +161,14 @@ class ParallelismConfig {
   int cp_size() const { return size(MeshAxis::kCp); }
   int sp_size() const { return size(MeshAxis::kSp); }
   int pp_size() const { return size(MeshAxis::kPp); }
+  int ep_size() const { return size(MeshAxis::kEp); }
   bool dp_replicate_enabled() const { return enabled(MeshAxis::kDpReplicate); }
   bool dp_shard_enabled() const { return enabled(MeshAxis::kDpShard); }
   bool tp_enabled() const { return enabled(MeshAxis::kTp); }
   bool cp_enabled() const { return enabled(MeshAxis::kCp); }
   bool sp_enabled() const { return enabled(MeshAxis::kSp); }
   bool pp_enabled() const { return enabled(MeshAxis::kPp); }
+  bool ep_enabled() const { return enabled(MeshAxis::kEp); }
 
   const std::string& cp_backend() const { return *options_.cp_backend; }
   const std::string& sp_backend() const { return *options_.sp_backend; }
@@ -174,6 +183,8 @@ class ParallelismConfig {
 
   /// The number of ranks that the configuration is for.
   int total_size() const { return data_parallel_size() * non_data_parallel_size(); }
+  /// The sizes, without techniques.
+  RankLayout layout() const;
   /// How many batches are trained at once.
   int data_parallel_size() const { return size(MeshAxis::kDp); }
   /// How many ranks share a batch.

@@ -53,6 +53,8 @@ TEST(MeshAxes, ConsistOfTheAxesThatDivideTheRanks) {
   EXPECT_THAT(parts_of(kDp), ElementsAre(kDpReplicate, kDpShard));
   EXPECT_THAT(parts_of(kDpShardCp), ElementsAre(kDpShard, kCp));
   EXPECT_THAT(parts_of(kDpCp), ElementsAre(kDpReplicate, kDpShard, kCp));
+  EXPECT_THAT(parts_of(kEp), ElementsAre(kEp));
+  EXPECT_THAT(parts_of(kEdp), ElementsAre(kEdp));
 }
 
 TEST(ParallelismConfig, IsOneRankWithoutArguments) {
@@ -92,6 +94,7 @@ TEST(ParallelismConfig, TakesWhatTheProgramLeavesOpenFromTheEnvironment) {
                                {"TP_SIZE", "5"},
                                {"SP_SIZE", "7"},
                                {"PP_SIZE", "11"},
+                               {"EP_SIZE", "3"},
                                {"PP_PLACEMENT", "inside_dp_replicate"},
                                {"SP_SEQ_LENGTH_IS_VARIABLE", "False"},
                                {"SP_SEQ_LENGTH", "128"},
@@ -106,7 +109,8 @@ TEST(ParallelismConfig, TakesWhatTheProgramLeavesOpenFromTheEnvironment) {
                                                               .sp_seq_length_is_variable = false,
                                                               .sp_attn_implementation = "sdpa"},
                           .pp_size = 11,
-                          .pp_placement = PpPlacement::kInsideDpReplicate}));
+                          .pp_placement = PpPlacement::kInsideDpReplicate,
+                          .ep_size = 3}));
   EXPECT_EQ(config({}, {{"CP_SIZE", "2"}, {"CP_COMM_STRATEGY", "alltoall"}}).cp_handler(),
             TorchContextParallelConfig{.cp_comm_strategy = "alltoall"});
 }
@@ -114,6 +118,7 @@ TEST(ParallelismConfig, TakesWhatTheProgramLeavesOpenFromTheEnvironment) {
 TEST(ParallelismConfig, NamesVariablesThatItCannotRead) {
   EXPECT_THAT(refused({}, {{"TP_SIZE", "two"}}), HasSubstr("PARALLELISM_CONFIG_TP_SIZE=\"two\""));
   EXPECT_THAT(refused({}, {{"PP_SIZE", ""}}), HasSubstr("PARALLELISM_CONFIG_PP_SIZE=\"\""));
+  EXPECT_THAT(refused({}, {{"EP_SIZE", "x"}}), HasSubstr("PARALLELISM_CONFIG_EP_SIZE=\"x\""));
   EXPECT_THAT(refused({}, {{"PP_PLACEMENT", "middle"}}),
               AllOf(HasSubstr("PARALLELISM_CONFIG_PP_PLACEMENT=\"middle\""),
                     HasSubstr("inside_dp_replicate")));
@@ -130,10 +135,17 @@ TEST(ParallelismConfig, RefusesSizesThatDoNotGoTogether) {
             "sp_backend must be one of ['deepspeed'], but got ring");
   EXPECT_THAT(refused({.cp_size = 2, .sp_size = 2}), HasSubstr("mutually exclusive"));
   EXPECT_THAT(refused({.dp_replicate_size = 2, .cp_size = 2}),
-              HasSubstr("cannot be used with pure data parallelism"));
+              AllOf(HasSubstr("cannot be used with pure data parallelism"),
+                    HasSubstr(". The nearest layout that works: dp_shard 4")));
   EXPECT_EQ(refused({.dp_replicate_size = 2, .tp_size = 2}), "no error");
   EXPECT_EQ(refused({.dp_replicate_size = 2, .dp_shard_size = 2, .tp_size = 2}), "no error");
   EXPECT_EQ(refused({.dp_replicate_size = 2, .sp_size = 2, .pp_size = 2}), "no error");
+  EXPECT_EQ(refused({.dp_shard_size = 4, .ep_size = 2}), "no error");
+  EXPECT_EQ(refused({.ep_size = 0}), "ep_size must be at least 1, but got 0");
+  EXPECT_EQ(refused({.dp_shard_size = 4, .ep_size = 3}),
+            "ep_size=3 does not divide dp_shard_size=4, among whose ranks experts are divided; the "
+            "nearest layout that works: dp_shard 4, ep 2");
+  EXPECT_THAT(refused({.dp_replicate_size = 2, .ep_size = 2}), HasSubstr("works: dp_replicate 2"));
   EXPECT_THAT(refused({.dp_shard_size = 1 << 20, .tp_size = 1 << 11}),
               HasSubstr("more than 2147483647 ranks"));
   EXPECT_THAT(refused({.dp_shard_size = int64_t{1} << 62, .tp_size = int64_t{1} << 62}),
@@ -227,7 +239,7 @@ TEST(ParallelismConfig, IsJson) {
             R"({"dp_replicate_size":1,"dp_shard_size":2,"tp_size":1,"cp_size":4,)"
             R"("cp_backend":"torch","sp_size":1,"sp_backend":"deepspeed","tp_handler":null,)"
             R"("cp_handler":{"cp_comm_strategy":"allgather"},"sp_handler":null,"pp_size":1,)"
-            R"("pp_placement":"outermost"})");
+            R"("pp_placement":"outermost","ep_size":1})");
 }
 
 // ---- What a model's own configuration says.

@@ -1,15 +1,26 @@
 #include "accelerate/forward/model_state.h"
 
+#include <unordered_set>
+
 #include <torch/nn/module.h>
 
 namespace accelerate {
 
-std::vector<TrainedParameter> trained_under(const Techniques& techniques,
-                                            const torch::nn::Module& module) {
+std::vector<TrainedParameter> trained_under(
+    const Techniques& techniques, const torch::nn::Module& module,
+    const std::function<bool(const std::string& name)>& is_cut) {
   std::vector<TrainedParameter> parameters;
   if (const TrainedInPlace* in_place = in_place_of_parameters(techniques)) {
     parameters = in_place->tensors;
-    for (TrainedParameter& each : parameters) each.shards = in_place->shards;
+    std::unordered_set<const at::TensorImpl*> seen;
+    for (TrainedParameter& each : parameters) {
+      each.shards = in_place->shards;
+      seen.insert(each.parameter.unsafeGetTensorImpl());
+    }
+    for (const auto& item : module.named_parameters()) {
+      if (!is_cut(item.key()) || !seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+      parameters.push_back({item.key(), item.value(), item.value()});
+    }
     return parameters;
   }
   for (const auto& item : module.named_parameters()) {
@@ -67,7 +78,11 @@ void ModelState::find_trained() {
 }
 
 std::vector<TrainedParameter> ModelState::trained_now() const {
-  std::vector<TrainedParameter> parameters = trained_under(techniques_, *module_);
+  const auto is_cut = [this](const std::string& name) {
+    const auto found = placements_.by_name.find(name);
+    return found != placements_.by_name.end() && found->second.is_cut;
+  };
+  std::vector<TrainedParameter> parameters = trained_under(techniques_, *module_, is_cut);
   for (TrainedParameter& each : parameters) {
     const auto found = placements_.by_name.find(each.name);
     if (found != placements_.by_name.end()) each.placement = found->second.placement;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -30,6 +31,7 @@ struct ModelPlacements {
   struct Entry {
     const TensorPlacement* placement = nullptr;  ///< of the layout
     bool counts = true;                          ///< see TrainedParameter
+    bool is_cut = false;                         ///< before rows are divided
   };
   /// Null for a model that was not prepared.
   std::shared_ptr<const ModelLayout> layout = nullptr;
@@ -49,9 +51,12 @@ struct ModelPlacements {
 };
 
 /// The module's parameters with what optimizers train where it has these techniques: themselves, or
-/// other tensors in their place, and the ranks that divide the rows of these.
-std::vector<TrainedParameter> trained_under(const Techniques& techniques,
-                                            const torch::nn::Module& module);
+/// other tensors in their place, and the ranks that divide the rows of these. What a technique
+/// leaves as it is that trains others in place of parameters is among them if it is a part of the
+/// model's tensor, by its name (`is_cut`).
+std::vector<TrainedParameter> trained_under(
+    const Techniques& techniques, const torch::nn::Module& module,
+    const std::function<bool(const std::string& name)>& is_cut);
 
 /// The part of a prepared model that does not depend on its type.
 class ModelState {

@@ -28,16 +28,26 @@ class AxisSet {
     for (const MeshAxis axis : axes) bits_ |= bits_of(axis);
   }
   /// Every axis that divides the ranks.
-  static AxisSet all() { return AxisSet((1U << kNumPlainAxes) - 1); }
+  static AxisSet all() {
+    return {MeshAxis::kPp, MeshAxis::kDp, MeshAxis::kCp, MeshAxis::kSp, MeshAxis::kTp};
+  }
 
   bool empty() const { return bits_ == 0; }
   /// Whether the axis is among them; of a joined one, whether all are that it joins.
   bool contains(MeshAxis axis) const { return (bits_of(axis) & ~bits_) == 0; }
-  /// The axes that divide the ranks, in the order of MeshAxis.
+  /// The axes that divide the ranks, outermost first but for pp, which may stand elsewhere; edp and
+  /// ep where one of them is among them alone, else dp_shard.
   std::vector<MeshAxis> axes() const {
     std::vector<MeshAxis> axes;
     for (size_t i = 0; i < kNumPlainAxes; ++i) {
-      if ((bits_ >> i & 1U) != 0) axes.push_back(static_cast<MeshAxis>(i));
+      const auto axis = static_cast<MeshAxis>(i);
+      if (contains(axis)) {
+        axes.push_back(axis);
+      } else if (axis == MeshAxis::kDpShard) {
+        for (const MeshAxis part : {MeshAxis::kEdp, MeshAxis::kEp}) {
+          if (contains(part)) axes.push_back(part);
+        }
+      }
     }
     return axes;
   }
@@ -60,11 +70,15 @@ class AxisSet {
   explicit AxisSet(uint32_t bits) : bits_(bits) {}
   static uint32_t bits_of(MeshAxis axis) {
     uint32_t bits = 0;
-    for (const MeshAxis part : parts_of(axis)) bits |= 1U << static_cast<uint32_t>(part);
+    for (const MeshAxis part : parts_of(axis)) {
+      bits |= part == MeshAxis::kDpShard ? bit_of(MeshAxis::kEdp) | bit_of(MeshAxis::kEp)
+                                         : bit_of(part);
+    }
     return bits;
   }
+  static uint32_t bit_of(MeshAxis axis) { return 1U << static_cast<uint32_t>(axis); }
 
-  uint32_t bits_ = 0;  // by MeshAxis
+  uint32_t bits_ = 0;  // by MeshAxis; of dp_shard those of edp and ep
 };
 
 }  // namespace accelerate

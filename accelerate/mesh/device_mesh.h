@@ -2,9 +2,9 @@
 /// the axis, as in "tp of ranks 4,5".
 ///
 /// Axes along which a rank has the same neighbours, as dp and dp_shard where there is one replica,
-/// share a group, which belongs to the first one (GroupOptions::axis) and has that one's name.
-/// Threads: the rank's thread.
-/// Mirrors: torch.distributed.device_mesh, DeviceMesh, as ParallelismConfig.build_device_mesh makes
+/// or ep and dp_shard where each rank has experts of its own, share a group, which belongs to the
+/// first one (GroupOptions::axis) and has that one's name. Threads: the rank's thread. Mirrors:
+/// torch.distributed.device_mesh, DeviceMesh, as ParallelismConfig.build_device_mesh makes
 ///          it.
 /// Differs: sp and pp have groups, too.
 #pragma once

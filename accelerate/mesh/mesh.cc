@@ -24,7 +24,8 @@ MeshSizes sizes_of(const ParallelismConfig& config) {
           .dp_shard = config.dp_shard_size(),
           .cp = config.cp_size(),
           .sp = config.sp_size(),
-          .tp = config.tp_size()};
+          .tp = config.tp_size(),
+          .ep = config.ep_size()};
 }
 
 std::string node_line(const Mesh& mesh, int node, const std::vector<int>& ranks) {
@@ -57,6 +58,11 @@ Mesh::Mesh(const MeshSizes& sizes, PpPlacement pp_placement)
     extent.stride = num_ranks_;
     num_ranks_ *= extent.size;
   }
+  const Extent& shards = extent(kDpShard);
+  TORCH_CHECK_VALUE(sizes.ep >= 1 && shards.size % sizes.ep == 0, "Mesh: ep has ", sizes.ep,
+                    " ranks, which do not divide the ", shards.size, " along dp_shard");
+  extents_[static_cast<size_t>(kEp)] = {sizes.ep, shards.stride};
+  extents_[static_cast<size_t>(kEdp)] = {shards.size / sizes.ep, shards.stride * sizes.ep};
 }
 
 Mesh::Mesh(const ParallelismConfig& config) : Mesh(sizes_of(config), config.pp_placement()) {}
@@ -146,6 +152,9 @@ std::string Mesh::to_string() const {
   if (num_ranks_ == 1) return "1 rank";
   return absl::StrJoin(axes(), " x ", [this](std::string* text, MeshAxis axis) {
     absl::StrAppend(text, accelerate::to_string(axis), " ", size(axis));
+    if (axis == kDpShard && size(kEp) > 1) {
+      absl::StrAppend(text, " (edp ", size(kEdp), " x ep ", size(kEp), ")");
+    }
   });
 }
 

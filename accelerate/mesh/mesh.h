@@ -5,10 +5,12 @@
 ///   mesh.group(5, MeshAxis::kDpShard)            // ranks 1 and 5
 ///
 /// Ranks vary fastest along the last axis in the order pp, dp_replicate, dp_shard, cp, sp, tp, so
-/// that ranks that communicate most are neighbours. A mesh is arithmetic on numbers of ranks: every
-/// rank computes the same one. device_mesh.h has the process groups.
+/// that ranks that communicate most are neighbours. Those along dp_shard are arranged once more for
+/// experts, as edp x ep: a second view of the same ranks. A mesh is arithmetic on numbers of ranks:
+/// every rank computes the same one. device_mesh.h has the process groups.
 ///
-/// Errors:  c10::ValueError for an axis without ranks. Ranks are those of the mesh.
+/// Errors:  c10::ValueError for an axis without ranks, and for an ep that does not divide dp_shard.
+///          Ranks are those of the mesh.
 /// Threads: values that do not change.
 #pragma once
 
@@ -31,6 +33,8 @@ struct MeshSizes {
   int cp = 1;
   int sp = 1;
   int tp = 1;
+  /// How many neighbours of the dp_shard ranks have a part each of all experts.
+  int ep = 1;
 };
 
 class Mesh {
@@ -43,7 +47,7 @@ class Mesh {
   /// Ranks along an axis; of a joined one the product of its parts.
   int size(MeshAxis axis) const;
 
-  /// Those that divide the ranks and have more than one rank, outermost first.
+  /// Those that divide the ranks and have more than one rank, outermost first; not ep and edp.
   std::vector<MeshAxis> axes() const;
 
   /// The rank's number along the axis, from 0.
@@ -60,7 +64,7 @@ class Mesh {
   /// Those of the axes that have several ranks.
   AxisSet several(AxisSet axes) const;
 
-  /// "dp_shard 2 x tp 4", outermost first; "1 rank" without axes.
+  /// "dp_shard 2 x tp 4", outermost first, and "dp_shard 4 (edp 2 x ep 2)"; "1 rank" without axes.
   std::string to_string() const;
 
   bool operator==(const Mesh&) const = default;
@@ -76,7 +80,7 @@ class Mesh {
   std::vector<MeshAxis> ordered(AxisSet axes) const;
   std::vector<int> group_along(int rank, absl::Span<const MeshAxis> axes) const;
 
-  std::array<Extent, kNumPlainAxes> extents_;  // by MeshAxis
+  std::array<Extent, kNumPlainAxes + 2> extents_;  // by MeshAxis
   int num_ranks_ = 1;
 };
 

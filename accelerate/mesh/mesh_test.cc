@@ -126,6 +126,8 @@ TEST(Mesh, RefusesAxesWithoutRanksAndTooManyRanks) {
   EXPECT_THAT(value_error_of([] { Mesh({.cp = 0}); }), HasSubstr("cp has 0 ranks"));
   EXPECT_THAT(value_error_of([] { Mesh({.dp_shard = 1 << 16, .tp = 1 << 16}); }),
               HasSubstr("more than 2147483647 ranks"));
+  EXPECT_THAT(value_error_of([] { Mesh({.dp_shard = 4, .ep = 3}); }),
+              HasSubstr("ep has 3 ranks, which do not divide the 4 along dp_shard"));
 }
 
 // Calls `use` with all six sizes whose product is `ranks`.
@@ -197,6 +199,33 @@ TEST(Mesh, DividesTheRanksAlongEveryAxisWhateverItsSizes) {
   }
   // There are C(11, 5) = 462 layouts of 64 = 2^6 ranks alone.
   EXPECT_GT(meshes, 462);
+}
+
+// Ranks along dp_shard, once more.
+TEST(Mesh, HasASecondViewForExperts) {
+  const Mesh mesh({.dp_replicate = 2, .dp_shard = 4, .tp = 2, .ep = 2});
+  EXPECT_EQ(mesh.num_ranks(), 16);
+  EXPECT_EQ(mesh.to_string(), "dp_replicate 2 x dp_shard 4 (edp 2 x ep 2) x tp 2");
+  EXPECT_THAT(mesh.axes(), ElementsAre(kDpReplicate, kDpShard, kTp));
+  EXPECT_EQ(mesh.size(kEp), 2);
+  EXPECT_EQ(mesh.size(kEdp), 2);
+  EXPECT_THAT(mesh.group(3, kDpShard), ElementsAre(1, 3, 5, 7));
+  EXPECT_THAT(mesh.group(3, kEp), ElementsAre(1, 3));
+  EXPECT_THAT(mesh.group(3, kEdp), ElementsAre(3, 7));
+  EXPECT_EQ(mesh.coordinate(7, kEp), 1);
+  EXPECT_EQ(mesh.coordinate(7, kEdp), 1);
+  const AxisSet beside = AxisSet::all() - AxisSet{kEp};
+  EXPECT_THAT(mesh.group(3, beside - AxisSet{kTp}), ElementsAre(3, 7, 11, 15));
+  EXPECT_EQ(fault_of(mesh), "");
+}
+
+TEST(AxisSet, HasDpShardWhereItHasBothOfItsParts) {
+  EXPECT_EQ((AxisSet{kEp, kEdp}), AxisSet{kDpShard});
+  EXPECT_TRUE(AxisSet{kDp}.contains(kEp));
+  EXPECT_FALSE((AxisSet::all() - AxisSet{kEp}).contains(kDpShard));
+  EXPECT_EQ((AxisSet{kDpShard, kTp} - AxisSet{kEp}).to_string(), "edp and tp");
+  EXPECT_EQ((AxisSet{kEp, kTp}).to_string(), "ep and tp");
+  EXPECT_THAT(AxisSet::all().axes(), ElementsAre(kPp, kDpReplicate, kDpShard, kCp, kSp, kTp));
 }
 
 TEST(Placement, NamesNodesTheirRanksAndCoordinates) {

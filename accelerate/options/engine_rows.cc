@@ -270,6 +270,10 @@ constexpr Option kRows[] = {
                "place of the pipeline among the axes")
         .one_of("outermost|inside_dp_replicate")
         .ours(),
+    mesh("parallelism_config_ep_size", kInt, "1",
+         "of the ranks along dp_shard: how many divide the experts of a layer")
+        .between(1)
+        .ours(),
     megatron("megatron_lm_tp_degree", kInt, "1", "tensor parallel ranks", {"?", "1"}).between(1),
     megatron("megatron_lm_sequence_parallelism", kBool, nullptr,
              "shard activations over the tensor parallel ranks",

@@ -63,8 +63,9 @@ ModelPlacements placements_of(const ModelState& model, const ModelPlan& plan) {
                              .norm = plan.roles.norm};
   for (const TensorPlacement& each : placements.layout->placements()) {
     const bool counts = is_first_copy(each, plan.mesh, plan.rank, plan.roles.norm_axes);
-    placements.by_name.emplace(each.name,
-                               ModelPlacements::Entry{.placement = &each, .counts = counts});
+    placements.by_name.emplace(
+        each.name,
+        ModelPlacements::Entry{.placement = &each, .counts = counts, .is_cut = !each.cuts.empty()});
   }
   return placements;
 }

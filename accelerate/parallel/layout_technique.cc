@@ -140,12 +140,18 @@ std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context
     equal.push_back({.along = std::move(along)});
     return equal.back();
   };
-  const AxisSet model = mesh.mesh().several(plan.layout->cuts());
+  // Along axes of shards ranks have other rows of what nothing else cuts.
+  const AxisSet model = mesh.mesh().several(plan.layout->cuts() - plan.roles.shard_axes);
   for (const MeshAxis axis : model.axes()) {
     equal_along(
         {.axis = axis, .group = mesh.group(axis), .ranks = mesh.mesh().group(mesh.rank(), axis)});
   }
-  for (const TrainedParameter& each : trained_under(context.made, *context.model.module())) {
+  const auto is_cut = [&plan](const std::string& name) {
+    const TensorPlacement* const placement = plan.layout->find(name);
+    return placement != nullptr && !placement->cuts.empty();
+  };
+  for (const TrainedParameter& each :
+       trained_under(context.made, *context.model.module(), is_cut)) {
     const TensorPlacement* placement = plan.layout->find(each.name);
     if (placement == nullptr) continue;
     const AxisSet sums = mesh.mesh().several(placement->sums);

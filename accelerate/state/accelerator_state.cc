@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/rank_layout.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/mesh/mesh.h"
@@ -197,11 +198,10 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   if (record.fsdp_plugin != nullptr) {
     check_agrees_with_mesh(*record.fsdp_plugin, config, partial_state.num_processes());
   }
+  RankLayout layout = config.layout();
+  layout.zero = record.deepspeed_plugins != nullptr;
+  check_layout(layout, LayoutFacts::kConfiguration);
   // Sharding by the configuration alone is that of FSDP 2, which TPUs do without.
-  TORCH_CHECK_VALUE(record.deepspeed_plugins == nullptr || !config.dp_shard_enabled(),
-                    "deepspeed_plugin: its stage says what ranks divide, so the "
-                    "parallelism_config's dp_shard_size must be 1, but it is ",
-                    config.dp_shard_size());
   const bool is_sharded =
       record.fsdp_plugin != nullptr ||
       (config.dp_shard_enabled() && record.distributed_type != DistributedType::kXla);

@@ -3,6 +3,7 @@
 #include "accelerate/compile/technique.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/dispatch/dispatch_technique.h"
+#include "accelerate/parallel/experts/expert_technique.h"
 #include "accelerate/parallel/layout_technique.h"
 #include "accelerate/parallel/replicated/ddp.h"
 #include "accelerate/parallel/sequence/context_technique.h"
@@ -35,6 +36,7 @@ enum Depth : int {
   kContextParallel,
   // fp8 computes what a rank has of a layer.
   kTensorParallel,
+  kExpertParallel,
   kFp8,
   kRecomputation,
   // The module computes where a device map has placed it, whatever surrounds its passes.
@@ -86,6 +88,13 @@ constexpr TechniqueRow kTechniques[] = {
      .depth = kReplicas,
      .check_options = &check_ddp_handler,
      .make = &make_ddp_technique},
+    // Experts are on the device by now, whoever moved them.
+    {.name = ExpertParallelTechnique::kName,
+     .depth = kExpertParallel,
+     .layout = &expert_parallel_layout,
+     .check = &check_expert_parallel,
+     .cut = &cut_experts,
+     .make = &make_expert_parallel_technique},
     // What is trained in place of parameters is known by now.
     {.name = LayoutTechnique::kName, .depth = kLayout, .make = &make_layout_technique},
     // Quantised weights are kept as they are, and trained beside.

@@ -157,8 +157,9 @@ json device_mesh_of(const ParallelismConfig& config) {
     json coordinates = json::object();
     json groups = json::object();
     for (const MeshAxis axis : values<MeshAxis>()) {
-      // HF Accelerate joins no axis with sp.
+      // HF Accelerate joins no axis with sp, and divides no experts.
       if (axis == MeshAxis::kDpCpSp || axis == MeshAxis::kDpShardCpSp) continue;
+      if (axis == MeshAxis::kEp || axis == MeshAxis::kEdp) continue;
       if (mesh.size(axis) == 1) continue;
       coordinates[to_string(axis)] = mesh.coordinate(rank, axis);
       groups[to_string(axis)] = mesh.group(rank, axis);

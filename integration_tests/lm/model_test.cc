@@ -64,6 +64,13 @@ TEST(LmModel, HasAsManyParametersAsTheFormulaSays) {
                                                        .vocabulary = 7,
                                                        .tied_head = tied});
       EXPECT_EQ(elements(*lm::Lm(odd)), lm::parameter_count(odd));
+      if (blocks == Blocks::kLlama) {
+        lm::Config mixed = odd;
+        mixed.experts = 5;
+        mixed.expert_intermediate = 3;
+        mixed.shared_intermediate = 2;
+        EXPECT_EQ(elements(*lm::Lm(mixed)), lm::parameter_count(mixed));
+      }
       for (const std::string& name : lm::model_names()) {
         const lm::Config config = lm::model_config(name, {.blocks = blocks, .tied_head = tied});
         EXPECT_EQ(elements(*lm::Lm(config)), lm::parameter_count(config)) << name;
@@ -236,6 +243,9 @@ TEST(LmModel, RefusesSizesAndSequencesThatDoNotFit) {
               HasSubstr("a head's size of 3 is odd"));
   EXPECT_THAT(error_of("tiny", {.vocabulary = 0}), HasSubstr("vocabulary is 0, not at least 1"));
   EXPECT_THAT(error_of("tiny", {.tied_head = 2}), HasSubstr("tied_head is 2, neither 0 nor 1"));
+  EXPECT_THAT(error_of("tiny", {.experts = 4}), HasSubstr("experts are for Llama's blocks"));
+  EXPECT_THAT(error_of("tiny", {.blocks = Blocks::kLlama, .experts = 4, .experts_per_token = 5}),
+              HasSubstr("5 of 4 experts a token"));
   lm::Lm model(small(Blocks::kGpt));
   EXPECT_THROW(model(torch::zeros({1, 7}, torch::kLong)), c10::ValueError);
 }
@@ -453,6 +463,34 @@ TEST(LmModel, RefusesPartsThatItDoesNotHave) {
     EXPECT_THROW(model->forward_part(pieces, tokens), c10::ValueError)
         << pieces.begin << " to " << pieces.end;
   }
+}
+
+// Those of routers, too, which blocks give besides their results.
+TEST(LmModel, HasTheSameGradientsWithCheckpointedExperts) {
+  simulator::Cluster("1x1").run_on_every_rank([](simulator::Rank&) {
+    lm::Config config = small(Blocks::kLlama);
+    config.experts = 3;
+    config.expert_intermediate = 4;
+    const lm::LmOptions kept{.router = {.balance_loss = 0.5, .z_loss = 0.5}};
+    lm::LmOptions again = kept;
+    again.activation_checkpointing = true;
+    std::vector<Tensor> gradients[2];
+    for (const bool checkpointed : {false, true}) {
+      torch::manual_seed(3);
+      lm::Lm model(config, checkpointed ? again : kept);
+      const Tensor logits = model(torch::tensor({{1, 2, 3, 4, 5, 6}}));
+      const Tensor loss = model->take_router_loss();
+      EXPECT_GT(loss.item<double>(), 0);
+      (logits.logsumexp(-1).sum() + loss).backward();
+      EXPECT_FALSE(model->take_router_loss().defined());
+      for (const Tensor& parameter : model->parameters()) {
+        gradients[checkpointed].push_back(parameter.grad());
+      }
+    }
+    for (size_t i = 0; i < gradients[0].size(); ++i) {
+      EXPECT_TRUE(gradients[0][i].equal(gradients[1][i])) << i;
+    }
+  });
 }
 
 TEST(LmModel, HasTheSameGradientsWithCheckpointedBlocks) {

@@ -49,6 +49,26 @@ TEST(LmProgram, TrainsRealRanks) {
                                  Not(HasSubstr("peak memory"))));
 }
 
+// The same losses wherever experts are, with one share of the data each.
+TEST(LmProgram, TrainsExperts) {
+  const std::string options =
+      "--blocks llama --layers 1 --heads 2 --hidden 16 --sequence_length 16 --max_steps 3 "
+      "--experts 4 --capacity_factor 1.25 --evaluation_sequences 8 --shared_intermediate 8";
+  const auto loss_of = [&](const std::string& launch) {
+    const ChildResult done = lm(launch, options);
+    EXPECT_EQ(done.exit_code, 0) << launch << ": " << done.output;
+    const size_t at = done.output.find(", loss ");
+    EXPECT_NE(at, std::string::npos) << done.output;
+    double loss = 0;
+    EXPECT_EQ(std::sscanf(done.output.c_str() + at, ", loss %lf", &loss), 1);
+    return loss;
+  };
+  const std::string shards = " --use_parallelism_config --parallelism_config_dp_shard_size 2";
+  const double whole = loss_of("--simulate 1x2:h100" + shards);
+  EXPECT_NEAR(loss_of("--simulate 1x2:h100 --parallelism_config_ep_size 2" + shards), whole, 2e-4);
+  EXPECT_NEAR(loss_of("--num_processes 2 --parallelism_config_ep_size 2" + shards), whole, 2e-4);
+}
+
 // A program that trains by flags alone: what it prints.
 std::string trained(const std::string& program, const std::string& launch,
                     const std::string& flags) {

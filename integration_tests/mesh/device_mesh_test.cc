@@ -34,6 +34,7 @@ TEST(DeviceMesh, Of64RanksWithEveryAxisHasAGroupForEachAxis) {
     const Mesh mesh({.pp = 2, .dp_replicate = 2, .dp_shard = 2, .cp = 2, .sp = 2, .tp = 2});
     const DeviceMesh device_mesh(mesh, rank.runtime());
     for (const MeshAxis axis : values<MeshAxis>()) {
+      if (mesh.size(axis) == 1) continue;  // ep
       const std::vector<int> ranks = mesh.group(rank.index(), axis);
       int64_t sum = 0;
       for (const int member : ranks) sum += member;

@@ -30,7 +30,9 @@ uint64_t fnv1a64(std::string_view text) {
   return hash;
 }
 
-at::Tensor values(const Formula& formula, const std::string& name, at::IntArrayRef shape) {
+}  // namespace
+
+at::Tensor formula_values(const Formula& formula, const std::string& name, at::IntArrayRef shape) {
   double base = 0, scale = formula.matrix_scale;
   if (shape.size() == 1) {
     const bool is_bias = name.ends_with("bias");
@@ -46,12 +48,10 @@ at::Tensor values(const Formula& formula, const std::string& name, at::IntArrayR
   return torch::tensor(elements).view(shape);
 }
 
-}  // namespace
-
 void fill_by_formula(torch::nn::Module& module, const Formula& formula) {
   const torch::NoGradGuard no_grad;
   for (const auto& item : module.named_parameters()) {
-    item.value().copy_(values(formula, item.key(), item.value().sizes()));
+    item.value().copy_(formula_values(formula, item.key(), item.value().sizes()));
   }
 }
 

@@ -39,6 +39,9 @@ struct Formula {
   double norm_scale = 1.0 / 8;     ///< of other vectors
 };
 
+/// The values of the parameter of that name. Local.
+at::Tensor formula_values(const Formula& formula, const std::string& name, at::IntArrayRef shape);
+
 /// Gives all parameters of a module the values of the formula. Local.
 void fill_by_formula(torch::nn::Module& module, const Formula& formula = {});
 

@@ -82,7 +82,7 @@ struct Command {
   RunCommand (*declare)(CLI::App& app);
 };
 
-extern const Command kConfig, kLaunch, kSimulate, kPerf, kTest, kEnv, kEstimateMemory,
+extern const Command kConfig, kLaunch, kSimulate, kPerf, kTest, kEnv, kEstimateMemory, kPlan,
     kMergeWeights, kToFsdp2, kTpuConfig, kInstallXla, kCompile, kCompletion, kMan;
 
 /// In the order of `accelerate --help`.

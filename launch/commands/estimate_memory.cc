@@ -21,12 +21,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/rank_layout.h"
 #include "accelerate/device_map/infer.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/commands.h"
 #include "launch/estimate/architecture.h"
 #include "launch/estimate/device_plan.h"
+#include "launch/estimate/ep_part.h"
 #include "launch/estimate/tp_part.h"
 #include "launch/estimate/tp_plan.h"
 
@@ -111,6 +113,7 @@ struct Options {
   bool trust_remote_code = false;
   int64_t dp_shard_size = 1;
   int64_t tp_size = 1;
+  int64_t ep_size = 1;
   std::string tp_plan;
   bool sequence_parallel = false;
   std::optional<int> zero_stage;
@@ -147,6 +150,20 @@ std::vector<Column> training_columns(const Options& options, const ModelSize& si
     }
   }
   return columns;
+}
+
+// FSDP's, but for the experts, of which a rank along ep has its part whole.
+Column experts_column(const Options& options, const estimate::EpPart& part) {
+  const std::string tp = options.tp_size > 1 ? absl::StrCat(", TP ", options.tp_size) : "";
+  const estimate::Division shards = {.dp_shard_size = options.dp_shard_size, .zero_stage = 3};
+  return {absl::StrCat("FSDP, EP ", options.ep_size, tp, " on ",
+                       options.dp_shard_size * options.tp_size),
+          [rest = estimate::model_size(part.rest), experts = ModelSize{.total = part.experts},
+           shards](const std::string& dtype) {
+            std::optional<double> bytes = estimate::divided_training(dtype, rest, shards);
+            if (bytes) *bytes += *estimate::divided_training(dtype, experts, {});
+            return bytes;
+          }};
 }
 
 // What the model says of itself, but for what the options say in its place.
@@ -205,6 +222,15 @@ absl::Status check_options(const Options& options) {
   if (options.zero_stage && options.dp_shard_size == 1) {
     return absl::InvalidArgumentError("--zero_stage has no meaning without --dp_shard_size");
   }
+  if (options.zero_stage.value_or(3) < 3 && options.ep_size > 1) {
+    return absl::InvalidArgumentError("--ep_size is of layouts with FSDP; leave --zero_stage out");
+  }
+  const auto illegal = find_illegal({.dp_shard = options.dp_shard_size,
+                                     .tp = options.tp_size,
+                                     .ep = options.ep_size,
+                                     .experts = options.ep_size > 1,
+                                     .sequence_shards = options.sequence_parallel});
+  if (illegal) return absl::InvalidArgumentError(illegal->text());
   if (options.tp_size > 1 || (options.tp_plan.empty() && !options.sequence_parallel)) {
     return absl::OkStatus();
   }
@@ -236,6 +262,16 @@ absl::StatusOr<std::optional<estimate::TpPart>> part_of_rank(const Options& opti
   absl::StatusOr<estimate::TpPart> part = estimate::tp_part(architecture, options.tp_size);
   if (!part.ok()) return part.status();
   return *std::move(part);
+}
+
+// The part of a rank along ep; nothing where there is one rank.
+absl::StatusOr<std::optional<estimate::EpPart>> experts_of_rank(const Options& options,
+                                                                const Architecture& architecture) {
+  if (options.ep_size == 1) return std::nullopt;
+  absl::StatusOr<estimate::EpPart> part = estimate::ep_part(architecture, options.ep_size);
+  if (part.ok()) return *std::move(part);
+  return absl::InvalidArgumentError(
+      absl::StrCat(options.model_name, ": ", part.status().message()));
 }
 
 double elements_of(const Architecture& architecture) {
@@ -282,6 +318,9 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
   if (!part.ok()) return part.status();
   const ModelSize size = estimate::model_size(*architecture);
   const ModelSize of_rank = *part ? estimate::model_size((*part)->architecture) : size;
+  const absl::StatusOr<std::optional<estimate::EpPart>> experts =
+      experts_of_rank(options, *part ? (*part)->architecture : *architecture);
+  if (!experts.ok()) return experts.status();
   std::vector<Column> columns = {
       {"Largest Layer",
        [&](const std::string& dtype) { return size_in(dtype, size.largest_layer); }},
@@ -291,7 +330,11 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
          if (!usage) return std::nullopt;
          return usage->maximum();
        }}};
-  for (Column& column : training_columns(options, of_rank)) columns.push_back(std::move(column));
+  if (*experts) {
+    columns.push_back(experts_column(options, **experts));
+  } else {
+    for (Column& column : training_columns(options, of_rank)) columns.push_back(std::move(column));
+  }
   absl::StatusOr<std::optional<Column>> activations = activation_column(options, shape);
   if (!activations.ok()) return activations.status();
   if (*activations) columns.push_back(**std::move(activations));
@@ -366,6 +409,8 @@ RunCommand declare(CLI::App& app) {
         "ranks that ZeRO or FSDP divides the states over", kDivided);
   count("--tp_size", options->tp_size, "ranks that tensor parallelism divides layers over",
         kDivided);
+  count("--ep_size", options->ep_size,
+        "ranks of --dp_shard_size that divide experts, in place of ZeRO's columns", kDivided);
   app.add_option("--tp_plan", options->tp_plan,
                  "JSON file that says how, as {\"layers.*.up_proj\": \"colwise\"}; default: the "
                  "description's, or by the usual names of layers")

@@ -238,6 +238,26 @@ TEST_F(EstimateMemory, DividesTheStatesOverRanks) {
   EXPECT_THAT(error_of({path, "--zero_stage", "2"}), HasSubstr("--dp_shard_size"));
 }
 
+// The experts' 4 MB are halved with their gradients and moments, 8 MB; of the others' a rank has a
+// quarter, and twice the layer, 12 MB.
+TEST_F(EstimateMemory, DividesExperts) {
+  const std::string path = write("experts.json", R"({"modules": {
+      "a": {"parameters": {"weight": [1048576]}},
+      "mlp": {"modules": {"experts": {"parameters": {"up": [8, 131072]}}}}}})");
+  const std::string divided =
+      run({path, "--dtypes", "float32", "--dp_shard_size", "4", "--ep_size", "2"}).out;
+  EXPECT_THAT(divided,
+              AllOf(HasSubstr("FSDP, EP 2 on 4"), HasSubstr(" 20.0 MB "), Not(HasSubstr("ZeRO"))));
+  EXPECT_THAT(error_of({path, "--dp_shard_size", "16", "--ep_size", "16"}),
+              HasSubstr("experts.json: \"mlp.experts\" has 8 experts, which 16 ranks do not divide "
+                        "evenly; --ep_size 8 does"));
+  EXPECT_THAT(error_of({path, "--dp_shard_size", "4", "--ep_size", "3"}),
+              HasSubstr("ep_size=3 does not divide dp_shard_size=4, among whose ranks experts are "
+                        "divided; the nearest layout that works: dp_shard 4, ep 2"));
+  EXPECT_THAT(error_of({path, "--dp_shard_size", "4", "--ep_size", "2", "--zero_stage", "1"}),
+              HasSubstr("leave --zero_stage out"));
+}
+
 // Formula 2 of the paper: 34*s*b*h + 5*a*s*s*b bytes a layer in 16 bits, here 34 and 20 MB.
 TEST_F(EstimateMemory, CountsATransformersActivations) {
   const std::string path = write("a.json", R"({"parameters": {"w": [1]}})");

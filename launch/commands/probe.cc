@@ -209,7 +209,8 @@ std::string companion_path(const std::string& executable, absl::string_view name
   const fs::path folder = fs::path(executable).parent_path();
   // Bazel keeps the distances between packages in its outputs and in runfiles, and for other
   // workspaces too. //launch:accelerate has the programs in its data, so that they are built.
-  for (const char* place : {"", "module_loader", "../integration_tests/self_test"}) {
+  for (const char* place : {"", "module_loader", "../integration_tests/self_test",
+                            "../accelerate/examples/lm"}) {
     const fs::path path = (folder / place / std::string(name)).lexically_normal();
     std::error_code ignored;
     if (fs::is_regular_file(path, ignored)) return path.string();

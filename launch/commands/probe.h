@@ -48,8 +48,11 @@ std::string linked_library(const std::string& program, const std::string& name);
 /// The program of `accelerate test`. It links LibTorch as every training program does.
 inline constexpr char kSelfTest[] = "accelerate-self-test";
 
-/// With this word alone it prints {"libtorch": VERSION, "backends": [NAME, ...]}, and does nothing
-/// else.
+/// The program of `accelerate plan`, which has the simulator and a language model.
+inline constexpr char kPlanProgram[] = "accelerate-plan";
+
+/// With this word alone accelerate-self-test prints {"libtorch": VERSION, "backends": [NAME, ...]},
+/// and does nothing else.
 inline constexpr char kSelfTestVersions[] = "--versions";
 
 /// A program that comes with `executable`, which is `accelerate`: beside it, as in an installation,

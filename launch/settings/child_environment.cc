@@ -168,6 +168,7 @@ class Writer {
     // HF Accelerate leaves out what belongs to an axis of size 1.
     const std::pair<const char*, std::vector<const char*>> parts[] = {
         {"pp", {"PP_SIZE", "PP_PLACEMENT"}},
+        {"ep", {"EP_SIZE"}},
         {"cp", {"CP_COMM_STRATEGY"}},
         {"sp", {"SP_SEQ_LENGTH", "SP_SEQ_LENGTH_IS_VARIABLE", "SP_ATTN_IMPLEMENTATION"}}};
     for (const auto& [axis, names] : parts) {

@@ -13,7 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/mesh_axis.h"
+#include "accelerate/base/rank_layout.h"
 #include "launch/settings/endpoint.h"
+#include "launch/settings/schema.h"
 #include "launch/settings/validate.h"
 
 namespace accelerate::launcher::settings {
@@ -196,6 +199,7 @@ TEST(SettingsTest, AMeshIsTheSameByFlagsFileAndVariables) {
       {"sp_attn_implementation", "flash_attention_2"},
       {"pp_size", "7"},
       {"pp_placement", "inside_dp_replicate"},
+      {"ep_size", "3"},
   };
   TypedFlags typed = {{"use_parallelism_config", {"true"}}};
   std::string config = "distributed_type: MULTI_GPU\nparallelism_config:\n";
@@ -324,12 +328,6 @@ TEST(Complete, RefusesWhatDoesNotGoTogether) {
               HasSubstr("--module and --no_python"));
   EXPECT_THAT(error_of({{"num_processes", {"3"}}, {"num_machines", {"2"}}}, kNoDevices),
               HasSubstr("3 ranks cannot be divided evenly over 2 machines"));
-  EXPECT_THAT(error_of({{"use_parallelism_config", {"true"}},
-                        {"parallelism_config_cp_size", {"2"}},
-                        {"parallelism_config_sp_size", {"2"}}},
-                       devices(4)),
-              HasSubstr("--parallelism_config_cp_size=2 and --parallelism_config_sp_size=2 both "
-                        "divide sequences; set one of them to 1"));
   EXPECT_THAT(
       error_of({{"use_fsdp", {"true"}}, {"fsdp_sync_module_states", {"False"}}}, devices(2)),
       HasSubstr("fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states"));
@@ -393,7 +391,48 @@ TEST(CheckMeshSize, NamesTheFlagsBothNumbersAndAProposal) {
   EXPECT_THAT(message({{"sp_size", {"2"}}, {"dp_shard_size", {"2"}}}, 8),
               HasSubstr("are a mesh of 4 ranks, and the run has 8"));
   EXPECT_EQ(message({}, 8), "");
+  const auto experts = [](const std::string& ep_size) {
+    return resolved({{"use_parallelism_config", {"true"}},
+                     {"parallelism_config_dp_shard_size", {"8"}},
+                     {"parallelism_config_ep_size", {ep_size}}});
+  };
+  EXPECT_TRUE(check_mesh_size(experts("4"), 8).ok());
+  EXPECT_EQ(check_mesh_size(experts("3"), 8).message(),
+            "ep_size=3 does not divide dp_shard_size=8, among whose ranks experts are divided; the "
+            "nearest layout that works: dp_shard 8, ep 2");
   EXPECT_TRUE(check_mesh_size(resolved({{"parallelism_config_tp_size", {"2"}}}), 8).ok());
+}
+
+// Each axis with one rank or two, beside each engine.
+TEST(CheckMeshSize, RefusesTheProductsThatTheTableRefuses) {
+  constexpr const char* kAxes[] = {"pp", "dp_replicate", "dp_shard", "cp", "sp", "tp", "ep"};
+  for (const char* engine : {"", "use_fsdp", "use_deepspeed"}) {
+    for (int bits = 0; bits < 1 << 7; ++bits) {
+      TypedFlags typed = {{"use_parallelism_config", {"true"}}, {"fsdp_version", {"2"}}};
+      if (*engine != '\0') typed[engine] = {"true"};
+      for (int axis = 0; axis < 7; ++axis) {
+        if ((bits >> axis & 1) == 0) continue;
+        typed[absl::StrCat("parallelism_config_", kAxes[axis], "_size")] = {"2"};
+      }
+      const Settings settings = resolved(typed);
+      const RankLayout layout = layout_of(settings);
+      SCOPED_TRACE(layout.text());
+      const auto illegal = find_illegal(layout, LayoutFacts::kConfiguration);
+      EXPECT_EQ(check_mesh_size(settings, layout.num_ranks()).message(),
+                illegal ? illegal->text() : "");
+    }
+  }
+}
+
+// What help, questions and refusals of the launcher say of an axis is what the table says.
+TEST(CheckStatus, RefusesTheAxesThatTheTableHasForLater) {
+  for (const MeshAxis axis : {MeshAxis::kPp, MeshAxis::kDpReplicate, MeshAxis::kDpShard,
+                              MeshAxis::kCp, MeshAxis::kSp, MeshAxis::kTp, MeshAxis::kEp}) {
+    const std::string name = absl::StrCat("parallelism_config_", to_string(axis), "_size");
+    RankLayout layout{.dp_shard = 2};
+    size_along(layout, axis) = 2;
+    EXPECT_EQ(setting(name).works(), !find_illegal(layout)) << name;
+  }
 }
 
 TEST(NoteOnMesh, NamesTypedSizesThatNoRankGets) {

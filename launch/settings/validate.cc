@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/mesh_axis.h"
 #include "launch/settings/endpoint.h"
 
 namespace accelerate::launcher::settings {
@@ -319,15 +320,10 @@ absl::Status check_ranks(Settings& settings, const Machine& machine) {
   return absl::OkStatus();
 }
 
-// Both divide sequences.
-absl::Status check_mesh(const Settings& settings) {
-  constexpr char kCp[] = "parallelism_config_cp_size", kSp[] = "parallelism_config_sp_size";
-  if (!settings.flag("use_parallelism_config") || settings.number(kCp) == 1 ||
-      settings.number(kSp) == 1) {
-    return absl::OkStatus();
-  }
-  return refuse(absl::StrCat(settings.describe(kCp), " and ", settings.describe(kSp),
-                             " both divide sequences; set one of them to 1"));
+// By the table that the ranks read. What this version does not compute is for check_status.
+absl::Status check_layout(const Settings& settings) {
+  const auto illegal = find_illegal(layout_of(settings), LayoutFacts::kConfiguration);
+  return illegal ? refuse(illegal->text()) : absl::OkStatus();
 }
 
 absl::Status check_engines(const Settings& settings, const Machine& machine) {
@@ -392,6 +388,18 @@ absl::StatusOr<SeedRange> parse_seeds(absl::string_view text) {
 
 bool is_elastic(const Settings& settings) { return settings.text("rdzv_backend") != "static"; }
 
+RankLayout layout_of(const Settings& settings) {
+  RankLayout layout;
+  for (const MeshAxis axis : values<MeshAxis>()) {
+    if (axis > MeshAxis::kEp) break;
+    size_along(layout, axis) =
+        settings.number(absl::StrCat("parallelism_config_", to_string(axis), "_size"));
+  }
+  layout.fsdp = settings.flag("use_fsdp") && settings.number("fsdp_version") == 2;
+  layout.zero = settings.flag("use_deepspeed");
+  return layout;
+}
+
 absl::Status complete(Settings& settings, const Machine& machine, const Job& job) {
   // Each step relies on those before it: the scheduler tells the machines, machines and devices the
   // ranks, and the ranges hold for all that was filled in.
@@ -416,7 +424,6 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
   if (absl::Status ok = take_processes(settings, machine, job); !ok.ok()) return ok;
   if (absl::Status ok = check_ranges(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_ranks(settings, machine); !ok.ok()) return ok;
-  if (absl::Status ok = check_mesh(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_engines(settings, machine); !ok.ok()) return ok;
   return check_rendezvous(settings);
 }
@@ -436,7 +443,7 @@ absl::Status check_mesh_size(const Settings& settings, int64_t ranks) {
                               settings.number(kMeshSizes[0]) == 1 &&
                               settings.number(kMeshSizes[1]) == 1;
   if (total == 1 || total == ranks || (fills_replicas && ranks % total == 0)) {
-    return absl::OkStatus();
+    return check_layout(settings);
   }
   std::string advice = "give sizes whose product is the number of ranks";
   if (const int64_t replicas = settings.number(kMeshSizes[0]); ranks % (total / replicas) == 0) {

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "accelerate/base/rank_layout.h"
 #include "launch/process/process_plan.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
@@ -50,9 +51,13 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
 /// file's line or the variable.
 absl::Status check_status(const Settings& settings);
 
+/// The sizes of the mesh and the plug-ins that the settings ask for.
+RankLayout layout_of(const Settings& settings);
+
 /// Whether the sizes of a mesh multiply to the number of ranks, which is the cluster's in a
-/// simulation. The plans do not ask: they show what HF Accelerate would be given.
-/// Errors: InvalidArgument with the flags, both numbers and a proposal.
+/// simulation, and whether a job may have their layout. The plans do not ask: they show what HF
+/// Accelerate would be given. Errors: InvalidArgument with the flags, both numbers and a proposal;
+/// for a layout why not, and the nearest one.
 absl::Status check_mesh_size(const Settings& settings, int64_t ranks);
 
 /// The defaults that a run depends on, "num_processes=2", as one note; empty if there is a

@@ -27,6 +27,7 @@ FLOORS = {
             "big_model",
             "data",
             "parallel",
+            "parallel/experts",
             "parallel/residency",
             "parallel/sequence",
             "parallel/tensor",

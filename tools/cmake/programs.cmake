@@ -52,7 +52,12 @@ accelerate_program(accelerate_module accelerate-module launch/module_loader/main
 # What `accelerate test` starts: a training program, beside the launcher.
 accelerate_program(accelerate_self_test accelerate-self-test integration_tests/self_test/main.cc
   Accelerate::accelerate Accelerate::simulator)
-set(accelerate_programs accelerate_launcher accelerate_module accelerate_self_test)
+# What `accelerate plan` starts: a language model of the examples on simulated clusters.
+accelerate_program(accelerate_plan accelerate-plan accelerate/examples/lm/plan_main.cc
+  Accelerate::accelerate Accelerate::simulator)
+target_sources(accelerate_plan PRIVATE accelerate/examples/lm/layout_plan.cc
+  accelerate/examples/lm/config.cc accelerate/examples/lm/model.cc)
+set(accelerate_programs accelerate_launcher accelerate_module accelerate_self_test accelerate_plan)
 
 if(ACCELERATE_EXAMPLES)
   # They are projects of their own, which find installed packages: here they find this one, and what it found.

@@ -64,7 +64,8 @@ STATUS = {
         "`accelerate launch` on one machine", "`accelerate launch` on several machines", "`accelerate::launch`"],
     "Tensor parallelism": ["Tensor parallelism (`tp`)"],
     "Long sequences: context parallelism, Ulysses": ["Context parallelism (`cp`)", "Ulysses (`sp`)"],
-    "Pipeline and expert parallelism": [],
+    "Expert parallelism": ["Experts (`ep`)"],
+    "Pipeline parallelism": [],
 }
 STATUS_ALONE = [
     "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`", "Pinned loading",
@@ -173,7 +174,7 @@ def check_commands(repo, words, page, text):
 
 # Options that the launcher's tables lack: of its commands besides launch, of programs of HF Accelerate, and of CLI11.
 OPTIONS = re.compile(r'"--([a-z][\w-]*)')
-LAUNCH_LINE = re.compile(r"(?:^|[/ ])accelerate (?:launch|simulate|config|test|env|estimate-memory|merge-weights|to-fsdp2|"
+LAUNCH_LINE = re.compile(r"(?:^|[/ ])accelerate (?:launch|simulate|config|test|env|estimate-memory|plan|merge-weights|to-fsdp2|"
                          r"compile|tpu-config|man|completion)\b(.*)")
 
 

@@ -180,18 +180,7 @@ ShardPlaces::ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models)
     if (!model->is_divided()) continue;
     const ModelPlacements& placements = model->placements();
     for (const TrainedParameter& each : model->trained()) add(placements, each);
-    if (!placements.is_cut) continue;
     cuts_ += cuts_of(*model);
-    // What the technique that divides rows leaves as it is may be cut all the same.
-    for (const auto& item : model->module()->named_parameters()) {
-      const auto placed = placements.by_name.find(item.key());
-      if (find(item.value()) != nullptr || placed == placements.by_name.end()) continue;
-      if (placed->second.placement->cuts.empty()) continue;
-      add(placements, {.name = item.key(),
-                       .parameter = item.value(),
-                       .trained = item.value(),
-                       .placement = placed->second.placement});
-    }
   }
 }
 

@@ -63,7 +63,8 @@ struct Job {
         .rank = 3,
         .roles = std::make_shared<const RankRoles>(RankRoles{.shard_axes = {kDpShard}})};
     for (const TensorPlacement& each : layout->placements()) {
-      placements.by_name.emplace(each.name, ModelPlacements::Entry{.placement = &each});
+      placements.by_name.emplace(
+          each.name, ModelPlacements::Entry{.placement = &each, .is_cut = !each.cuts.empty()});
     }
     state->set_placements(std::move(placements));
   }
@@ -140,7 +141,9 @@ TEST(PlacesOfState, FollowParametersOfTheirSizes) {
   EXPECT_EQ(all[2]->placement.name, "bias");
   // Which part of a column of sums belongs to which rank is not known.
   EXPECT_THAT(
-      value_error_of([&] { places_of_state(shared, places, {{"state.0.row", torch::ones({3})}}); }),
+      value_error_of([&] {
+        places_of_state(shared, places, {{"state.0.row", torch::ones({3})}});
+      }),
       HasSubstr("\"state.0.row\" of an optimizer has sizes [3], and its parameter \"weight\" [3, "
                 "4]"));
 }

@@ -178,6 +178,12 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
  private:
   enum class Request { kPending, kDone, kFailed };
 
+  // Why an operation lasts.
+  struct HeldUp {
+    std::string behind;
+    std::string crossed;
+  };
+
   std::chrono::milliseconds grace() const { return absl::ToChronoMilliseconds(options_.grace); }
 
   bool stopping() const {
@@ -214,31 +220,38 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
   void say_who_is_behind(const PendingOperation& pending, std::unique_lock<std::mutex>& lock) {
     struct Answer {
       bool is_there = false;
-      std::string behind;
+      HeldUp held_up;
     };
     const auto answer = std::make_shared<Answer>();
     std::thread([self = shared_from_this(), answer, pending] {
-      std::string behind;
+      HeldUp held_up;
       try {
-        behind = self->ask(*self->options_.connect(), pending);
+        held_up = self->ask(*self->options_.connect(), pending);
       } catch (const std::exception&) {
         // The store is gone: operations are about to fail.
       }
       const std::lock_guard lock(self->mutex_);
-      *answer = {.is_there = true, .behind = std::move(behind)};
+      *answer = {.is_there = true, .held_up = std::move(held_up)};
       self->changed_.notify_all();
     }).detach();
     changed_.wait_for(lock, grace() * kGracesToGiveUp,
                       [&] { return answer->is_there || stopping_ || !report_.empty(); });
     if (stopping_ || !report_.empty()) return;
     if (!answer->is_there && is_first_after_rank_0(pending)) {
-      answer->behind = "rank 0: does not answer, nor does the job's store, which it serves";
+      answer->held_up.behind = "rank 0: does not answer, nor does the job's store, which it serves";
     }
-    if (answer->behind.empty()) return;
+    const auto& [behind, crossed] = answer->held_up;
+    if (options_.fails_crossed && !crossed.empty()) {
+      lock.unlock();
+      fail({.reason = crossed, .group = pending.group, .ranks = pending.ranks});
+      lock.lock();
+      return;
+    }
+    if (behind.empty()) return;
     const std::string line =
         absl::StrCat("accelerate: rank ", options_.rank, " has waited for more than ",
                      absl::FormatDuration(options_.patience), " in ", pending.text, " of group \"",
-                     pending.group, "\"; behind: ", answer->behind, "\n");
+                     pending.group, "\"; behind: ", behind, "\n");
     lock.unlock();
     if (options_.say) {
       options_.say(line);
@@ -253,13 +266,13 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
                                 [&](int rank) { return rank > 0 && rank < options_.rank; });
   }
 
-  // Who is behind; empty if no rank is, if this rank is itself, or if another rank asks for this
-  // operation.
-  std::string ask(c10d::Store& store, const PendingOperation& pending) const {
+  // Who is behind, and which ranks wait for each other: empty if no rank is, or if another rank
+  // asks for this operation; the first one also if this rank is behind itself.
+  HeldUp ask(c10d::Store& store, const PendingOperation& pending) const {
     const std::string claim =
         absl::StrCat("accelerate/watch/asked/", pending.group, "/", pending.text);
     const Bytes mine = to_bytes(absl::StrCat(options_.rank));
-    if (store.compareSet(claim, {}, mine) != mine) return "";
+    if (store.compareSet(claim, {}, mine) != mine) return {};
     std::vector<int> others = pending.ranks;
     std::erase(others, options_.rank);
     for (int rank : others) {
@@ -277,7 +290,8 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
       if (!others.empty()) std::this_thread::sleep_for(kAnswerSlice);
     }
     const OperationFailure group{.reason = "", .group = pending.group, .ranks = pending.ranks};
-    return ranks_behind(group, histories, options_.rank);
+    return {.behind = ranks_behind(group, histories, options_.rank),
+            .crossed = crossed_groups(histories)};
   }
 
   void answer_question(c10d::Store& store) const {

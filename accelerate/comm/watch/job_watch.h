@@ -7,7 +7,8 @@
 /// throws that report.
 ///
 /// A rank whose operation does not end for a while asks the others for their logs in the same way,
-/// and one rank of the job says who holds the operation up. Nothing fails by that.
+/// and one rank of the job says who holds the operation up. Nothing fails by that, but what debug
+/// mode refuses (Options::fails_crossed).
 ///
 /// A store that does not answer, because rank 0 is frozen or gone, blocks only the helper threads:
 /// no call here takes longer than a few times the grace.
@@ -40,7 +41,11 @@ class JobWatch {
     absl::Duration grace = absl::Seconds(2);
     /// How long an operation may last without a word about it.
     absl::Duration patience = absl::Seconds(30);
-    /// Where that goes, a line; by default to standard error. Called on a thread of its own.
+    /// Whether an operation fails after that time, as in debug mode, where ranks have entered
+    /// groups in different orders (crossed_groups), so that it cannot end.
+    bool fails_crossed = false;
+    /// Where the word about it goes, a line; by default to standard error. Called on a thread of
+    /// its own.
     std::function<void(const std::string& line)> say = nullptr;
   };
   using Interrupt = std::function<void()>;

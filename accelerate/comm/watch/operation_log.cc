@@ -158,6 +158,24 @@ std::string first_difference(const OperationFailure& failure, const std::vector<
   return "";
 }
 
+// The collective in which the rank waits; null if it waits in none.
+const OperationRecord* waits_in(const OperationHistory& history) {
+  if (!history.ending.empty() || history.operations.empty()) return nullptr;
+  const OperationRecord& latest = history.operations.back();
+  const bool waits =
+      latest.state == OperationState::kWaiting && !c10d::isP2POp(latest.fingerprint.op);
+  return waits ? &latest : nullptr;
+}
+
+// Whether the rank has made the group of another rank's call, and has not come to the call.
+bool is_awaited(const OperationHistory& rank, const OperationHistory& other,
+                const OperationRecord& call) {
+  const std::string& name = other.groups[static_cast<size_t>(call.group)].name;
+  return std::ranges::any_of(rank.groups, [&](const GroupRecord& group) {
+    return group.name == name && group.made && group.collectives <= call.fingerprint.sequence;
+  });
+}
+
 std::string last_calls(const std::vector<View>& views) {
   const uint64_t most = most_collectives(views);
   std::string text;
@@ -280,6 +298,31 @@ std::string ranks_behind(const OperationFailure& failure,
   return absl::StrReplaceAll(absl::StripPrefix(text, "  "), {{"\n  ", "; "}});
 }
 
+std::string crossed_groups(const std::vector<OperationHistory>& histories) {
+  std::vector<const OperationHistory*> ranks;
+  for (const OperationHistory& history : histories) {
+    if (waits_in(history) != nullptr) ranks.push_back(&history);
+  }
+  std::ranges::sort(ranks, {}, &OperationHistory::rank);
+  const auto place = [](const OperationHistory& rank) {
+    const OperationRecord& call = *waits_in(rank);
+    return absl::StrCat(call.fingerprint.to_string(), " of group \"",
+                        rank.groups[static_cast<size_t>(call.group)].name, "\"");
+  };
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    for (size_t j = i + 1; j < ranks.size(); ++j) {
+      const OperationHistory &one = *ranks[i], &other = *ranks[j];
+      if (!is_awaited(one, other, *waits_in(other)) || !is_awaited(other, one, *waits_in(one))) {
+        continue;
+      }
+      return absl::StrCat("ranks ", one.rank, " and ", other.rank,
+                          " entered groups in different orders: rank ", one.rank, " waits in ",
+                          place(one), ", and rank ", other.rank, " in ", place(other));
+    }
+  }
+  return "";
+}
+
 std::string last_call(const OperationHistory& history) {
   if (history.operations.empty()) return "";
   const OperationRecord& last = history.operations.back();
@@ -298,6 +341,8 @@ std::string operation_report(const OperationFailure& failure,
   if (views.empty()) return text;
   absl::StrAppend(&text, "\n", failure.group.empty() ? "" : "group \"", failure.group,
                   failure.group.empty() ? "ranks:\n" : "\", by rank:\n", lines_of(views));
+  const std::string crossed = crossed_groups(histories);
+  if (!crossed.empty() && crossed != failure.reason) absl::StrAppend(&text, "\n", crossed);
   if (!difference.empty()) absl::StrAppend(&text, "\n", difference);
   const std::string calls = last_calls(views);
   if (!calls.empty()) absl::StrAppend(&text, "\nlast calls:", calls);

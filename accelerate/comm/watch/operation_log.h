@@ -120,6 +120,7 @@ struct OperationFailure {
 ///     #4  ranks 0-1: barrier, done
 ///     #5  rank 0: all_reduce (sum, Float[4]), waits
 ///
+/// and, behind the lines of ranks, with that of crossed_groups.
 /// `histories` are those of the ranks that answered, in any order. Members of the group without one
 /// are reported as "did not answer".
 std::string operation_report(const OperationFailure& failure,
@@ -134,6 +135,11 @@ std::string group_lines(const OperationFailure& failure,
 /// answer (gone or unreachable)". Empty if there is none, or if `asking` is behind itself.
 std::string ranks_behind(const OperationFailure& failure,
                          const std::vector<OperationHistory>& histories, int asking);
+
+/// Two ranks that entered two groups in different orders, so that each waits for the other: "ranks
+/// 0 and 1 entered groups in different orders: rank 0 waits in all_reduce #5 (sum, Float[4]) of
+/// group "tp", and rank 1 in barrier #0 of group "dp"". Empty if there are none among these.
+std::string crossed_groups(const std::vector<OperationHistory>& histories);
 
 /// The rank's last operation and its state, as in `all_reduce #5 (sum, Float[4]) of group "world",
 /// waits`; empty if it entered none.

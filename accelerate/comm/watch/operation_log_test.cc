@@ -96,6 +96,47 @@ TEST(OperationReport, SaysWhereARankIsInstead) {
             HasSubstr("rank 2: never made this group; it is making group \"third\"")));
 }
 
+// A rank that waits in the first operation of one of two groups, both of which it has made.
+OperationHistory waiting_in(int rank, int group, OpType op) {
+  OperationLog log(rank);
+  for (const char* name : {"tp", "dp"}) log.group_is_made(log.add_group(name));
+  CollectiveFingerprint call = call_of(op);
+  log.set_state(log.enter(group, call), OperationState::kWaiting);
+  return log.snapshot();
+}
+
+TEST(CrossedGroups, AreTwoRanksThatWaitForEachOther) {
+  const OperationHistory rank3 = waiting_in(3, /*group=*/0, OpType::ALLREDUCE);
+  const OperationHistory rank1 = waiting_in(1, /*group=*/1, OpType::BARRIER);
+  const std::string expected =
+      "ranks 1 and 3 entered groups in different orders: rank 1 waits in barrier #0 of group "
+      "\"dp\", and rank 3 in all_reduce #0 (Float[4]) of group \"tp\"";
+  EXPECT_EQ(crossed_groups({rank3, waiting_in(2, 0, OpType::ALLREDUCE), rank1}),
+            "ranks 1 and 2 entered groups in different orders: rank 1 waits in barrier #0 of group "
+            "\"dp\", and rank 2 in all_reduce #0 (Float[4]) of group \"tp\"");
+  EXPECT_EQ(crossed_groups({rank3, rank1}), expected);
+  EXPECT_THAT(operation_report({.reason = "rank 3: timed out", .group = "tp", .ranks = {1, 3}},
+                               {rank3, rank1}),
+              HasSubstr("\n" + expected));
+}
+
+TEST(CrossedGroups, AreNotRanksOfWhichOneIsLate) {
+  const OperationHistory rank0 = waiting_in(0, /*group=*/0, OpType::ALLREDUCE);
+  EXPECT_EQ(crossed_groups({rank0, waiting_in(1, 0, OpType::ALLREDUCE)}), "");
+  // It computes something.
+  OperationHistory other = waiting_in(1, /*group=*/1, OpType::BARRIER);
+  other.operations.back().state = OperationState::kDone;
+  EXPECT_EQ(crossed_groups({rank0, other}), "");
+  // It is in a group of other ranks.
+  other = waiting_in(1, /*group=*/1, OpType::BARRIER);
+  other.groups[1].name = "dp of others";
+  EXPECT_EQ(crossed_groups({rank0, other}), "");
+  // It has been where the first one is.
+  other = waiting_in(1, /*group=*/1, OpType::BARRIER);
+  other.groups[0].collectives = 1;
+  EXPECT_EQ(crossed_groups({rank0, other}), "");
+}
+
 TEST(OperationLog, ForgetsTheOldestAndCountsOn) {
   OperationLog log(0);
   log_with(log, std::vector<OpType>(OperationLog::kCapacity + 10, OpType::BARRIER));

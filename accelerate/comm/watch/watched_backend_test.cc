@@ -34,6 +34,7 @@ struct Member {
   int rank = 0;
   std::shared_ptr<JobWatch> job;
   c10::intrusive_ptr<WatchedBackend> group;
+  c10::intrusive_ptr<WatchedBackend> other = nullptr;  // of the same ranks
 };
 
 // How members compare their calls.
@@ -47,6 +48,8 @@ struct Job {
   absl::Duration grace = absl::Seconds(2);
   absl::Duration patience = absl::Seconds(30);
   std::function<void(const std::string&)> say = nullptr;
+  bool has_two_groups = false;
+  bool fails_crossed = false;
 };
 
 // Runs `body` on each rank. Returns each rank's error, empty where there was none.
@@ -68,29 +71,37 @@ std::vector<std::string> run(const Job& options, const std::function<void(Member
     threads.emplace_back([&, rank] {
       Member& self = members[rank];
       self.rank = rank;
-      self.job = std::make_shared<JobWatch>(JobWatch::Options{.rank = rank,
-                                                              .world_size = options.ranks,
-                                                              .connect = [store] { return store; },
-                                                              .grace = options.grace,
-                                                              .patience = options.patience,
-                                                              .say = options.say});
-      WatchedBackend::Options watch{.timeout = options.timeout};
-      watch.compares_all = options.debug != Debug::kOnRequest;
-      auto group = gloo("group", rank);
-      if (options.debug == Debug::kConnections) {
-        watch.comparer = std::make_shared<GlooComparer>(gloo("words", rank));
-      } else if (options.debug == Debug::kSharedMemory) {
-        watch.comparer = SharedMemoryComparer::make(*store, rank, options.ranks);
-      } else if (options.debug == Debug::kOnRequest) {
-        watch.comparer = std::make_shared<GlooComparer>(group);
-      }
-      const int index = self.job->log().add_group("world", ranks);
-      self.group = c10::make_intrusive<WatchedBackend>(
-          std::move(group),
-          WatchedGroup{
-              .job = self.job, .name = "world", .ranks = ranks, .rank = rank, .index = index},
-          watch);
-      self.job->log().group_is_made(index);
+      self.job =
+          std::make_shared<JobWatch>(JobWatch::Options{.rank = rank,
+                                                       .world_size = options.ranks,
+                                                       .connect = [store] { return store; },
+                                                       .grace = options.grace,
+                                                       .patience = options.patience,
+                                                       .fails_crossed = options.fails_crossed,
+                                                       .say = options.say});
+      const auto made = [&](const std::string& name) {
+        WatchedBackend::Options watch{.timeout = options.timeout};
+        watch.compares_all = options.debug != Debug::kOnRequest;
+        auto group = gloo(name, rank);
+        if (options.debug == Debug::kConnections) {
+          watch.comparer = std::make_shared<GlooComparer>(gloo(name + " words", rank));
+        } else if (options.debug == Debug::kSharedMemory) {
+          const auto calls = c10::make_intrusive<c10d::PrefixStore>(name + " calls", store);
+          watch.comparer = SharedMemoryComparer::make(*calls, rank, options.ranks);
+        } else if (options.debug == Debug::kOnRequest) {
+          watch.comparer = std::make_shared<GlooComparer>(group);
+        }
+        const int index = self.job->log().add_group(name, ranks);
+        auto watched = c10::make_intrusive<WatchedBackend>(
+            std::move(group),
+            WatchedGroup{
+                .job = self.job, .name = name, .ranks = ranks, .rank = rank, .index = index},
+            watch);
+        self.job->log().group_is_made(index);
+        return watched;
+      };
+      self.group = made("world");
+      if (options.has_two_groups) self.other = made("other");
       try {
         body(self);
       } catch (const c10::Error& error) {
@@ -351,6 +362,31 @@ TEST(DebugMode, NamesWhoDoesNotCome) {
         if (self.rank == 0) root ? broadcast(self, 0) : all_reduce(self, at::ones({2}));
       });
       EXPECT_THAT(errors[0], HasSubstr("rank 1: 1 operation behind"));
+    }
+  }
+}
+
+// Long before the operations time out.
+TEST(DebugMode, NamesRanksThatEnterGroupsInDifferentOrders) {
+  for (Debug debug : kDebugModes) {
+    const auto errors = run({.debug = debug,
+                             .patience = absl::Milliseconds(60),
+                             .say = [](const std::string&) {},
+                             .has_two_groups = true,
+                             .fails_crossed = true},
+                            [](Member& self) {
+                              const bool is_first = self.rank == 0;
+                              for (const auto& group : {is_first ? self.group : self.other,
+                                                        is_first ? self.other : self.group}) {
+                                Tensors tensors{at::ones({1})};
+                                group->allreduce(tensors, {})->wait();
+                              }
+                            });
+    for (const std::string& error : errors) {
+      EXPECT_THAT(error,
+                  HasSubstr("ranks 0 and 1 entered groups in different orders: rank 0 waits in "
+                            "all_reduce #0 (sum, Float[1]) of group \"world\", and rank 1 in "
+                            "all_reduce #0 (sum, Float[1]) of group \"other\""));
     }
   }
 }

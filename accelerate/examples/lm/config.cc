@@ -69,6 +69,17 @@ void check(const Config& config) {
   require(config.heads % config.kv_heads == 0,
           std::to_string(config.heads) + " heads cannot share " + std::to_string(config.kv_heads) +
               " heads of keys and values: take kv_heads that divide the number of heads");
+  require(config.experts >= 0 && config.shared_intermediate >= 0,
+          "experts is " + std::to_string(config.experts) + " and shared_intermediate " +
+              std::to_string(config.shared_intermediate) + ", not at least 0");
+  require(config.experts == 0 || config.blocks == Blocks::kLlama,
+          "experts are for Llama's blocks; take --blocks llama, or 0 experts");
+  require(config.experts == 0 ||
+              (config.experts_per_token >= 1 && config.experts_per_token <= config.experts &&
+               config.expert_intermediate >= 1),
+          std::to_string(config.experts_per_token) + " of " + std::to_string(config.experts) +
+              " experts a token, of size " + std::to_string(config.expert_intermediate) +
+              ": take 1 expert at least, no more than there are, and a size of 1 at least");
   require(config.blocks == Blocks::kGpt || config.hidden / config.heads % 2 == 0,
           "a head's size of " + std::to_string(config.hidden / config.heads) +
               " is odd, and rotary positions turn pairs");
@@ -92,7 +103,7 @@ const std::vector<std::string>& model_names() {
 
 Config model_config(const std::string& model, Config sizes) {
   const Config& own = named(sizes.blocks, model);
-  for (int64_t Config::* field :
+  for (int64_t Config::*field :
        {&Config::layers, &Config::hidden, &Config::heads, &Config::sequence_length,
         &Config::vocabulary, &Config::tied_head}) {
     if (sizes.*field == -1) sizes.*field = own.*field;
@@ -100,6 +111,10 @@ Config model_config(const std::string& model, Config sizes) {
   sizes.kv_heads = in_proportion(sizes.kv_heads, sizes.heads, own.kv_heads, own.heads);
   sizes.intermediate =
       in_proportion(sizes.intermediate, sizes.hidden, own.intermediate, own.hidden);
+  if (sizes.expert_intermediate == -1 && sizes.experts_per_token > 0) {
+    sizes.expert_intermediate =
+        (sizes.intermediate + sizes.experts_per_token - 1) / sizes.experts_per_token;
+  }
   check(sizes);
   return sizes;
 }
@@ -110,7 +125,11 @@ int64_t parameter_count(const Config& config) {
   const int64_t norm = (1 + bias) * h;
   const int64_t qkv = (config.heads + 2 * config.kv_heads) * (h / config.heads);
   const int64_t attention = (h + bias) * qkv + (h + bias) * h;
-  const int64_t perceptron = (gpt ? 1 : 2) * (h + bias) * i + (i + bias) * h;
+  const int64_t perceptron =
+      config.experts > 0
+          ? h * config.experts +
+                3 * h * (config.experts * config.expert_intermediate + config.shared_intermediate)
+          : (gpt ? 1 : 2) * (h + bias) * i + (i + bias) * h;
   const int64_t embeddings =
       (config.tied_head == 1 ? 1 : 2) * config.vocabulary + (gpt ? config.sequence_length : 0);
   return config.layers * (attention + perceptron + 2 * norm) + embeddings * h + norm;

@@ -25,6 +25,14 @@ struct Config {
   int64_t sequence_length = -1;  ///< the most tokens of a sequence
   int64_t vocabulary = -1;       ///< different tokens; the bytes of a text need 256
   int64_t tied_head = -1;        ///< 1: the head is the token embedding's weight; 0: its own
+  /// In Llama's blocks: so many perceptrons, of which a router chooses some for each token; 0: one,
+  /// for all tokens.
+  int64_t experts = 0;
+  int64_t experts_per_token = 2;
+  /// The size inside an expert; -1: `intermediate` divided by experts_per_token.
+  int64_t expert_intermediate = -1;
+  /// The same of an expert that all tokens go to besides; 0: there is none.
+  int64_t shared_intermediate = 0;
 };
 
 /// "tiny", "125m", "1b", "7b", "70b": about as many parameters as the name says.
@@ -40,7 +48,8 @@ Config model_config(const std::string& model, Config sizes = {});
 ///   - GPT's positions, sequence_length x hidden;
 ///   - in each block queries, keys and values, hidden x (heads + 2 kv_heads) of a head's size; the
 ///     projection behind the attention, hidden x hidden; a perceptron of 2 (GPT) or 3 (Llama)
-///     matrices, hidden x intermediate; and two norms;
+///     matrices, hidden x intermediate, or as much for each expert, of their size, and the router,
+///     hidden x experts; and two norms;
 ///   - the last norm.
 /// A norm has a weight of `hidden` elements. In GPT it has a bias as well, as have all matrices of
 /// the blocks.

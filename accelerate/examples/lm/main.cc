@@ -22,7 +22,7 @@ namespace {
 // A flag that replaces a size of the model that --model names.
 struct SizeFlag {
   const char* name;
-  int64_t lm::Config::* field;
+  int64_t lm::Config::*field;
   const char* help;
 };
 
@@ -38,6 +38,13 @@ constexpr SizeFlag kSizeFlags[] = {
     {"--vocabulary", &lm::Config::vocabulary, "different tokens; bytes need 256"},
     {"--tied_head", &lm::Config::tied_head,
      "1: the head has the token embedding's weights; 0: its own"},
+    {"--experts", &lm::Config::experts,
+     "experts of each of Llama's blocks, of which each token has some; 0: one perceptron"},
+    {"--experts_per_token", &lm::Config::experts_per_token, "of them"},
+    {"--expert_intermediate", &lm::Config::expert_intermediate,
+     "the size inside an expert; -1: --intermediate divided by --experts_per_token"},
+    {"--shared_intermediate", &lm::Config::shared_intermediate,
+     "the size inside an expert for all tokens; 0: there is none"},
 };
 
 int train(int argc, char** argv) {
@@ -58,6 +65,20 @@ int train(int argc, char** argv) {
   }
   app.add_flag("--activation_checkpointing", options.activation_checkpointing,
                "compute a block's results again in the backward pass instead of keeping them");
+  app.add_option("--capacity_factor", options.capacity_factor,
+                 "how much of the mean an expert takes of its tokens; 0: all")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--balance_loss", options.balance_loss, "factor of the experts' balance loss")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--z_loss", options.z_loss, "factor of the routers' z loss")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--routing", options.routing,
+                 "who chooses experts: the router, or a fixed rule, which needs no values")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"learned", "balanced", "skewed"}));
   app.add_option("--mixed_precision", options.mixed_precision, "default: what the launcher says")
       ->check(CLI::IsMember({"no", "bf16", "fp16", "fp8"}));
   app.add_option("--batch_size", options.batch_size, "sequences of each rank in a micro-step")

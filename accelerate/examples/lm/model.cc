@@ -143,12 +143,28 @@ torch::Tensor MlpImpl::forward(const torch::Tensor& x) {
 BlockImpl::BlockImpl(const Config& config, const LmOptions& options)
     : norm1_(register_module("norm1", Norm(config))),
       norm2_(register_module("norm2", Norm(config))),
-      attention_(register_module("attention", Attention(config, options))),
-      mlp_(register_module("mlp", Mlp(config))) {}
+      attention_(register_module("attention", Attention(config, options))) {
+  if (config.experts == 0) {
+    mlp_ = register_module("mlp", Mlp(config));
+    return;
+  }
+  accelerate::RouterOptions router = options.router;
+  router.experts = config.experts;
+  router.top_k = config.experts_per_token;
+  mixture_ = register_module("mlp", accelerate::MixtureOfExperts(accelerate::MixtureOptions{
+                                        .hidden = config.hidden,
+                                        .intermediate = config.expert_intermediate,
+                                        .router = router,
+                                        .shared_intermediate = config.shared_intermediate}));
+}
 
-torch::Tensor BlockImpl::forward(torch::Tensor x, const Rotation& rotation) {
+std::vector<torch::Tensor> BlockImpl::forward(torch::Tensor x, const Rotation& rotation) {
   x = x + attention_(norm1_(x), rotation);
-  return x + mlp_(norm2_(x));
+  if (mlp_) return {x + mlp_(norm2_(x))};
+  std::vector<torch::Tensor> results{x + mixture_(norm2_(x))};
+  torch::Tensor loss = mixture_->take_router_loss();
+  if (loss.defined()) results.push_back(std::move(loss));
+  return results;
 }
 
 LmImpl::LmImpl(const Config& config, const LmOptions& options)
@@ -162,6 +178,7 @@ LmImpl::LmImpl(const Config& config, const LmOptions& options)
         register_parameter("positions", torch::empty({config.sequence_length, config.hidden}));
   }
   for (int64_t i = 0; i < config.layers; ++i) blocks_->push_back(Block(config, options));
+  router_losses_.resize(static_cast<size_t>(config.layers));
   if (config.tied_head == 0) {
     head_ = register_module(
         "head",
@@ -181,7 +198,8 @@ void LmImpl::initialize() {
     if (name.ends_with("bias")) {
       item.value().zero_();
     } else {
-      const bool adds = name.ends_with("project.weight") || name.ends_with("down.weight");
+      const bool adds = name.ends_with("project.weight") || name.ends_with("down.weight") ||
+                        name.ends_with("experts.down");
       item.value().normal_(0, adds ? of_residuals : kDeviation);
     }
   }
@@ -224,17 +242,28 @@ torch::Tensor LmImpl::forward_part(const PieceRange& pieces, torch::Tensor x,
   for (int64_t number = first; number < last; ++number) {
     const auto block = blocks_->ptr<BlockImpl>(static_cast<size_t>(number));
     // Blocks draw no random numbers.
-    x = activation_checkpointing_ ? accelerate::checkpoint(
+    std::vector<torch::Tensor> results =
+        activation_checkpointing_ ? accelerate::checkpoint(
                                         accelerate::CheckpointOptions{.preserve_rng_state = false},
                                         [block, rotation](torch::Tensor x) {
                                           return block->forward(std::move(x), rotation);
                                         },
                                         x)
                                   : accelerate::block(block, x, rotation);
-    x = after_block(number, std::move(x));
+    router_losses_[static_cast<size_t>(number)] = results.size() > 1 ? results[1] : torch::Tensor();
+    x = after_block(number, std::move(results[0]));
   }
   if (end < num_pieces()) return x;
   return at::linear(norm_(x), head_ ? head_->weight : tokens_->weight);
+}
+
+torch::Tensor LmImpl::take_router_loss() {
+  torch::Tensor sum;
+  for (torch::Tensor& each : router_losses_) {
+    const torch::Tensor loss = std::exchange(each, torch::Tensor());
+    if (loss.defined()) sum = sum.defined() ? sum + loss : loss;
+  }
+  return sum;
 }
 
 // Attention is divided by heads of keys, the perceptron and the vocabulary anywhere. With sequence
@@ -247,10 +276,14 @@ std::optional<accelerate::TensorParallelPlan> LmImpl::tensor_parallel_plan() con
       {.pattern = "blocks.*.norm2", .sequence = true},
       {.pattern = "norm", .sequence = true},
       {.pattern = "blocks.*.attention.qkv", .style = kColumn, .groups = config_.kv_heads},
-      {.pattern = "blocks.*.attention.project", .style = kRow},
-      {.pattern = "blocks.*.mlp.up", .style = kColumn},
-      {.pattern = "blocks.*.mlp.down", .style = kRow}};
-  if (!is_gpt(config_)) plan.rules.push_back({.pattern = "blocks.*.mlp.gate", .style = kColumn});
+      {.pattern = "blocks.*.attention.project", .style = kRow}};
+  // Experts are divided along ep.
+  if (config_.experts == 0 || config_.shared_intermediate > 0) {
+    const std::string mlp = config_.experts == 0 ? "blocks.*.mlp." : "blocks.*.mlp.shared.";
+    plan.rules.push_back({.pattern = mlp + "up", .style = kColumn});
+    plan.rules.push_back({.pattern = mlp + "down", .style = kRow});
+    if (!is_gpt(config_)) plan.rules.push_back({.pattern = mlp + "gate", .style = kColumn});
+  }
   if (head_) {
     plan.rules.push_back({.pattern = "head", .style = kColumn, .gather_output = true});
   }

@@ -3,8 +3,9 @@
 ///
 /// Names of parameters: tokens.weight; positions (GPT); blocks.N.norm1.weight,
 /// blocks.N.attention.qkv.weight, blocks.N.attention.project.weight, blocks.N.norm2.weight,
-/// blocks.N.mlp.gate.weight (Llama), blocks.N.mlp.up.weight, blocks.N.mlp.down.weight; norm.weight;
-/// head.weight unless it is tied. In GPT a bias stands beside each weight of a norm and a block.
+/// blocks.N.mlp.gate.weight (Llama), blocks.N.mlp.up.weight, blocks.N.mlp.down.weight, or those of
+/// a MixtureOfExperts behind blocks.N.mlp; norm.weight; head.weight unless it is tied. In GPT a
+/// bias stands beside each weight of a norm and a block.
 #pragma once
 
 #include <optional>
@@ -20,6 +21,8 @@
 
 #include "accelerate/config/model_structure.h"
 #include "accelerate/examples/lm/config.h"
+#include "accelerate/parallel/experts/mixture.h"
+#include "accelerate/parallel/experts/routing.h"
 
 namespace lm {
 
@@ -30,6 +33,9 @@ struct LmOptions {
   /// once for each head of queries that shares it: for an operator handler that sends keys and
   /// values to other ranks. Without such a handler the operator may be slower on CPUs.
   bool shares_key_heads = false;
+  /// How a router of experts works; how many there are, and how many a token has, is the
+  /// configuration's.
+  accelerate::RouterOptions router = {};
 };
 
 /// By what rotary positions turn the pairs of a head's vector: [length, size of a head / 2], or
@@ -92,13 +98,15 @@ TORCH_MODULE(Mlp);
 class BlockImpl : public torch::nn::Module {
  public:
   explicit BlockImpl(const Config& config, const LmOptions& options = {});
-  /// [batch, length, hidden], as the result.
-  torch::Tensor forward(torch::Tensor x, const Rotation& rotation);
+  /// [batch, length, hidden], and the result of the same shape, behind which the losses of its
+  /// router are, if it has such.
+  std::vector<torch::Tensor> forward(torch::Tensor x, const Rotation& rotation);
 
  private:
   Norm norm1_, norm2_;
   Attention attention_;
-  Mlp mlp_;
+  Mlp mlp_{nullptr};
+  accelerate::MixtureOfExperts mixture_{nullptr};  // in place of mlp_
 };
 TORCH_MODULE(Block);
 
@@ -139,6 +147,10 @@ class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
                              const PartContext& context = {});
   int64_t num_pieces() const { return config_.layers + 2; }
 
+  /// The sum of the losses of all blocks' routers in the last forward pass, to be added to its
+  /// loss; undefined without such losses, and when it was taken.
+  torch::Tensor take_router_loss();
+
   std::vector<std::string> no_split_modules() const override { return {"Block"}; }
   std::optional<std::string> input_embeddings() const override { return "tokens"; }
   std::optional<std::string> output_embeddings() const override {
@@ -166,6 +178,7 @@ class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
   torch::nn::ModuleList blocks_;
   Norm norm_;
   torch::nn::Linear head_{nullptr};
+  std::vector<torch::Tensor> router_losses_;  // by block
 };
 TORCH_MODULE(Lm);
 

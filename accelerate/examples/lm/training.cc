@@ -11,6 +11,7 @@
 #include <torch/types.h>
 
 #include "accelerate/accelerator.h"
+#include "accelerate/base/enum_text.h"
 #include "accelerate/big_model/empty_model.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/tensor_dataset.h"
@@ -19,7 +20,6 @@
 #include "accelerate/operators/default_device.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/schedulers/lambda.h"
-#include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/state/progress_bar.h"
 #include "accelerate/state/seed.h"
 #include "accelerate/values/texts.h"
@@ -85,6 +85,7 @@ accelerate::TrackerDict hyperparameters(const Options& options) {
           {"sequence_length", config.sequence_length},
           {"vocabulary", config.vocabulary},
           {"tied_head", config.tied_head},
+          {"experts", config.experts},
           {"batch_size", options.batch_size},
           {"optimizer", options.optimizer},
           {"learning_rate", options.learning_rate},
@@ -96,7 +97,12 @@ accelerate::TrackerDict hyperparameters(const Options& options) {
 // divide it, it gets its values group by group in prepare, and no device ever has all of them.
 Lm built_model(const Options& options, Accelerator& accelerator) {
   const accelerate::DefaultDeviceScope scope(accelerator.device());
-  const auto built = [&] { return Lm(options.config, options.activation_checkpointing); };
+  LmOptions rules{.activation_checkpointing = options.activation_checkpointing};
+  rules.router.balance_loss = options.balance_loss;
+  rules.router.z_loss = options.z_loss;
+  rules.router.routing = accelerate::from_string<accelerate::Routing>(options.routing);
+  if (options.capacity_factor > 0) rules.router.capacity_factor = options.capacity_factor;
+  const auto built = [&] { return Lm(options.config, rules); };
   if (accelerator.distributed_type() != accelerate::DistributedType::kFsdp) return built();
   const accelerate::EmptyInit empty = accelerate::init_empty_weights();
   return built();
@@ -236,7 +242,8 @@ Result train(const Options& options) {
     for (auto& [sequences] : loader) {
       auto scope = accelerator.accumulate(model);
       const at::Tensor loss = loss_of(model, sequences, at::Reduction::Mean);
-      accelerator.backward(loss);
+      const at::Tensor of_routers = model->take_router_loss();
+      accelerator.backward(of_routers.defined() ? loss + of_routers : loss);
       optimizer.step();
       scheduler.step();
       optimizer.zero_grad();
@@ -272,9 +279,6 @@ Result train(const Options& options) {
   accelerator.end_training();
   accelerator.wait_for_save();
   if (!options.output_dir.empty()) {
-    // Group by group, and not on the devices: they may lack the memory.
-    const auto whole =
-        accelerate::full_parameters(model, {.writeback = false, .offload_to_cpu = true});
     accelerator.save_model(model, options.output_dir + "/model");
   }
   result.peak_memory_bytes = examples::peak_memory(accelerator);

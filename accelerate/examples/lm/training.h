@@ -14,6 +14,11 @@ struct Options {
   std::string data;  ///< path of a text; its last tenth is for the evaluation
   Config config = model_config("tiny");
   bool activation_checkpointing = false;
+  /// For a model with experts: see accelerate::RouterOptions. 0: an expert takes all its tokens.
+  double capacity_factor = 0;
+  double balance_loss = 0.01;
+  double z_loss = 0;
+  std::string routing = "learned";   ///< or "balanced", "skewed"
   std::string mixed_precision = {};  ///< "no", "bf16", "fp16", "fp8"; empty: the launcher's
   int64_t batch_size = 4;            ///< sequences of a rank in each micro-step
   std::optional<int64_t> gradient_accumulation_steps = {};  ///< absent: the launcher's

@@ -93,9 +93,10 @@ Box slab(const TensorPlacement& placement, size_t dim, const Run& run) {
 }
 
 void check_axis(const TensorPlacement& placement, MeshAxis axis) {
-  TORCH_CHECK_VALUE(static_cast<size_t>(axis) < kNumPlainAxes && axis != MeshAxis::kPp,
-                    "the layout of \"", placement.name, "\": a cut is along one of ",
-                    (AxisSet::all() - AxisSet{MeshAxis::kPp}).to_string(), ", not along ",
+  const bool divides_ranks = static_cast<size_t>(axis) < kNumPlainAxes || axis == MeshAxis::kEp;
+  TORCH_CHECK_VALUE(divides_ranks && axis != MeshAxis::kPp, "the layout of \"", placement.name,
+                    "\": a cut is along one of ",
+                    (AxisSet::all() - AxisSet{MeshAxis::kPp}).to_string(), ", or ep, not along ",
                     to_string(axis));
 }
 
@@ -217,8 +218,7 @@ int part_number(const TensorPlacement& placement, const Mesh& mesh, int rank) {
   if (!has_stage(placement, mesh, rank)) return -1;
   const AxisSet axes = placement.cut_axes() - AxisSet{MeshAxis::kPp};
   int number = 0;
-  for (const MeshAxis axis : mesh.axes()) {
-    if (!axes.contains(axis)) continue;
+  for (const MeshAxis axis : axes.axes()) {
     const int copies = copies_along(placement, axis);
     number = number * (mesh.size(axis) / copies) + mesh.coordinate(rank, axis) / copies;
   }

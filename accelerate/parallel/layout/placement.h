@@ -28,7 +28,7 @@ namespace accelerate {
 
 /// Ranks along an axis have each a part of a tensor's dim.
 struct Cut {
-  /// One that divides the ranks; not pp, for which a placement has stages.
+  /// One that divides the ranks, or ep; not pp, for which a placement has stages.
   MeshAxis axis = MeshAxis::kTp;
   int dim = 0;
   /// Lengths along the dim that follow each other and are cut alike, as of the queries, keys and

@@ -1,5 +1,6 @@
 #include "accelerate/parallel/sharded/options.h"
 
+#include <algorithm>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -12,6 +13,8 @@
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/parallel/layout/placement.h"
 #include "accelerate/parallel/sharded/calls.h"
 #include "accelerate/parallel/sharded/units.h"
 #include "accelerate/parallel/sharded/zero.h"
@@ -65,6 +68,14 @@ std::vector<ShardingGroup> groups_of(std::vector<ShardUnit> units) {
 // Whether a unit has what PyTorch would make one parameter of.
 bool has_flat_units(const FullyShardedDataParallelPlugin& plugin) {
   return plugin.version() == 1 && !plugin.use_orig_params.value_or(false);
+}
+
+// What ranks that would divide rows have parts of already, as experts.
+void add_cut_parameters(const ModelPlan& plan, std::vector<std::string>& ignored) {
+  if (plan.layout == nullptr) return;
+  for (const TensorPlacement& each : plan.layout->placements()) {
+    if (!(each.cut_axes() & plan.roles.shard_axes).empty()) ignored.push_back(each.name);
+  }
 }
 
 // Those of the program, or of the plugin.
@@ -167,10 +178,16 @@ ShardingOptions sharding_options(const torch::nn::Module& module, const ModelPla
     options.offload = plugin->offloads_parameters();
     options.pin_memory = plugin->pins_memory();
   }
+  add_cut_parameters(plan, options.ignored);
   if (auto units = internal::marked_units(module, options.ignored)) {
     options.groups = groups_of(*std::move(units));
   } else if (plugin != nullptr) {
     options.groups = groups_of(units_of_plugin(module, *plugin));
+  }
+  for (ShardingGroup& group : options.groups) {
+    std::erase_if(group.parameters, [&options](const std::string& name) {
+      return std::ranges::count(options.ignored, name) > 0;
+    });
   }
   return options;
 }

@@ -1,0 +1,363 @@
+#include "accelerate/examples/lm/layout_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/zeros.h>
+#include <torch/optim/adamw.h>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "accelerate/accelerate.h"
+#include "accelerate/base/mesh_axis.h"
+#include "accelerate/base/number_text.h"
+#include "accelerate/big_model/empty_model.h"
+#include "accelerate/config/parallelism_config.h"
+#include "accelerate/examples/lm/model.h"
+#include "accelerate/mesh/mesh.h"
+#include "accelerate/operators/default_device.h"
+#include "accelerate/optim/fused_optimizers.h"
+#include "accelerate/values/texts.h"
+#include "simulator/cluster/cluster.h"
+#include "simulator/hardware/cluster_spec.h"
+#include "simulator/trace/trace.h"
+
+namespace lm {
+namespace {
+
+using accelerate::Accelerator;
+using accelerate::AcceleratorOptions;
+using accelerate::RankLayout;
+using accelerate::simulator::Cluster;
+using accelerate::simulator::ClusterOptions;
+using accelerate::simulator::ClusterSpec;
+using nlohmann::json;
+
+constexpr int kSteps = 3;
+// From the second block on, each adds as much; a few more, because a group of parameters is fetched
+// while the one before computes.
+constexpr int64_t kFewBlocks = 3, kMoreBlocks = 5;
+// Parameters, gradients and two moments in float32.
+constexpr double kStateBytes = 16;
+
+ClusterSpec spec_of(const PlanRequest& request) {
+  absl::StatusOr<ClusterSpec> spec = ClusterSpec::parse(request.cluster);
+  if (!spec.ok()) throw std::invalid_argument(std::string(spec.status().message()));
+  if (!spec->device) {
+    throw std::invalid_argument(
+        absl::StrCat("the cluster ", request.cluster, " names no device, as 16x8:h100 does"));
+  }
+  return *std::move(spec);
+}
+
+int64_t batch_of(const PlanRequest& request, const ClusterSpec& spec) {
+  return request.batch_size > 0 ? request.batch_size : spec.world_size();
+}
+
+// A rank's forward passes in a step. \pre The batch divides evenly.
+int64_t micro_steps_of(const PlanRequest& request, const RankLayout& ranks, int64_t batch) {
+  return batch / (ranks.dp_replicate * ranks.dp_shard * request.micro_batch_size);
+}
+
+// ---- One training.
+
+struct Measured {
+  double seconds = 0;
+  double useful_seconds = 0;  // of the step, that the devices would need at their peak
+  double peak_memory = 0;
+  int64_t memory = 0;  // of a device
+};
+
+AcceleratorOptions options_of(const PlanRequest& request, const RankLayout& ranks,
+                              const Config& config, int64_t micro_steps) {
+  AcceleratorOptions options{
+      .mixed_precision =
+          accelerate::from_string<accelerate::PrecisionType>(request.mixed_precision),
+      // Gradients take as much memory as parameters; one copy of them is enough.
+      .kwargs_handlers = {
+          accelerate::DistributedDataParallelKwargs{.gradient_as_bucket_view = true}}};
+  if (micro_steps > 1) options.gradient_accumulation_steps = micro_steps;
+  if (ranks.num_ranks() > 1) {
+    options.parallelism_config =
+        accelerate::ParallelismConfig({.dp_replicate_size = ranks.dp_replicate,
+                                       .dp_shard_size = ranks.dp_shard,
+                                       .tp_size = ranks.tp,
+                                       .ep_size = ranks.ep});
+  }
+  if (ranks.tp > 1) {
+    // A model without values has the plan.
+    const accelerate::EmptyInit empty = accelerate::init_empty_weights();
+    accelerate::TensorParallelPlan plan = *Lm(config)->tensor_parallel_plan();
+    plan.sequence_parallel = ranks.sequence_shards;
+    plan.parallel_loss = true;
+    options.kwargs_handlers.emplace_back(std::move(plan));
+  }
+  return options;
+}
+
+// On the device from the beginning; without values where ranks divide the model, so that no device
+// has all of it.
+Lm built_model(const Config& config, const LayoutChoice& choice, c10::Device device) {
+  const accelerate::DefaultDeviceScope scope(device);
+  const LmOptions rules{.activation_checkpointing = choice.recomputes,
+                        .router = {.routing = accelerate::Routing::kBalanced}};
+  if (choice.ranks.tp == 1 && choice.ranks.dp_shard == 1) return Lm(config, rules);
+  const accelerate::EmptyInit empty = accelerate::init_empty_weights();
+  return Lm(config, rules);
+}
+
+void train(const PlanRequest& request, const LayoutChoice& choice, const Config& config,
+           int64_t micro_steps) {
+  Accelerator accelerator(options_of(request, choice.ranks, config, micro_steps));
+  Lm net = built_model(config, choice, accelerator.device());
+  const std::shared_ptr<torch::optim::Optimizer> adamw = std::make_shared<accelerate::optim::AdamW>(
+      net->parameters(), torch::optim::AdamWOptions(1e-3));
+  auto [model, optimizer] = accelerator.prepare(net.ptr(), adamw);
+  const at::Tensor tokens = at::zeros({request.micro_batch_size, config.sequence_length}, at::kLong)
+                                .to(accelerator.device());
+  for (int64_t pass = 0; pass < kSteps * micro_steps; ++pass) {
+    const auto scope = accelerator.accumulate(model);
+    const at::Tensor logits = model(tokens).flatten(0, 1), labels = tokens.flatten();
+    accelerator.backward(choice.ranks.tp > 1
+                             ? accelerate::parallel_cross_entropy(model, logits, labels)
+                             : at::cross_entropy_loss(logits, labels));
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+}
+
+Measured measure(const PlanRequest& request, const LayoutChoice& choice, int64_t layers,
+                 int64_t micro_steps) {
+  Config config = request.config;
+  config.layers = layers;
+  ClusterOptions options;
+  options.numerics = accelerate::simulator::Numerics::kShapes;
+  options.record = true;
+  options.unknown_value = [](const std::string&) { return std::nan(""); };
+  if (const RankLayout& ranks = choice.ranks; ranks.num_ranks() > 1) {
+    options.fold = accelerate::simulator::Folding{
+        .spot_checks = 0,
+        .mesh = accelerate::Mesh({.dp_replicate = static_cast<int>(ranks.dp_replicate),
+                                  .dp_shard = static_cast<int>(ranks.dp_shard),
+                                  .tp = static_cast<int>(ranks.tp),
+                                  .ep = static_cast<int>(ranks.ep)})};
+  }
+  Cluster cluster(request.cluster, options);
+  cluster.run_on_every_rank(
+      [&](accelerate::simulator::Rank&) { train(request, choice, config, micro_steps); });
+  const accelerate::simulator::Trace& trace = cluster.trace();
+  const auto times = step_times(trace);
+  if (!times) throw std::runtime_error("no step ended");
+  Measured measured{.seconds = times->mean_ns * 1e-9};
+  measured.useful_seconds = measured.seconds * times->mfu;
+  measured.memory = trace.memory_capacity;
+  for (const auto& rank : trace.ranks) {
+    // The driver's figure has that of tensors in it.
+    measured.peak_memory =
+        std::max(measured.peak_memory,
+                 static_cast<double>(rank.driver_peak > 0 ? rank.driver_peak : rank.memory_peak));
+  }
+  return measured;
+}
+
+// ---- The whole, of parts.
+
+// What is measured for a size, and how much of the whole each counts for.
+struct Sample {
+  int64_t size = 0;
+  double weight = 1;
+};
+
+// On the line through two sizes.
+std::vector<Sample> samples_of(int64_t whole, int64_t few, int64_t more, bool is_exact) {
+  if (is_exact || whole <= more) return {{whole}};
+  const auto span = static_cast<double>(more - few);
+  return {{few, static_cast<double>(more - whole) / span},
+          {more, static_cast<double>(whole - few) / span}};
+}
+
+Measured measure_whole(const PlanRequest& request, const LayoutChoice& choice,
+                       int64_t micro_steps) {
+  const std::vector<Sample> passes = samples_of(micro_steps, 1, 2, request.is_exact);
+  Measured whole;
+  for (const Sample& layers :
+       samples_of(request.config.layers, kFewBlocks, kMoreBlocks, request.is_exact)) {
+    for (const Sample& pass : passes) {
+      const Measured part = measure(request, choice, layers.size, pass.size);
+      whole.memory = part.memory;
+      whole.seconds += layers.weight * pass.weight * part.seconds;
+      whole.useful_seconds += layers.weight * pass.weight * part.useful_seconds;
+      // A further micro-step needs no more memory than the second one.
+      if (&pass == &passes.back()) whole.peak_memory += layers.weight * part.peak_memory;
+    }
+  }
+  return whole;
+}
+
+// The least that a rank keeps from step to step.
+double state_bytes(const Config& config, const RankLayout& ranks) {
+  const auto all = static_cast<double>(parameter_count(config));
+  const double experts = 3.0 * static_cast<double>(config.layers * config.hidden) *
+                         static_cast<double>(config.experts * config.expert_intermediate);
+  const auto rows = static_cast<double>(ranks.dp_shard * ranks.tp);
+  // Ranks along ep have whole experts.
+  const double expert_parts = ranks.ep > 1 ? static_cast<double>(ranks.ep * ranks.tp) : rows;
+  return kStateBytes * ((all - experts) / rows + experts / expert_parts);
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+// Why the layout cannot be, as far as arithmetic tells; empty: it may.
+std::string why_not(const PlanRequest& request, const ClusterSpec& spec, const RankLayout& ranks) {
+  const int64_t batch = batch_of(request, spec);
+  const int64_t shares = ranks.dp_replicate * ranks.dp_shard;
+  if (batch % (shares * request.micro_batch_size) != 0) {
+    return absl::StrCat(batch, " sequences are not a number of micro-batches of ",
+                        request.micro_batch_size, " for each of ", shares, " shares");
+  }
+  if (ranks.tp > spec.ranks_per_node) {
+    return absl::StrCat("tp crosses nodes of ", spec.ranks_per_node, " ranks");
+  }
+  const double states = state_bytes(request.config, ranks);
+  const auto memory = static_cast<double>(spec.device->memory_bytes);
+  if (states > memory) {
+    return absl::StrCat("parameters, gradients and moments are ",
+                        accelerate::binary_byte_text(static_cast<int64_t>(states)), " of ",
+                        accelerate::binary_byte_text(spec.device->memory_bytes));
+  }
+  return "";
+}
+
+std::string duration_text(double seconds) {
+  return seconds >= 1 ? absl::StrFormat("%.3f s", seconds)
+                      : absl::StrFormat("%.1f ms", seconds * 1e3);
+}
+
+}  // namespace
+
+PlanRequest request_of(const json& request) {
+  const std::string name = request.at("model");
+  absl::string_view size = name;
+  Config sizes;
+  if (absl::ConsumePrefix(&size, "llama-")) {
+    sizes.blocks = Blocks::kLlama;
+  } else if (!absl::ConsumePrefix(&size, "gpt-")) {
+    size = "";
+  }
+  const auto& names = model_names();
+  if (std::ranges::count(names, size) == 0) {
+    std::vector<std::string> known;
+    for (const char* kind : {"gpt-", "llama-"}) {
+      for (const std::string& each : names) known.push_back(kind + each);
+    }
+    throw std::invalid_argument(absl::StrCat("there is no model \"", name,
+                                             "\"; known models: ", absl::StrJoin(known, ", ")));
+  }
+  sizes.layers = request.value("layers", int64_t{-1});
+  sizes.sequence_length = request.value("sequence_length", int64_t{-1});
+  sizes.experts = request.value("experts", int64_t{0});
+  PlanRequest parsed{.config = model_config(std::string(size), sizes),
+                     .cluster = request.at("cluster"),
+                     .batch_size = request.value("batch_size", int64_t{0}),
+                     .micro_batch_size = request.value("micro_batch_size", int64_t{1}),
+                     .mixed_precision = request.value("mixed_precision", "bf16"),
+                     .is_exact = request.value("exact", false)};
+  spec_of(parsed);
+  return parsed;
+}
+
+std::string LayoutChoice::text() const {
+  return absl::StrCat(ranks.text(), recomputes ? ", computed again" : "");
+}
+
+std::vector<LayoutChoice> layout_choices(const PlanRequest& request) {
+  const ClusterSpec spec = spec_of(request);
+  std::vector<LayoutChoice> choices;
+  for (const bool sequence_shards : {false, true}) {
+    const RankLayout like{.experts = request.config.experts > 0,
+                          .sequence_shards = sequence_shards};
+    for (const RankLayout& ranks : accelerate::legal_layouts(spec.world_size(), like)) {
+      if (sequence_shards && ranks.tp == 1) continue;
+      // The training here has whole sequences.
+      if (ranks.cp > 1 || ranks.sp > 1) continue;
+      for (const bool recomputes : {false, true}) choices.push_back({ranks, recomputes});
+    }
+  }
+  return choices;
+}
+
+PlannedLayout planned(const PlanRequest& request, const LayoutChoice& choice) {
+  const ClusterSpec spec = spec_of(request);
+  PlannedLayout layout{.choice = choice};
+  layout.why = why_not(request, spec, choice.ranks);
+  if (!layout.why.empty()) return layout;
+  const int64_t batch = batch_of(request, spec);
+  Measured whole;
+  try {
+    whole = measure_whole(request, choice, micro_steps_of(request, choice.ranks, batch));
+  } catch (const std::exception& error) {
+    layout.why = first_line(error.what());
+    return layout;
+  }
+  layout.peak_memory = static_cast<int64_t>(whole.peak_memory);
+  layout.memory = whole.memory;
+  if (layout.peak_memory > layout.memory) {
+    layout.why = absl::StrCat("needs ", accelerate::binary_byte_text(layout.peak_memory), " of ",
+                              accelerate::binary_byte_text(layout.memory));
+    return layout;
+  }
+  layout.fits = true;
+  layout.step_seconds = whole.seconds;
+  layout.tokens_per_second =
+      static_cast<double>(batch * request.config.sequence_length) / whole.seconds;
+  layout.mfu = whole.useful_seconds / whole.seconds;
+  return layout;
+}
+
+std::vector<PlannedLayout> plan(const PlanRequest& request) {
+  std::vector<PlannedLayout> layouts;
+  for (const LayoutChoice& choice : layout_choices(request)) {
+    layouts.push_back(planned(request, choice));
+  }
+  std::ranges::stable_sort(layouts, [](const PlannedLayout& a, const PlannedLayout& b) {
+    if (a.fits != b.fits) return a.fits;
+    return a.fits && a.step_seconds < b.step_seconds;
+  });
+  return layouts;
+}
+
+std::string plan_text(const std::vector<PlannedLayout>& layouts) {
+  int width = 0;
+  for (const PlannedLayout& each : layouts) {
+    width = std::max(width, static_cast<int>(each.choice.text().size()));
+  }
+  std::string text = absl::StrFormat("%-*s  %9s  %9s  %6s  %s\n", width, "layout", "step",
+                                     "tokens/s", "MFU", "peak memory");
+  for (const PlannedLayout& each : layouts) {
+    if (!each.fits) continue;
+    absl::StrAppend(
+        &text, absl::StrFormat("%-*s  %9s  %9.0f  %4.1f %%  %s of %s\n", width, each.choice.text(),
+                               duration_text(each.step_seconds), each.tokens_per_second,
+                               100 * each.mfu, accelerate::binary_byte_text(each.peak_memory),
+                               accelerate::binary_byte_text(each.memory)));
+  }
+  bool is_first = true;
+  for (const PlannedLayout& each : layouts) {
+    if (each.fits) continue;
+    if (std::exchange(is_first, false)) absl::StrAppend(&text, "do not fit:\n");
+    absl::StrAppend(&text, absl::StrFormat("%-*s  %s\n", width, each.choice.text(), each.why));
+  }
+  return text;
+}
+
+}  // namespace lm

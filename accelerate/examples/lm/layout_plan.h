@@ -1,0 +1,72 @@
+/// How long a training step of a language model takes in each layout of a cluster's ranks, and
+/// whether the layout fits into the devices' memory: what `accelerate plan` prints.
+///
+/// A layout is trained for three steps with shapes alone on the folded cluster. A model of many
+/// blocks is trained with few, twice, and a step of many micro-steps with one and with two: time
+/// and memory grow evenly with each further block, and time with each further micro-step, so that
+/// those of the whole follow. PlanRequest::is_exact takes the whole model instead.
+///
+/// Units:   seconds, bytes.
+/// Errors:  std::invalid_argument for a request that no layout can meet.
+/// Threads: one thread; a cluster runs in it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "accelerate/base/rank_layout.h"
+#include "accelerate/examples/lm/config.h"
+
+namespace lm {
+
+struct PlanRequest {
+  Config config;
+  std::string cluster;           ///< with devices, as in "16x8:h100"
+  int64_t batch_size = 0;        ///< sequences of a step, over all ranks; 0: one for each rank
+  int64_t micro_batch_size = 1;  ///< sequences of a rank in one forward pass
+  std::string mixed_precision = "bf16";
+  bool is_exact = false;
+};
+
+/// The request in {"model": "llama-70b", "cluster": "16x8:h100"} and, where they are not the usual,
+/// "batch_size", "micro_batch_size", "sequence_length", "layers", "experts", "mixed_precision" and
+/// "exact". Errors: also for a model that there is not, naming those that there are.
+PlanRequest request_of(const nlohmann::json& request);
+
+/// A layout, and what a program chooses besides.
+struct LayoutChoice {
+  accelerate::RankLayout ranks;
+  bool recomputes = false;  ///< blocks, in the backward pass
+
+  std::string text() const;
+};
+
+struct PlannedLayout {
+  LayoutChoice choice;
+  bool fits = false;
+  double step_seconds = 0;
+  double tokens_per_second = 0;  ///< of all ranks
+  double mfu = 0;
+  int64_t peak_memory = 0;  ///< of the device that needs most, as its driver shows it; 0: unknown
+  int64_t memory = 0;       ///< that a program has of a device; 0: unknown
+  std::string why = {};     ///< it does not fit
+};
+
+/// All that the table of layouts allows without cp and sp, with and without recomputation, and with
+/// sequence shards where layers are divided.
+std::vector<LayoutChoice> layout_choices(const PlanRequest& request);
+
+/// One of them. What cannot be, for want of memory or because the model does not allow it, has a
+/// sentence in `why`.
+PlannedLayout planned(const PlanRequest& request, const LayoutChoice& choice);
+
+/// All of them: those that fit by the time of a step, then the others in the order of the choices.
+std::vector<PlannedLayout> plan(const PlanRequest& request);
+
+/// A line for each layout; those that do not fit with the reason, and behind the others.
+std::string plan_text(const std::vector<PlannedLayout>& layouts);
+
+}  // namespace lm

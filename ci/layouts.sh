@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+#
+# ci/layouts.sh [COUNT [FIRST]]: many ways to divide a training among ranks, and checkpoints of all of them.
+#
+# COUNT random layouts (200) of 8 and 16 ranks, from the seed FIRST (20) on, train three steps as one process does, and
+# twice with the same bits; the tests of every run take the seeds 0 to 19. Then each of 30 layouts loads the checkpoints
+# of each, to the bit. A failure has the variables that repeat one layout alone. At last the lane compares the layouts of
+# a model of 70 billion parameters on 128 devices.
+set -euo pipefail
+cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
+tools/dev test --test_timeout=7200 --test_env=ACCELERATE_RANDOM_LAYOUTS="${1:-200}" \
+  --test_env=ACCELERATE_FIRST_LAYOUT="${2:-20}" --test_env=ACCELERATE_LAYOUT_PAIRS=all \
+  //integration_tests/composition:random_layouts_test //integration_tests/composition:checkpoint_pairs_test
+
+tools/dev bazel build --noshow_progress --ui_event_filters=-info //launch:accelerate
+start=$(date +%s%N)
+tools/dev shell bazel-bin/launch/accelerate plan llama-70b --on 16x8:h100
+awk -v ns=$(($(date +%s%N) - start)) \
+  'BEGIN { printf "layouts: the plan took %.1f s with the start of the build root (wanted: 60)\n", ns / 1e9 }'
+echo 'layouts: all well'

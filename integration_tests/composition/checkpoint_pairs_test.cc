@@ -1,0 +1,171 @@
+// A checkpoint of one layout loads under any other, weights and moments, bit by bit: 12 pairs of 30
+// layouts, or all of them with ACCELERATE_LAYOUT_PAIRS=all (ci/layouts.sh).
+#include <cstddef>
+#include <cstdlib>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/accelerate.h"
+#include "accelerate/base/access.h"
+#include "accelerate/base/rank_layout.h"
+#include "accelerate/config/parallelism_config.h"
+#include "integration_tests/composition/drawn_layout.h"
+#include "integration_tests/experts/expert_training.h"
+#include "integration_tests/layouts/placed_parts.h"
+#include "integration_tests/tensor/formula_model.h"
+#include "simulator/cluster/cluster.h"
+#include "simulator/disk/sim_disk.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::Rank;
+using simulator::SimDisk;
+
+constexpr StateDictType kTypes[] = {StateDictType::kShardedStateDict,
+                                    StateDictType::kFullStateDict};
+
+// One model, on one rank, two and four.
+const std::vector<DrawnLayout>& layouts() {
+  static const std::vector<DrawnLayout>& all = *new std::vector<DrawnLayout>([] {
+    std::vector<DrawnLayout> all;
+    const auto add = [&all](int ranks, const RankLayout& like, int zero_stage) {
+      for (const RankLayout& layout : legal_layouts(ranks, like)) {
+        // Job::train has whole sequences.
+        if (layout.cp > 1 || layout.sp > 1) continue;
+        all.push_back({.ranks = layout, .zero_stage = zero_stage});
+      }
+    };
+    for (const int ranks : {1, 2, 4}) add(ranks, {.experts = true}, 0);
+    for (const int stage : {1, 2, 3}) add(4, {.zero = true, .experts = true}, stage);
+    add(4, {.fsdp = true, .experts = true}, 0);
+    all.resize(30);
+    return all;
+  }());
+  return all;
+}
+
+// How one rank trains.
+struct Job {
+  explicit Job(const DrawnLayout& layout)
+      : accelerator(options_of(layout)),
+        net(model_of(layout), lm::LmOptions{.router = {.balance_loss = 0.01}}) {
+    fill_experts_by_formula(*net, {});
+    adam =
+        std::make_shared<torch::optim::AdamW>(net->parameters(), torch::optim::AdamWOptions(1e-3));
+    auto [prepared, handle] =
+        accelerator.prepare(net.ptr(), std::static_pointer_cast<torch::optim::Optimizer>(adam));
+    model.emplace(prepared);
+    optimizer.emplace(handle);
+  }
+
+  static AcceleratorOptions options_of(const DrawnLayout& layout) {
+    AcceleratorOptions options;
+    add_techniques(layout, options);
+    if (const auto sizes = sizes_of(layout.ranks)) {
+      options.parallelism_config = ParallelismConfig(*sizes);
+    }
+    return options;
+  }
+
+  void train(int step) {
+    const auto [inputs, labels] = formula_batch(step, /*rows=*/1, /*length=*/16);
+    const at::Tensor logits = (*model)(inputs.to(accelerator.device()));
+    const at::Tensor loss =
+        torch::cross_entropy_loss(logits.flatten(0, 1), labels.to(accelerator.device()).flatten());
+    accelerator.backward(loss + net->take_router_loss());
+    optimizer->step();
+    optimizer->zero_grad();
+  }
+
+  Accelerator accelerator;
+  lm::Lm net;
+  std::shared_ptr<torch::optim::AdamW> adam;
+  std::optional<PreparedModel<lm::LmImpl>> model;
+  std::optional<AcceleratedOptimizer> optimizer;
+};
+
+WholeTensors whole_after(const DrawnLayout& layout, const std::shared_ptr<SimDisk>& disk,
+                         const std::function<void(Job&)>& body) {
+  Cluster cluster(layout.cluster(), {.disk = disk});
+  std::vector<PlacedParts> parts(static_cast<size_t>(cluster.world_size()));
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Job job(layout);
+    body(job);
+    parts[static_cast<size_t>(rank.index())] =
+        placed_parts(*internal::Access::to(*job.model), *job.adam, rank.index());
+  });
+  return assembled(parts);
+}
+
+// A layout's checkpoints, of both types, and what is in them.
+struct Saved {
+  std::shared_ptr<SimDisk> disk = std::make_shared<SimDisk>();
+  WholeTensors all;
+};
+
+std::string folder_of(size_t type) { return absl::StrCat("/sim/run/saved_", type); }
+
+Saved saved_under(const DrawnLayout& layout) {
+  Saved saved;
+  saved.all = whole_after(layout, saved.disk, [](Job& job) {
+    for (int step = 0; step < 2; ++step) job.train(step);
+    for (size_t type = 0; type < std::size(kTypes); ++type) {
+      job.accelerator.save_state(folder_of(type), {.state_dict_type = kTypes[type]});
+    }
+  });
+  EXPECT_TRUE(saved.all.contains("weight of blocks.0.mlp.experts.down"));
+  EXPECT_TRUE(saved.all.contains("square of blocks.0.mlp.experts.down"));
+  return saved;
+}
+
+void expect_loads(const Saved& saved, const DrawnLayout& a, const DrawnLayout& b, size_t type) {
+  SCOPED_TRACE(absl::StrCat(a.text(), " to ", b.text(), type == 0 ? ", in boxes" : ", whole"));
+  expect_equal(whole_after(b, saved.disk,
+                           [type](Job& job) {
+                             // The job has trained otherwise before.
+                             job.train(7);
+                             job.accelerator.load_state(folder_of(type));
+                           }),
+               saved.all);
+}
+
+TEST(CheckpointPairs, LoadBitByBit) {
+  const std::vector<DrawnLayout>& all = layouts();
+  const char* const pairs = std::getenv("ACCELERATE_LAYOUT_PAIRS");
+  if (pairs != nullptr && std::string_view(pairs) == "all") {
+    for (size_t a = 0; a < all.size(); ++a) {
+      const Saved saved = saved_under(all[a]);
+      for (size_t b = 0; b < all.size(); ++b) expect_loads(saved, all[a], all[b], (a + b) % 2);
+    }
+    return;
+  }
+  // So that plain, ZeRO's and FSDP's layouts load each other's.
+  for (size_t k = 0; k < 12; ++k) {
+    const size_t a = (7 * k + 1) % all.size(), b = (11 * k + 4) % all.size();
+    ASSERT_NE(a, b);
+    expect_loads(saved_under(all[a]), all[a], all[b], k % 2);
+  }
+}
+
+TEST(CheckpointPairs, AreOf30Layouts) {
+  ASSERT_EQ(layouts().size(), 30);
+  for (size_t i = 0; i < layouts().size(); ++i) {
+    EXPECT_FALSE(find_illegal(layouts()[i].ranks)) << layouts()[i].text();
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(layouts()[i].text(), layouts()[j].text());
+  }
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,129 @@
+// Each axis with one rank or two, beside each technique: the Accelerator and prepare() refuse the
+// products that the table refuses (accelerate/base/rank_layout.h) with its sentence, and train the
+// others as one process does. The products are of the table, and so are the clusters.
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/base/mesh_axis.h"
+#include "accelerate/base/rank_layout.h"
+#include "accelerate/config/parallelism_config.h"
+#include "accelerate/testing/value_error.h"
+#include "integration_tests/composition/drawn_layout.h"
+#include "integration_tests/experts/expert_training.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::Rank;
+
+// With the techniques of `like`.
+std::vector<RankLayout> products(const RankLayout& like) {
+  constexpr MeshAxis kAxes[] = {MeshAxis::kPp, MeshAxis::kDpReplicate, MeshAxis::kDpShard,
+                                MeshAxis::kCp, MeshAxis::kSp,          MeshAxis::kTp,
+                                MeshAxis::kEp};
+  std::vector<RankLayout> all;
+  for (int bits = 0; bits < 1 << 7; ++bits) {
+    RankLayout& layout = all.emplace_back(like);
+    for (int axis = 0; axis < 7; ++axis) size_along(layout, kAxes[axis]) = 1 + (bits >> axis & 1);
+  }
+  return all;
+}
+
+DrawnLayout training_with(const RankLayout& layout) {
+  return {.ranks = layout, .zero_stage = layout.zero ? 2 : 0};
+}
+
+// Before it connects to other ranks, so that one rank is enough.
+TEST(ProductsOfAxes, ThatTheTableRefusesAreRefusedByTheAccelerator) {
+  int refused = 0;
+  Cluster("1x1:h100").run_on_every_rank([&](Rank&) {
+    for (const RankLayout& like : {RankLayout{}, RankLayout{.zero = true}}) {
+      for (const RankLayout& layout : products(like)) {
+        const auto illegal = find_illegal(layout, LayoutFacts::kVersion);
+        if (!illegal) continue;
+        // Without plug-ins, as the sizes by themselves.
+        RankLayout sizes = layout;
+        sizes.zero = false;
+        const auto by_sizes = find_illegal(sizes, LayoutFacts::kConfiguration);
+        EXPECT_EQ(value_error_of([&] {
+                    AcceleratorOptions options;
+                    add_techniques(training_with(layout), options);
+                    options.parallelism_config = ParallelismConfig(*sizes_of(layout));
+                    Accelerator accelerator(options);
+                  }),
+                  by_sizes ? by_sizes->text() : illegal->text())
+            << layout.text();
+        ++refused;
+      }
+    }
+  });
+  EXPECT_GT(refused, 200);
+}
+
+TEST(ProductsOfAxes, ThatTheModelForbidsAreRefusedByPrepare) {
+  int refused = 0;
+  for (const RankLayout& layout : products({.experts = true, .sequence_shards = true})) {
+    if (find_illegal(layout, LayoutFacts::kVersion)) continue;
+    const auto illegal = find_illegal(layout);
+    if (!illegal) continue;
+    SCOPED_TRACE(layout.text());
+    const ExpertTraining training = training_of(training_with(layout));
+    Cluster(training.cluster).run_on_every_rank([&](Rank&) {
+      EXPECT_EQ(value_error_of([&] { train_rank_with_experts(training); }), illegal->text());
+    });
+    ++refused;
+  }
+  EXPECT_EQ(refused, 17);
+}
+
+class LegalProducts : public ::testing::TestWithParam<RankLayout> {};
+
+TEST_P(LegalProducts, TrainAsOneProcess) {
+  int trained = 0;
+  ExpertTraining of_one = training_of(one_rank_of({.ranks = GetParam()}));
+  of_one.steps = 2;
+  const ExpertOutcome one = train_experts(of_one);
+  for (const RankLayout& layout : products(GetParam())) {
+    if (find_illegal(layout) || layout.num_ranks() == 1) continue;
+    // Without tp a plan has no sequence shards, which it says by a warning.
+    if (layout.sequence_shards && layout.tp == 1) continue;
+    // The model has no experts to divide, which prepare() says.
+    if (layout.ep > 1 && !layout.experts) continue;
+    SCOPED_TRACE(layout.text());
+    ExpertTraining training = training_of(training_with(layout));
+    training.steps = 2;
+    const ExpertOutcome outcome = train_experts(training);
+    for (size_t step = 0; step < one.losses.size(); ++step) {
+      EXPECT_NEAR(outcome.losses[step], one.losses[step], 1e-6 * one.losses[step]) << step;
+      EXPECT_NEAR(outcome.norms[step], one.norms[step], 1e-5 * one.norms[step]) << step;
+    }
+    ++trained;
+  }
+  EXPECT_GT(trained, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    With, LegalProducts,
+    ::testing::Values(RankLayout{}, RankLayout{.sequence_shards = true}, RankLayout{.fsdp = true},
+                      RankLayout{.fsdp = true, .sequence_shards = true}, RankLayout{.zero = true},
+                      RankLayout{.zero = true, .sequence_shards = true},
+                      RankLayout{.experts = true}, RankLayout{.fsdp = true, .experts = true},
+                      RankLayout{.zero = true, .experts = true}),
+    [](const auto& info) {
+      const RankLayout& like = info.param;
+      std::string name = like.experts ? "Experts" : "Layers";
+      if (like.fsdp) name += "InFsdp";
+      if (like.zero) name += "InZero";
+      if (like.sequence_shards) name += "OfSequenceShards";
+      return name;
+    });
+
+}  // namespace
+}  // namespace accelerate

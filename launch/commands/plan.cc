@@ -1,0 +1,133 @@
+// `accelerate plan MODEL --on CLUSTER`: starts the program that simulates a language model's step
+// in each layout of the cluster's ranks. `accelerate plan --layouts_markdown`: which layouts there
+// are.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "accelerate/base/json_text.h"
+#include "accelerate/base/rank_layout.h"
+#include "launch/commands/commands.h"
+#include "launch/commands/probe.h"
+#include "launch/process/child_process.h"
+#include "simulator/hardware/cluster_spec.h"
+
+namespace accelerate::launcher::commands {
+namespace {
+
+constexpr char kName[] = "plan";
+
+struct Options {
+  std::string model;
+  std::string cluster;
+  std::optional<int64_t> batch_size, sequence_length, layers, experts;
+  int64_t micro_batch_size = 1;
+  std::string mixed_precision = "bf16";
+  bool exact = false;
+  bool layouts_markdown = false;
+};
+
+// The cluster's devices have a memory and a time.
+absl::Status check_cluster(const std::string& text) {
+  const absl::StatusOr<simulator::ClusterSpec> spec = simulator::ClusterSpec::parse(text);
+  if (!spec.ok()) return spec.status();
+  if (spec->device) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--on=", text, " names no device; expected a cluster as 16x8:h100"));
+}
+
+nlohmann::ordered_json request_of(const Options& options) {
+  nlohmann::ordered_json request = {{"model", options.model},
+                                    {"cluster", options.cluster},
+                                    {"micro_batch_size", options.micro_batch_size},
+                                    {"mixed_precision", options.mixed_precision},
+                                    {"exact", options.exact}};
+  const auto add = [&request](const char* name, const std::optional<int64_t>& value) {
+    if (value) request[name] = *value;
+  };
+  add("batch_size", options.batch_size);
+  add("sequence_length", options.sequence_length);
+  add("layers", options.layers);
+  add("experts", options.experts);
+  return request;
+}
+
+int run(const Options& options, Invocation& invocation) {
+  if (options.layouts_markdown) {
+    invocation.out << layouts_markdown();
+    return finish(invocation);
+  }
+  if (options.model.empty() || options.cluster.empty()) {
+    return fail(invocation, kName,
+                absl::InvalidArgumentError("a model and a cluster are needed: accelerate plan "
+                                           "llama-70b --on 16x8:h100"),
+                kExitBadCommandLine);
+  }
+  if (absl::Status ok = check_cluster(options.cluster); !ok.ok()) {
+    return fail(invocation, kName, ok, kExitBadCommandLine);
+  }
+  const std::string program = companion_path(invocation.executable, kPlanProgram);
+  std::error_code ignored;
+  if (!std::filesystem::exists(program, ignored)) {
+    return fail(
+        invocation, kName,
+        absl::NotFoundError(absl::StrCat("there is no program ", program,
+                                         "; install the whole project with CMake, or build "
+                                         "//launch:accelerate with Bazel, which brings it along")),
+        kExitNotFound);
+  }
+  invocation.out.flush();
+  const absl::StatusOr<int> exit_code =
+      process::run_program({program, accelerate::internal::exact_json_text(request_of(options))},
+                           invocation.environment);
+  return exit_code.ok() ? *exit_code : fail(invocation, kName, exit_code.status());
+}
+
+RunCommand declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.footer(
+      "Layouts that fit come first, by the time of a step; the others have the reason. Nothing is "
+      "trained: see accelerate/docs/plan_a_cluster.md.");
+  app.add_option("model", options->model,
+                 "a language model of the examples: llama-7b, llama-70b, gpt-1b")
+      ->type_name("");
+  app.add_option("--on", options->cluster, "the cluster: 16x8:h100")->type_name("CLUSTER");
+  const auto count = [&app](const char* name, auto& value, const char* help) {
+    app.add_option(name, value, help)
+        ->type_name("N")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  };
+  count("--batch_size", options->batch_size,
+        "sequences of a step, over all ranks; default: one for each rank");
+  count("--micro_batch_size", options->micro_batch_size,
+        "sequences of a rank in one forward pass; default 1");
+  count("--sequence_length", options->sequence_length,
+        "tokens of a sequence, instead of the model's");
+  count("--layers", options->layers, "blocks, instead of the model's");
+  count("--experts", options->experts,
+        "in Llama's blocks: so many perceptrons, of which each token has two");
+  app.add_option("--mixed_precision", options->mixed_precision, "default bf16")
+      ->type_name("")
+      ->check(CLI::IsMember({"no", "bf16", "fp16", "fp8"}));
+  app.add_flag("--exact", options->exact,
+               "simulate all blocks and micro-steps, instead of few that the others follow from");
+  app.add_flag("--layouts_markdown", options->layouts_markdown,
+               "print which axes and techniques go together, as in accelerate/docs/layouts.md");
+  return [options](Invocation& invocation) { return run(*options, invocation); };
+}
+
+}  // namespace
+
+const Command kPlan = {kName, "Compare the layouts of a model on a cluster.", declare};
+
+}  // namespace accelerate::launcher::commands
