@@ -10,7 +10,7 @@ first; "" is the folder itself.
 FLOORS = {
     "accelerate": [
         ["base", "comm/backends", "tensors"],
-        ["device_map", "forward", "options", "platform", "values"],
+        ["device_map", "forward", "options", "pipeline", "platform", "values"],
         [
             "comm/backends/gloo",
             "comm/watch",
@@ -76,7 +76,7 @@ FLOORS = {
 # What other top-level folders see of a folder: "*" is everything.
 OPEN_TO = {
     "accelerate": {
-        "launch": ["base", "options", "platform", "files/formats", "device_map"],
+        "launch": ["base", "options", "platform", "files/formats", "device_map", "pipeline"],
         "simulator": ["*"],
         "tools/kernel_table": ["runtime", "process", "state"],
         "tools/lint": ["platform"],
@@ -103,6 +103,7 @@ WITHOUT_LIBTORCH = [
     "accelerate/platform",
     "accelerate/files/formats",
     "accelerate/device_map",
+    "accelerate/pipeline",
     "accelerate/tracking",
     "launch",
     "simulator/core",
