@@ -21,7 +21,7 @@ inline const Action& action_at(const Schedule& schedule, const ActionPlace& plac
   return schedule.ranks[place.rank][place.index];
 }
 
-/// Of a schedule that has each action once, as check_schedule (check.h) says it.
+/// The places in a schedule that has each action once, which check_schedule (check.h) finds out.
 class ActionIndex {
  public:
   explicit ActionIndex(const Schedule& schedule);
@@ -31,11 +31,11 @@ class ActionIndex {
   /// the second half the first one.
   std::vector<ActionPlace> needs(const Action& action) const;
 
-  /// Of the forward pass.
+  /// The place of the forward pass.
   const ActionPlace& forward(int stage, int micro_batch) const {
     return forward_[cell(stage, micro_batch)];
   }
-  /// Of the backward pass, or of its first half. The schedule has backward passes.
+  /// The place of the backward pass or of its first half, in a schedule with backward passes.
   const ActionPlace& gradient(int stage, int micro_batch) const {
     return gradients_[cell(stage, micro_batch)];
   }

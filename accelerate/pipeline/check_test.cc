@@ -30,7 +30,7 @@ std::string problem_of(const Schedule& schedule) {
   return std::string(status.message());
 }
 
-// Of two ranks and two micro-batches: 0F0 0F1 0B0 0B1, and 1F0 1B0 1F1 1B1.
+// Two ranks and two micro-batches: 0F0 0F1 0B0 0B1, and 1F0 1B0 1F1 1B1.
 Schedule small() { return made(k1f1b, {.ranks = 2, .micro_batches = 2}); }
 
 TEST(CheckSchedule, PassesEveryScheduleThatIsMade) {

@@ -25,7 +25,7 @@ struct StageCosts {
 };
 
 struct PipelineCosts {
-  /// Of each stage; one alone stands for all.
+  /// One for each stage; one alone stands for all.
   std::vector<StageCosts> stages = {};
   /// From the end of an action to the time at which another rank has its result.
   int64_t hop_ns = 0;
@@ -39,12 +39,12 @@ struct ScheduleTimes {
     bool operator==(const Span&) const = default;
   };
 
-  /// Of each action, as in the schedule.
-  std::vector<std::vector<Span>> ranks;
+  /// The time of each action, as in the schedule.
+  std::vector<std::vector<Span>> ranks = {};
   /// From the start of the first action to the end of the last one.
   int64_t makespan_ns = 0;
   /// By rank, the time of its actions.
-  std::vector<int64_t> busy_ns;
+  std::vector<int64_t> busy_ns = {};
 
   /// The part of the makespan in which the rank waits, from 0 to 1; 0 if all takes no time.
   double bubble_share(int rank) const;

@@ -141,7 +141,7 @@ TEST(ScheduleTimes, WithAnyCostsAreTheClosedForms) {
       EXPECT_EQ(times_of(schedule, costs).makespan_ns, (m + p - 1) * round);
       EXPECT_EQ(times_of(forward_passes(schedule), costs).makespan_ns, (m + p - 1) * f);
     }
-    // Of v stages with these costs each.
+    // A rank has v stages with these costs each.
     if (m >= p) {
       EXPECT_EQ(times_of(made(kLoopedBreadthFirst, {p, v, m}), costs).makespan_ns,
                 (m * v + p - 1) * round);

@@ -56,7 +56,7 @@ class RankOrder {
 
 using Part = RankOrder::Part;
 
-// Of GPipe, where a rank has one stage, and of looped breadth-first.
+// GPipe, where a rank has one stage, and looped breadth-first.
 std::vector<Action> breadth_first(RankOrder order, const PipelineShape& shape) {
   const auto stages = static_cast<size_t>(shape.stages_per_rank);
   for (size_t i = 0; i < stages; ++i) order.add({{kForward, i}}, shape.micro_batches);

@@ -48,7 +48,7 @@ struct Schedule {
   int stages = 0;
   int micro_batches = 0;
   /// By rank along the pipeline.
-  std::vector<std::vector<Action>> ranks;
+  std::vector<std::vector<Action>> ranks = {};
 
   bool operator==(const Schedule&) const = default;
 };
@@ -68,8 +68,8 @@ enum class ScheduleKind {
   /// 1F1B with backward passes in halves: weights' gradients fill the time in which 1F1B waits
   /// (zero bubble, H1). No rank keeps more than the first one does in 1F1B. One stage a rank.
   kZeroBubbleH1,
-  /// Halves, too. Of 2p stages rank r has stages r and 2p - 1 - r, so that the last stage is on the
-  /// first rank (zero bubble, V). Two stages a rank.
+  /// Halves, too. With p ranks, rank r has stages r and 2p - 1 - r, so that the last stage is on
+  /// the first rank (zero bubble, V). Two stages a rank.
   kZeroBubbleV,
 };
 

@@ -92,7 +92,7 @@ struct RecordedTables {
   ScheduleKind kind;
   int stages_per_rank;
   std::vector<int> ranks;
-  // Of the numbers of micro-batches: as they are, and as multiples of the ranks.
+  // Numbers of micro-batches: as they are, and as multiples of the ranks.
   std::vector<int> micro_batches;
   std::vector<int> multiples;
   const char* sha256;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/document.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/base/status.h"
 #include "accelerate/pipeline/check.h"
 
@@ -27,23 +29,26 @@ namespace {
 constexpr char kExpectedAction[] =
     "an action such as 0F2 (stage, F, B, I or W, micro-batch), or F2 for the rank's own stage";
 
-// The text without its stage, where that is the rank.
-std::string drawn_text(const Schedule& schedule, const Action& action) {
-  const std::string text = action_text(action);
-  if (schedule.stages > static_cast<int>(schedule.ranks.size())) return text;
-  return text.substr(text.find(to_string(action.pass)));
+// Whether each rank has one stage, of its own number.
+bool stages_are_ranks(const Schedule& schedule) {
+  std::vector<int> ranks(schedule.ranks.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return stage_ranks(schedule) == ranks;
 }
 
 // Puts the actions of ranks at columns that are in proportion to their times.
 class Drawing {
  public:
   Drawing(const Schedule& schedule, const ScheduleTimes& times, size_t columns)
-      : schedule_(schedule), times_(times), columns_(columns) {
+      : schedule_(schedule),
+        times_(times),
+        columns_(columns),
+        has_stages_(!stages_are_ranks(schedule)) {
     size_t width = 0;
     int64_t shortest = std::numeric_limits<int64_t>::max();
     for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
       for (const Action& action : schedule.ranks[rank]) {
-        width = std::max(width, drawn_text(schedule, action).size() + 1);
+        width = std::max(width, name(action).size() + 1);
       }
       for (const auto& [start, end] : times.ranks[rank]) {
         if (end > start) shortest = std::min(shortest, end - start);
@@ -57,18 +62,23 @@ class Drawing {
     for (size_t i = 0; i < schedule_.ranks[rank].size() && text.size() <= columns_; ++i) {
       const ScheduleTimes::Span& span = times_.ranks[rank][i];
       wait_until(span.start_ns, offset, text);
-      absl::StrAppend(&text, drawn_text(schedule_, schedule_.ranks[rank][i]), " ");
+      absl::StrAppend(&text, name(schedule_.ranks[rank][i]), " ");
       text.resize(std::max(text.size(), column(span.end_ns, offset)), ' ');
     }
     wait_until(times_.makespan_ns, offset, text);
     absl::StripTrailingAsciiWhitespace(&text);
     if (text.size() <= columns_) return text;
-    constexpr absl::string_view kCut = "...";
+    constexpr absl::string_view kCut = " >";
     text.resize(columns_ - std::min(columns_, kCut.size()));
     return absl::StrCat(text, kCut);
   }
 
  private:
+  std::string name(const Action& action) const {
+    const std::string text = action_text(action);
+    return has_stages_ ? text : text.substr(text.find(to_string(action.pass)));
+  }
+
   // As far as anything is drawn.
   size_t column(int64_t ns, size_t offset) const {
     const double column = std::round(static_cast<double>(ns) * per_ns_);
@@ -85,6 +95,7 @@ class Drawing {
   const Schedule& schedule_;
   const ScheduleTimes& times_;
   const size_t columns_;
+  const bool has_stages_;
   double per_ns_ = 0;
 };
 
@@ -183,9 +194,11 @@ absl::StatusOr<Schedule> parse_document(const Document& document, absl::string_v
 
 }  // namespace
 
-std::string schedule_text(const Schedule& schedule, const ScheduleTimes& times, int columns) {
-  const Drawing drawing(schedule, times, static_cast<size_t>(std::max(columns, 0)));
+std::string schedule_text(const Schedule& schedule, const ScheduleTimes& times,
+                          const ScheduleTextOptions& options) {
+  const Drawing drawing(schedule, times, static_cast<size_t>(std::max(options.columns, 0)));
   const std::vector<int64_t> in_flight = most_in_flight(schedule);
+  const std::vector<int64_t> bytes = most_in_flight(schedule, options.stage_bytes);
   std::string text =
       absl::StrCat(counted(schedule.ranks.size(), "rank", "s"), ", ",
                    counted(static_cast<size_t>(schedule.stages), "stage", "s"), ", ",
@@ -194,10 +207,14 @@ std::string schedule_text(const Schedule& schedule, const ScheduleTimes& times, 
   std::vector<std::string> heads;
   size_t width = 0;
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    heads.push_back(absl::StrCat("rank ", rank, " (",
-                                 percent_text(times.bubble_share(static_cast<int>(rank))), ", ",
-                                 in_flight[rank], " in flight):"));
-    width = std::max(width, heads.back().size() + 1);
+    std::string head =
+        absl::StrCat("rank ", rank, " (", percent_text(times.bubble_share(static_cast<int>(rank))),
+                     ", ", in_flight[rank], " in flight");
+    if (!options.stage_bytes.empty()) {
+      absl::StrAppend(&head, ", ", binary_byte_text(bytes[rank]));
+    }
+    heads.push_back(absl::StrCat(head, "): "));
+    width = std::max(width, heads.back().size());
   }
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     heads[rank].resize(width, ' ');

@@ -3,7 +3,9 @@
 /// Threads: pure functions.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -12,6 +14,14 @@
 
 namespace accelerate::pipeline {
 
+struct ScheduleTextOptions {
+  /// A line with more is cut there, where a `>` ends it.
+  int columns = 200;
+  /// What each stage keeps of a micro-batch for its backward pass. Lines say how many bytes each
+  /// rank keeps at most; empty: they do not.
+  std::vector<int64_t> stage_bytes = {};
+};
+
 /// The schedule along the time, a line for each rank, below a line about all of it:
 ///
 ///   2 ranks, 2 stages, 3 micro-batches: bubble 25.0 %
@@ -19,13 +29,12 @@ namespace accelerate::pipeline {
 ///   rank 1 (bubble 25.0 %, 1 in flight): .. F0 B0    F1 B1    F2 B2    .....
 ///
 /// Dots are time in which the rank waits. An action is F (forward), B (backward), I or W (the
-/// backward pass's halves for input and weights), and a micro-batch; where ranks have several
-/// stages, the stage stands before the letter. The shortest action is as wide as the longest name.
-/// What a rank has in flight are forward passes whose results it keeps for backward passes.
-///
-/// `times` are those of schedule_times for this schedule. Lines are cut after `columns` columns,
-/// where "..." shows it.
-std::string schedule_text(const Schedule& schedule, const ScheduleTimes& times, int columns = 200);
+/// backward pass's halves for input and weights), and a micro-batch; the stage stands before the
+/// letter unless each rank has the one stage of its number. The shortest action is as wide as the
+/// longest name. What a rank has in flight are forward passes whose results it keeps for backward
+/// passes, at most at a time. `times` are those of schedule_times for this schedule.
+std::string schedule_text(const Schedule& schedule, const ScheduleTimes& times,
+                          const ScheduleTextOptions& options = {});
 
 /// A line for each rank, of its actions as action_text writes them with blanks between: what
 /// parse_schedule reads.

@@ -1,5 +1,6 @@
 #include "accelerate/pipeline/schedule_text.h"
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,8 +23,9 @@ Schedule made(ScheduleKind kind, const PipelineShape& shape) {
   return make_schedule(kind, shape).value();
 }
 
-std::string drawing(const Schedule& schedule, const PipelineCosts& costs, int columns = 200) {
-  return schedule_text(schedule, schedule_times(schedule, costs).value(), columns);
+std::string drawing(const Schedule& schedule, const PipelineCosts& costs,
+                    const ScheduleTextOptions& options = {}) {
+  return schedule_text(schedule, schedule_times(schedule, costs).value(), options);
 }
 
 std::string error_of(absl::string_view text, absl::string_view name) {
@@ -61,16 +63,33 @@ TEST(ScheduleText, HasTheBubbleAndWhatIsInFlightOfEachRank) {
   }
 }
 
+TEST(ScheduleText, SaysHowManyBytesARankKeeps) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  const std::string text =
+      drawing(made(kInterleaved, {.ranks = 2, .stages_per_rank = 2, .micro_batches = 4}),
+              {.stages = {{1, 1, 1}}}, {.stage_bytes = {kGiB, kGiB, 2 * kGiB, kGiB / 2}});
+  // 0F0 0F1 2F0 2F1 0F2 before the first backward pass.
+  EXPECT_THAT(text, HasSubstr(", 5 in flight, 7.00 GiB): 0F0"));
+  // 1F0 1F1 1F2, when the first two of stage 3 have had their backward passes.
+  EXPECT_THAT(text, HasSubstr(", 3 in flight, 3.00 GiB): ... 1F0"));
+}
+
 TEST(ScheduleText, IsCutAtTheLastColumn) {
   const Schedule schedule = made(kGpipe, {.ranks = 2, .micro_batches = 100});
-  const std::vector<std::string> lines =
-      absl::StrSplit(drawing(schedule, {.stages = {{1, 1, 1}}}, 60), '\n', absl::SkipEmpty());
+  const std::vector<std::string> lines = absl::StrSplit(
+      drawing(schedule, {.stages = {{1, 1, 1}}}, {.columns = 60}), '\n', absl::SkipEmpty());
   ASSERT_EQ(lines.size(), 3U);
   for (size_t i = 1; i < lines.size(); ++i) {
     EXPECT_EQ(lines[i].size(), 60U);
-    EXPECT_THAT(lines[i], EndsWith("..."));
+    EXPECT_THAT(lines[i], EndsWith(" >"));
   }
   EXPECT_THAT(lines[1], HasSubstr(": F0  F1  F2"));
+}
+
+TEST(ScheduleText, NamesTheStageThatIsNotTheRanksNumber) {
+  Schedule schedule = made(k1f1b, {.ranks = 2, .micro_batches = 1});
+  std::swap(schedule.ranks[0], schedule.ranks[1]);
+  EXPECT_THAT(drawing(schedule, {.stages = {{1, 1, 1}}}), HasSubstr(": ... 1F0 1B0"));
 }
 
 // However much longer one action is than another one, the text is not.
