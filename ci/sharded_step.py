@@ -1,12 +1,18 @@
 #!/usr/bin/env python3
-"""What ci/sharded_step.sh measures: medians of several turns, and a profile of a sharded step by part.
+"""What ci/sharded_step.sh measures: medians of several turns, and a profile of a sharded step by part. And what
+ci/tensor_step.sh measures, in the same way.
 
     sharded_step.py compare TURNS OURS... -- [THEIRS...]
+    sharded_step.py beside NAME TURNS OURS... -- [THEIRS...]
     sharded_step.py profile FOLDER PROGRAM...
 
 compare runs the two commands in turn, TURNS times each, and reads the tables that they print. Its last line is
 
   sharded step: ours 598.0 ms, 1.32 of replicas; fully_shard 560.0 ms, 1.25 of DDP; ours 1.07 of fully_shard
+
+beside has one time for each row, and its last line is
+
+  NAME: ours 70.1 ms, PyTorch 150.2 ms; ours 0.47 of PyTorch
 
 profile counts the instructions of a step under `valgrind --tool=callgrind`, by part (PARTS), with its outputs in FOLDER.
 The first argument of PROGRAM is the number of rounds, in which two runs differ. Instructions repeat, whatever else the machine does;
@@ -64,7 +70,8 @@ def rows_of(command):
     return rows, next((line for line in done.stdout.splitlines() if line.startswith("parameters: ")), "")
 
 
-def compare(turns, commands):
+def measured_in_turn(turns, commands):
+    """The titles of the commands, their tables by turn, and the size of the model."""
     titles = ["ours", "PyTorch"][:len(commands)]
     measured = [[] for _ in commands]
     sizes = set()
@@ -77,7 +84,28 @@ def compare(turns, commands):
                   "; ".join(f"{row} {', '.join(f'{each:.0f}' for each in rows[row])}" for row in rows), flush=True)
     if len(sizes) != 1:
         fail(f"the models differ: {' and '.join(sorted(sizes))}")
-    print(f"\n| {sizes.pop()} | replicas, ms | shards, ms | ratio, its range over turns |\n| --- | ---: | ---: | --- |")
+    return titles, measured, sizes.pop()
+
+
+def beside(name, turns, commands):
+    titles, measured, size = measured_in_turn(turns, commands)
+    print(f"\n| {size} | {', ms | '.join(titles)}, ms | ratio, its range over turns |\n| --- | {'---: | ' * len(titles)}--- |")
+    for row in ROWS[:2]:
+        times = [[rows[row][0] for rows in results] for results in measured]
+        # Ratios of neighbouring turns, so that a machine that slows down counts for both.
+        ratios = [ours / theirs for ours, theirs in zip(*times)] if len(times) > 1 else []
+        text = f"{statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}" if ratios else "-"
+        medians = [statistics.median(each) for each in times]
+        print(f"| {row} | {' | '.join(f'{each:.1f}' for each in medians)} | {text} |")
+        if row == "step":
+            line = f"{name}: " + ", ".join(f"{title} {each:.1f} ms" for title, each in zip(titles, medians))
+            line += f"; ours {statistics.median(ratios):.2f} of PyTorch" if ratios else ""
+    print(f"\n{line}")
+
+
+def compare(turns, commands):
+    titles, measured, size = measured_in_turn(turns, commands)
+    print(f"\n| {size} | replicas, ms | shards, ms | ratio, its range over turns |\n| --- | ---: | ---: | --- |")
     steps = []
     for title, results in zip(titles, measured):
         for row in ROWS:
@@ -162,10 +190,13 @@ def main():
     what, *words = sys.argv[1:] or [""]
     if what == "profile" and len(words) > 1:
         return profile(words[0], words[1:])
-    if what == "compare" and "--" in words:
+    if what in ("compare", "beside") and "--" in words:
+        name = [words.pop(0)] if what == "beside" else []
         cut = words.index("--")
-        return compare(int(words[0]), [command for command in (words[1:cut], words[cut + 1:]) if command])
-    return fail("usage: sharded_step.py compare TURNS OURS... -- [THEIRS...] | profile FOLDER PROGRAM...")
+        commands = [command for command in (words[1:cut], words[cut + 1:]) if command]
+        return {"compare": compare, "beside": beside}[what](*name, int(words[0]), commands)
+    return fail("usage: sharded_step.py compare TURNS OURS... -- [THEIRS...] | beside NAME TURNS OURS... -- [THEIRS...] | "
+                "profile FOLDER PROGRAM...")
 
 
 main()

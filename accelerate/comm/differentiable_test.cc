@@ -374,9 +374,7 @@ TEST(DifferentiableCollectives, RefuseSizesThatDoNotDivideEvenly) {
 TEST(DifferentiableCollectives, RefuseDimsThatThereAreNot) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
     for (const int64_t dim : {2, -3}) {
-      EXPECT_THAT(value_error_of([&] {
-                    all_gather_along(at::ones({2, 3}), dim, group);
-                  }),
+      EXPECT_THAT(value_error_of([&] { all_gather_along(at::ones({2, 3}), dim, group); }),
                   AllOf(HasSubstr("all_gather_along: a tensor of sizes [2, 3] has no dim"),
                         HasSubstr(std::to_string(dim))));
     }

@@ -236,7 +236,8 @@ KwargsHandlers KwargsHandlers::from_list(const std::vector<KwargsHandler>& list)
     if (plan != nullptr && !plan->model_class.empty()) {
       const bool is_new =
           handlers.tensor_parallel_by_class.try_emplace(plan->model_class, *plan).second;
-      TORCH_CHECK_VALUE(is_new, "kwargs_handlers: only one TensorParallelPlan for models of class \"",
+      TORCH_CHECK_VALUE(is_new,
+                        "kwargs_handlers: only one TensorParallelPlan for models of class \"",
                         plan->model_class, "\" can be given");
       continue;
     }

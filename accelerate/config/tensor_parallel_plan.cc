@@ -1,17 +1,21 @@
 #include "accelerate/config/tensor_parallel_plan.h"
 
+#include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <c10/util/Exception.h>
 
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/tp_plan.h"
 
 namespace accelerate {
 namespace {
 
 using enum TensorStyle;
 
-// By their words, without patterns.
+// By the words of tp_plan_words(), without patterns.
 const std::map<std::string, TensorRule>& rules_by_word() {
   static const std::map<std::string, TensorRule> rules = {
       {"colwise", {.style = kColumn}},
@@ -30,20 +34,15 @@ const std::map<std::string, TensorRule>& rules_by_word() {
   return rules;
 }
 
-std::vector<std::string> words() {
-  std::vector<std::string> words;
-  for (const auto& [word, rule] : rules_by_word()) words.push_back(word);
-  return words;
-}
-
 }  // namespace
 
-TensorParallelPlan tensor_parallel_plan(const std::map<std::string, std::string>& tp_plan) {
+TensorParallelPlan tensor_parallel_plan(
+    const std::vector<std::pair<std::string, std::string>>& tp_plan) {
   TensorParallelPlan plan;
   for (const auto& [pattern, word] : tp_plan) {
     const auto found = rules_by_word().find(word);
     TORCH_CHECK_VALUE(found != rules_by_word().end(), "tp_plan: \"", pattern, "\" is \"", word,
-                      "\", which this version does not do; ", suggestion(word, words()));
+                      "\", which this version does not do; ", suggestion(word, tp_plan_words()));
     TensorRule rule = found->second;
     rule.pattern = pattern;
     plan.sequence_parallel |= rule.sequence;

@@ -19,6 +19,7 @@
 #include <initializer_list>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "accelerate/base/enum_text.h"
@@ -65,7 +66,8 @@ struct TensorRule {
   /// alike, as a norm's, whether it is used with shards, so that its gradients are parts of a sum.
   bool sequence = false;
   /// How many groups of features, as heads, each block consists of, which stay whole; 0: features
-  /// are cut anywhere.
+  /// are cut anywhere. Where a column layer has fewer groups than ranks, as keys and values of
+  /// their own have, several neighbours have each, and sum its gradients.
   int64_t groups = 0;
 
   bool operator==(const TensorRule&) const = default;
@@ -79,8 +81,13 @@ struct TensorParallelPlan {
   /// Between the layers that are divided each rank has a part of every sequence, along the dim
   /// before the last: row layers leave it there, and column layers put the parts together. So norms
   /// and dropout compute and keep parts, and as much is sent. Where the embedding does not begin
-  /// with parts, the model calls shard_sequence (parallel/tensor/sequence_shards.h).
+  /// with parts, the first block (operators/block.h) that has a row layer does, or the model calls
+  /// shard_sequence (parallel/tensor/sequence_shards.h).
   bool sequence_parallel = false;
+  /// What column layers put together of shards stays in memory for the backward pass. Otherwise it
+  /// is dropped when the layers have used it, and the backward pass puts it together again: ranks
+  /// keep less and send more.
+  bool keep_gathered_inputs = false;
   /// Layers whose outputs ranks would put together, as the logits, leave each rank its part, for
   /// parallel_cross_entropy (parallel/tensor/model_loss.h).
   bool parallel_loss = false;
@@ -94,12 +101,13 @@ struct TensorParallelPlan {
 /// By the name of the class of models that they are for.
 using TensorParallelPlans = std::map<std::string, TensorParallelPlan>;
 
-/// The plan of a dictionary in transformers' words, from patterns to "colwise", "rowwise",
+/// Makes a plan of a dictionary in transformers' words (base/tp_plan.h): "colwise", "rowwise",
 /// "colwise_rep" ("colwise_gather_output"), "rowwise_rep" ("rowwise_split_input"),
-/// "embedding_rowwise", "packed_colwise", "packed_rowwise" (two weights in one), "replicate",
-/// "replicated_with_grad_allreduce" and "sequence_parallel", with which the plan has sequence
-/// shards. A "rowwise" table of words is an embedding.
+/// "embedding_rowwise", "packed_colwise" and "packed_rowwise" (two weights in one), "replicate",
+/// "replicated_with_grad_allreduce", and "sequence_parallel", with which the plan has sequence
+/// shards. A "rowwise" table of words is an embedding. Rules keep the order of the entries.
 /// Errors: c10::ValueError naming the entry, for another word.
-TensorParallelPlan tensor_parallel_plan(const std::map<std::string, std::string>& tp_plan);
+TensorParallelPlan tensor_parallel_plan(
+    const std::vector<std::pair<std::string, std::string>>& tp_plan);
 
 }  // namespace accelerate

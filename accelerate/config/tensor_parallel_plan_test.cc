@@ -1,8 +1,11 @@
 #include "accelerate/config/tensor_parallel_plan.h"
 
+#include <string>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "accelerate/base/tp_plan.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/testing/value_error.h"
 
@@ -34,6 +37,15 @@ TEST(TensorParallelPlan, IsReadInTheWordsOfADictionary) {
   EXPECT_EQ(plan, expected);
 }
 
+TEST(TensorParallelPlan, KnowsEveryWordAndKeepsTheOrderOfTheDictionary) {
+  for (const std::string& word : tp_plan_words()) {
+    EXPECT_EQ(tensor_parallel_plan({{"up", word}}).rules.size(), 1) << word;
+  }
+  const TensorParallelPlan plan =
+      tensor_parallel_plan({{"layers.0.up", "replicate"}, {"layers.*.up", "colwise"}});
+  EXPECT_EQ(plan.rules[0].pattern, "layers.0.up");
+}
+
 TEST(TensorParallelPlan, HasSequenceShardsWhereANormDoes) {
   const TensorParallelPlan plan =
       tensor_parallel_plan({{"norm", "sequence_parallel"}, {"up", "colwise"}});
@@ -42,9 +54,7 @@ TEST(TensorParallelPlan, HasSequenceShardsWhereANormDoes) {
 }
 
 TEST(TensorParallelPlan, RefusesAnotherWordWithANearOne) {
-  EXPECT_THAT(value_error_of([] {
-                tensor_parallel_plan({{"up", "colwize"}});
-              }),
+  EXPECT_THAT(value_error_of([] { tensor_parallel_plan({{"up", "colwize"}}); }),
               AllOf(HasSubstr("tp_plan: \"up\" is \"colwize\""), HasSubstr("\"colwise\"")));
 }
 
@@ -52,9 +62,7 @@ TEST(TensorParallelPlan, IsAHandlerOfAnAccelerator) {
   const TensorParallelPlan plan = {{.pattern = "up", .style = TensorStyle::kColumn}};
   EXPECT_EQ(KwargsHandlers::from_list({plan}).tensor_parallel, plan);
   EXPECT_FALSE(KwargsHandlers::from_list({}).tensor_parallel);
-  EXPECT_THAT(value_error_of([&] {
-                KwargsHandlers::from_list({plan, plan});
-              }),
+  EXPECT_THAT(value_error_of([&] { KwargsHandlers::from_list({plan, plan}); }),
               HasSubstr("only one TensorParallelPlan can be given"));
 }
 
@@ -65,9 +73,7 @@ TEST(TensorParallelPlan, IsOneOfSeveralHandlersWhereItNamesAClass) {
   const KwargsHandlers handlers = KwargsHandlers::from_list({of_teachers, of_all});
   EXPECT_EQ(handlers.tensor_parallel, of_all);
   EXPECT_THAT(handlers.tensor_parallel_by_class, ElementsAre(Pair("Teacher", of_teachers)));
-  EXPECT_THAT(value_error_of([&] {
-                KwargsHandlers::from_list({of_teachers, of_teachers});
-              }),
+  EXPECT_THAT(value_error_of([&] { KwargsHandlers::from_list({of_teachers, of_teachers}); }),
               HasSubstr("only one TensorParallelPlan for models of class \"Teacher\""));
 }
 

@@ -71,9 +71,10 @@ std::vector<TrainedParameter> ModelState::trained_now() const {
   for (TrainedParameter& each : parameters) {
     const auto found = placements_.by_name.find(each.name);
     if (found != placements_.by_name.end()) each.placement = found->second.placement;
-    // A rank whose optimizers train tensors in other places has all of them.
-    const bool is_elsewhere =
-        each.shards != nullptr ? each.shards != placements_.shards : trains_other_tensors();
+    // A rank whose optimizers train tensors in other places has all of them, unless they are cut.
+    const bool is_elsewhere = each.shards != nullptr
+                                  ? each.shards != placements_.shards
+                                  : trains_other_tensors() && !placements_.is_cut;
     each.norm = is_elsewhere ? each.shards : placements_.norm;
     if (!is_elsewhere && found != placements_.by_name.end()) each.counts = found->second.counts;
   }

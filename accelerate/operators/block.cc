@@ -1,5 +1,7 @@
 #include "accelerate/operators/block.h"
 
+#include "accelerate/operators/operator_mode.h"
+
 namespace accelerate {
 namespace {
 
@@ -21,6 +23,13 @@ std::shared_ptr<const Recomputation> RecomputationScope::recomputation_of(
   if (recomputation->modules && !recomputation->modules->contains(&module)) return nullptr;
   ++innermost->calls_;
   return recomputation;
+}
+
+at::Tensor internal::block_input(const torch::nn::Module& module, at::Tensor input) {
+  for (const auto& handler : current_operator_handlers()) {
+    input = handler->block_input(module, std::move(input));
+  }
+  return input;
 }
 
 }  // namespace accelerate

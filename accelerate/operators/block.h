@@ -6,7 +6,8 @@
 /// Modules have no hooks here, so this is where FSDP's activation_checkpointing acts: inside the
 /// forward pass of a prepared model whose options ask for it, the call is a checkpoint() of the
 /// module. Elsewhere, and for modules that the options leave out, it is an ordinary call. Blocks
-/// inside of blocks are recomputed in their turn.
+/// inside of blocks are recomputed in their turn. The operator handlers of the thread may give the
+/// module another tensor for its first input, as where ranks divide sequences from there on.
 /// Errors:  those of checkpoint().
 /// Threads: the calling thread, which must be that of the model's forward pass.
 /// Mirrors: torch.distributed.algorithms._checkpoint.checkpoint_wrapper, which wraps modules.
@@ -14,9 +15,11 @@
 
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <unordered_set>
 #include <utility>
 
+#include <ATen/core/Tensor.h>
 #include <torch/nn/pimpl.h>
 
 #include "accelerate/operators/checkpoint.h"
@@ -51,9 +54,13 @@ class RecomputationScope {
   int calls_ = 0;
 };
 
-/// module->forward(inputs...). The module is kept alive until the backward pass.
+namespace internal {
+
+/// What operator handlers make of a block's first input.
+at::Tensor block_input(const torch::nn::Module& module, at::Tensor input);
+
 template <typename Module, typename... Inputs>
-auto block(const std::shared_ptr<Module>& module, Inputs&&... inputs) {
+auto run_block(const std::shared_ptr<Module>& module, Inputs&&... inputs) {
   auto recomputation = RecomputationScope::recomputation_of(*module);
   if (recomputation == nullptr) return module->forward(std::forward<Inputs>(inputs)...);
   const CheckpointOptions options = recomputation->options;
@@ -64,6 +71,20 @@ auto block(const std::shared_ptr<Module>& module, Inputs&&... inputs) {
         return module->forward(std::forward<Values>(values)...);
       },
       std::forward<Inputs>(inputs)...);
+}
+
+}  // namespace internal
+
+/// module->forward(inputs...). The module is kept alive until the backward pass.
+template <typename Module, typename... Inputs>
+auto block(const std::shared_ptr<Module>& module, Inputs&&... inputs) {
+  return internal::run_block(module, std::forward<Inputs>(inputs)...);
+}
+template <typename Module, typename First, typename... Rest>
+  requires(std::is_same_v<std::decay_t<First>, at::Tensor>)
+auto block(const std::shared_ptr<Module>& module, First&& input, Rest&&... rest) {
+  return internal::run_block(module, internal::block_input(*module, std::forward<First>(input)),
+                             std::forward<Rest>(rest)...);
 }
 template <typename Module, typename... Inputs>
 auto block(const torch::nn::ModuleHolder<Module>& module, Inputs&&... inputs) {

@@ -35,6 +35,10 @@
 #include <ATen/core/stack.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
 namespace accelerate {
 
 /// Where a handler stands in the stack, outermost first.
@@ -87,6 +91,11 @@ class OperatorHandler {
   OperatorHandler& operator=(const OperatorHandler&) = delete;
 
   virtual void call(const OperatorCall& call) = 0;
+
+  /// What a module that block() calls (block.h) gets in place of its first input, a tensor.
+  virtual at::Tensor block_input(const torch::nn::Module& /*module*/, at::Tensor input) {
+    return input;
+  }
 
   OperatorOrder order() const { return order_; }
 

@@ -219,8 +219,7 @@ constexpr Option kRows[] = {
          "ranks among which a replica's parameters are divided",
          {"Ranks that share a replica by shards?"})
         .between(1),
-    mesh("parallelism_config_tp_size", kInt, "1", "tensor parallel ranks", {"?", "1"})
-        .between(1),
+    mesh("parallelism_config_tp_size", kInt, "1", "tensor parallel ranks", {"?", "1"}).between(1),
     later_mesh("parallelism_config_cp_size", kInt, "1",
                "context parallel ranks; needs --use_fsdp --fsdp_version 2",
                {"Context parallel ranks?", "1"})

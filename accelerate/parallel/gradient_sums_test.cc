@@ -120,7 +120,7 @@ TEST(GradientSums, GoOnWithWhatWasSummedOfTheSameGradients) {
     pass(saved, /*synchronises=*/true, [] {});
     pass(saved, /*synchronises=*/false, [&] { weight.mutable_grad().add_(own); });
     EXPECT_EQ(saved.summed().size(), 2);
-    // Of what other code has changed since, nothing is summed.
+    // A sum is forgotten when other code has changed the gradient since.
     bias.mutable_grad().zero_();
     const NamedTensors summed = saved.summed();
     ASSERT_EQ(summed.size(), 1);
@@ -140,9 +140,7 @@ TEST(GradientSums, GoOnWithWhatWasSummedOfTheSameGradients) {
     loaded.set_summed({});
     pass(loaded, /*synchronises=*/true, [] {});
     EXPECT_TRUE(again.grad().equal(at::full({2}, 2 * 35.0))) << "of which nothing was known";
-    EXPECT_THAT(value_error_of([&] {
-                  loaded.set_summed({{"weight", at::ones({3})}});
-                }),
+    EXPECT_THAT(value_error_of([&] { loaded.set_summed({{"weight", at::ones({3})}}); }),
                 HasSubstr("\"weight\" has sizes [3], and the gradient [2]"));
   });
 }

@@ -110,13 +110,24 @@ std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context
   const ModelPlan& plan = context.plan;
   if (!context.trains || plan.layout == nullptr || plan.device_mesh == nullptr) return nullptr;
   const DeviceMesh& mesh = *plan.device_mesh;
-  std::vector<std::pair<AxisSet, GradientSums::Owed>> owed;  // the same order on all ranks
+  std::vector<GradientSums::Owed> owed;  // in the same order on all ranks
+  const auto owe = [&owed](const ProcessGroupPtr& group, const TrainedParameter& each) {
+    auto found = std::ranges::find(owed, group, &GradientSums::Owed::group);
+    if (found == owed.end()) found = owed.insert(found, GradientSums::Owed{.group = group});
+    found->trained.emplace_back(each.name, each.trained);
+  };
   std::vector<LayoutTechnique::Equal> equal;
+  const auto equal_along = [&equal](RanksAlong along) -> LayoutTechnique::Equal& {
+    const auto found = std::ranges::find_if(
+        equal, [&along](const auto& each) { return each.along.group == along.group; });
+    if (found != equal.end()) return *found;
+    equal.push_back({.along = std::move(along)});
+    return equal.back();
+  };
   const AxisSet model = mesh.mesh().several(plan.layout->cuts());
   for (const MeshAxis axis : model.axes()) {
-    equal.push_back({.along = {.axis = axis,
-                               .group = mesh.group(axis),
-                               .ranks = mesh.mesh().group(mesh.rank(), axis)}});
+    equal_along(
+        {.axis = axis, .group = mesh.group(axis), .ranks = mesh.mesh().group(mesh.rank(), axis)});
   }
   for (const TrainedParameter& each : trained_under(context.made, *context.model.module())) {
     const TensorPlacement* placement = plan.layout->find(each.name);
@@ -125,22 +136,24 @@ std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context
     TORCH_CHECK_VALUE(!sums.contains(MeshAxis::kPp), "rank ", plan.rank, ": the layout of \"",
                       each.name,
                       "\": gradients are summed along pp, which this version does not do");
-    if (!sums.empty()) {
-      auto found = std::ranges::find(owed, sums, &std::pair<AxisSet, GradientSums::Owed>::first);
-      if (found == owed.end()) {
-        found = owed.insert(found, std::pair(sums, GradientSums::Owed{.group = mesh.group(sums)}));
-      }
-      found->second.trained.emplace_back(each.name, each.trained);
+    if (!sums.empty()) owe(mesh.group(sums), each);
+    for (const MeshAxis axis : model.axes()) {
+      if (!placement->equal().contains(axis)) continue;
+      equal_along({.axis = axis, .group = mesh.group(axis)}).parameters.push_back(each);
     }
-    for (LayoutTechnique::Equal& along : equal) {
-      if (placement->equal().contains(along.along.axis)) along.parameters.push_back(each);
+    for (const Cut& cut : placement->cuts) {
+      if (cut.copies == 1) continue;
+      const std::vector<int> ranks = mesh.mesh().group(mesh.rank(), cut.axis);
+      const auto first = ranks.begin() + mesh.coordinate(cut.axis) / cut.copies * cut.copies;
+      const ProcessGroupPtr group = mesh.part(cut.axis, cut.copies);
+      owe(group, each);
+      equal_along({.axis = cut.axis, .group = group, .ranks = {first, first + cut.copies}})
+          .parameters.push_back(each);
     }
   }
-  std::vector<GradientSums::Owed> sums;
-  for (auto& [axes, each] : owed) sums.push_back(std::move(each));
-  if (sums.empty() && equal.empty()) return nullptr;
+  if (owed.empty() && equal.empty()) return nullptr;
   return std::make_unique<LayoutTechnique>(
-      sums, std::move(equal),
+      owed, std::move(equal),
       LayoutTechnique::Options{.gathers = plan.compares_ranks,
                                .is_alone = context.group == nullptr && !context.makes_shards});
 }

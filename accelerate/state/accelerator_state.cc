@@ -94,14 +94,14 @@ std::string crossing_text(const Mesh& mesh, const std::vector<int>& crossing,
   int nearest = std::min(tp_size, common);
   while (common % nearest != 0) --nearest;
   if (nearest == 1) nearest = common;
-  return absl::StrCat(
-      "tp of ", rank_list(crossing), " crosses nodes, which have ", least,
-      most == 1       ? " rank each"
-      : least == most ? " ranks each"
-                      : absl::StrCat(" to ", most, " ranks"),
-      ": the network between nodes carries the activations of every layer",
-      nearest == 1 || nearest == tp_size ? ""
-                                         : absl::StrCat("; a tp_size of ", nearest, " does not"));
+  return absl::StrCat("tp of ", rank_list(crossing), " crosses nodes, which have ", least,
+                      most == 1       ? " rank each"
+                      : least == most ? " ranks each"
+                                      : absl::StrCat(" to ", most, " ranks"),
+                      ": the network between nodes carries the activations of every layer",
+                      nearest == 1 || nearest == tp_size
+                          ? ""
+                          : absl::StrCat("; a tp_size of ", nearest, " does not"));
 }
 
 // Says once where the mesh's ranks are. Collective.

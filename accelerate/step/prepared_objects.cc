@@ -19,7 +19,9 @@
 #include "accelerate/config/dummy_objects.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/zero_config.h"
+#include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/device_mesh.h"
+#include "accelerate/mesh/mesh.h"
 #include "accelerate/mesh/roles.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
@@ -106,13 +108,27 @@ void renew_unused_state(torch::optim::Optimizer& optimizer, const at::Tensor& pa
   states[shard.unsafeGetTensorImpl()] = std::move(state);
 }
 
+// Errors: c10::ValueError for an optimizer that steps before ranks have summed the gradient.
+void check_steps_after_sums(const torch::optim::Optimizer& optimizer,
+                            const TrainedParameter& trained, const Mesh& mesh) {
+  const AxisSet sums = mesh.several(trained.placement->sums);
+  TORCH_CHECK_VALUE(
+      sums.empty() || dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer) == nullptr,
+      "prepare: ranks sum the gradients of parameter \"", trained.name, "\" along ",
+      sums.to_string(),
+      " at the end of a backward pass, but LOMO steps before that; train it with "
+      "another optimizer");
+}
+
 // An optimizer begins with the part of a parameter that the rank's module has.
-// Errors: those of check_trains_shard.
+// Errors: those of check_trains_shard and check_steps_after_sums.
 void train_parts(torch::optim::Optimizer& optimizer, const ModelState& model) {
-  if (!model.placements().is_cut) return;
+  const ModelPlacements& placements = model.placements();
+  if (!placements.is_cut) return;
   for (const TrainedParameter& each : model.trained()) {
-    const bool is_cut = each.placement != nullptr && !each.placement->cuts.empty();
-    if (!is_cut || !has_parameter(optimizer, each.parameter)) continue;
+    if (each.placement == nullptr || !has_parameter(optimizer, each.parameter)) continue;
+    check_steps_after_sums(optimizer, each, placements.layout->mesh());
+    if (each.placement->cuts.empty()) continue;
     check_trains_shard(optimizer, each.parameter, each.name);
     renew_unused_state(optimizer, each.parameter, each.parameter);
   }

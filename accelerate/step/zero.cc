@@ -82,10 +82,6 @@ void configure_zero(const PreparedTogether& together, bool split_batches,
     check_beside(training.division->config(), gradients.num_steps(), zero,
                  completion.gradient_accumulation_steps);
   }
-  TORCH_CHECK_VALUE(
-      share.count == state.num_processes(),
-      "deepspeed_plugin: ZeRO divides a model among ranks with data of their own, but "
-      "the parallelism_config lets some have the same");
   // Before anything is divided; the optimizer is made afterwards.
   TORCH_CHECK_VALUE(together.dummy_optimizer == nullptr || !zero.optimizer || zero.stage == 0 ||
                         zero.optimizer->type != ZeroOptimizerType::kLamb,

@@ -28,9 +28,11 @@ class ZeroDivision {
   const ZeroConfig& config() const { return config_; }
   void set_config(const ZeroConfig& config) { config_ = config; }
 
-  /// This rank's roles in place of those of the mesh: ZeRO divides a model among all ranks, however
-  /// else they are arranged. One rank divides nothing, but has the only shard of each parameter,
-  /// which may be on the host, for instance. Local.
+  /// This rank's roles in place of those of the mesh: ZeRO divides a model, or a part of it where
+  /// other techniques cut the model, among all ranks that train it with data of their own. One such
+  /// rank divides nothing, but has the only shard of each parameter, which may be on the host, for
+  /// instance. Local, but the first call for cuts along other axes is collective over the ranks of
+  /// these and of dp.
   RankRoles roles(RankRoles of_mesh) const;
   /// The ranks that have second shards of the parameters among them; null: none have. Collective
   /// where the group is made.

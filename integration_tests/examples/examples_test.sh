@@ -21,15 +21,16 @@ in_folder() {
 }
 
 # example NAME REGEX...: the program ends well, and prints a match of each. Variables: `arguments` of
-# the program, and the `cluster` of the simulated mode.
+# the program, `options` of the launcher, and the `cluster` of the simulated mode.
 example() {
   local name=$1 program=$examples/$1/${1##*/} said regex command=()
   shift
   tried+=("$name")
+  # shellcheck disable=SC2206
   case $mode in
     alone) ;;
-    processes) command=("$launcher" launch --num_processes "$ranks") ;;
-    simulated) command=("$launcher" launch --simulate "${cluster:-2x4}") ;;
+    processes) command=("$launcher" launch --num_processes "$ranks" ${options:-}) ;;
+    simulated) command=("$launcher" launch --simulate "${cluster:-2x4}" ${options:-}) ;;
   esac
   # shellcheck disable=SC2086
   if ! said=$(cd "$(in_folder "$name")" && "${command[@]}" "$program" ${arguments:-} 2>&1); then
@@ -127,8 +128,11 @@ run_all() {
     example lm "lm: $ranks ranks? on .*, loss 5"
   arguments='--max_steps 2' example by_feature/fsdp "fsdp: $ranks ranks? on "
   arguments='--max_steps 2' example by_feature/deepspeed "deepspeed: $ranks ranks? on "
-  arguments='--max_steps 2 --sequence_parallel --parallel_loss --print_layout' example by_feature/tensor_parallel \
-    'blocks.0-1.qkv.weight' "tensor_parallel: $ranks ranks? on "
+  local where='whole'
+  if [[ $mode != alone ]]; then where='column over tp in 4 groups in blocks of 64, 64, 64'; fi
+  arguments='--max_steps 2 --sequence_parallel --parallel_loss --print_layout' cluster=1x2 \
+    options='--use_parallelism_config --parallelism_config_tp_size 2' example by_feature/tensor_parallel \
+    "blocks.0-1.qkv.weight .* $where" 'tensor_parallel: [12] ranks? on '
   arguments="$blocks --checkpoint model --write --offload_folder offload --broadcast_from_rank0 --device_map {\"\":\"cpu\"}" \
     example big_model_load 'big_model_load: [0-9.]+ MB in '
   arguments="$data $blocks --sequence_length 32 --evaluation_sequences 4 --generate 2 --max_steps 2 --load_in_8bit" \

@@ -3,8 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,7 +21,6 @@
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/config/deepspeed_plugin.h"
 #include "accelerate/config/parallelism_config.h"
-#include "accelerate/files/box_view.h"
 #include "accelerate/files/formats/boxes.h"
 #include "accelerate/files/formats/merge_weights.h"
 #include "accelerate/files/formats/sharded_metadata.h"
@@ -31,13 +28,14 @@
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/fsdp_utils.h"
 #include "accelerate/mesh/mesh.h"
-#include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/parallel/layout/placement.h"
 #include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/tensors/state_dict.h"
 #include "accelerate/testing/value_error.h"
 #include "integration_tests/checkpoint/replace_file.h"
 #include "integration_tests/layouts/cut_by_hand.h"
+#include "integration_tests/layouts/placed_parts.h"
 #include "integration_tests/layouts/weighted_sum.h"
 #include "integration_tests/mesh/arranged_ranks.h"
 #include "simulator/cluster/cluster.h"
@@ -58,6 +56,8 @@ using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
 using torch::Tensor;
+using Parts = PlacedParts;
+using Tensors = WholeTensors;
 
 constexpr char kFolder[] = "/sim/run/saved";
 constexpr char kModel[] = "/sim/run/saved/pytorch_model_fsdp_0";
@@ -211,66 +211,6 @@ struct Job {
   std::optional<AcceleratedOptimizer> optimizer;
 };
 
-// What a rank has of a tensor, and where that is.
-struct Part {
-  std::string name;
-  std::vector<int64_t> shape;  // of the whole tensor
-  std::vector<PlacedBox> boxes;
-  Tensor values;
-};
-using Parts = std::vector<Part>;
-using Tensors = std::map<std::string, Tensor>;
-
-// The parts of weights and moments.
-Parts parts_of(const Job& job, int rank) {
-  Parts parts;
-  const Mesh& mesh = job.state->placements().layout->mesh();
-  for (const TrainedParameter& each : job.state->trained()) {
-    const std::vector<PlacedBox> boxes = boxes_of(*each.placement, mesh, rank);
-    const auto add = [&](const std::string& kind, const Tensor& values) {
-      parts.push_back(
-          {kind + each.name, each.placement->shape, boxes, values.detach().cpu().clone()});
-    };
-    add("weight of ", each.trained);
-    const auto found = job.adam->state().find(each.trained.unsafeGetTensorImpl());
-    if (found == job.adam->state().end()) continue;
-    const auto& moments = static_cast<const torch::optim::AdamWParamState&>(*found->second);
-    add("mean of ", moments.exp_avg());
-    add("square of ", moments.exp_avg_sq());
-  }
-  return parts;
-}
-
-// The whole tensors. Each element is on some rank, and on each that has it the same.
-Tensors assembled(const std::vector<Parts>& ranks) {
-  Tensors all;
-  for (const Parts& parts : ranks) {
-    for (const Part& part : parts) {
-      Tensor& tensor = all[part.name];
-      if (!tensor.defined()) {
-        tensor = torch::full(part.shape, std::numeric_limits<float>::quiet_NaN());
-      }
-      for (const PlacedBox& box : part.boxes) {
-        const Tensor there = box_view(tensor, box.whole), here = box_view(part.values, box.part);
-        EXPECT_TRUE(torch::equal(torch::where(there.isnan(), here, there), here)) << part.name;
-        there.copy_(here);
-      }
-    }
-  }
-  for (const auto& [name, tensor] : all) {
-    EXPECT_FALSE(tensor.isnan().any().item<bool>()) << name << " has a hole";
-  }
-  return all;
-}
-
-void expect_equal(const Tensors& a, const Tensors& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, tensor] : a) {
-    ASSERT_TRUE(b.contains(name)) << name;
-    EXPECT_TRUE(torch::equal(tensor, b.at(name))) << name;
-  }
-}
-
 // The parts of all ranks at the end of what they do.
 std::vector<Parts> parts_after(const Layout& layout, const std::shared_ptr<SimDisk>& disk,
                                double factor, const std::function<void(Job&)>& body) {
@@ -279,7 +219,7 @@ std::vector<Parts> parts_after(const Layout& layout, const std::shared_ptr<SimDi
   cluster.run_on_every_rank([&](Rank& rank) {
     Job job(layout, factor);
     body(job);
-    parts[static_cast<size_t>(rank.index())] = parts_of(job, rank.index());
+    parts[static_cast<size_t>(rank.index())] = placed_parts(*job.state, *job.adam, rank.index());
   });
   return parts;
 }

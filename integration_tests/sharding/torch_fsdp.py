@@ -22,7 +22,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 RANKS, BATCH = 2, 4
-LAYERS, HIDDEN, HEADS, LENGTH, VOCABULARY = 4, 128, 4, 128, 256
+LAYERS, HIDDEN, HEADS, LENGTH, VOCABULARY, INSIDE = 4, 128, 4, 128, 256, 352
 
 
 class Norm(nn.Module):
@@ -55,7 +55,8 @@ class Attention(nn.Module):
 
     def forward(self, x):
         batch, length, _ = x.shape
-        parts = self.qkv(x).view(batch, length, self.kv_heads, self.group + 2, self.size)
+        # Ranks that divide the weights have some of the heads each.
+        parts = self.qkv(x).view(batch, length, -1, self.group + 2, self.size)
         q, k, v = (part.flatten(2, 3).transpose(1, 2) for part in parts.split([self.group, 1, 1], 3))
         if not self.gpt:
             q, k = self.turn(q), self.turn(k)
@@ -67,7 +68,7 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     def __init__(self, gpt):
         super().__init__()
-        inside = 4 * HIDDEN if gpt else 352
+        inside = 4 * HIDDEN if gpt else INSIDE
         self.up = nn.Linear(HIDDEN, inside, bias=gpt)
         self.down = nn.Linear(inside, HIDDEN, bias=gpt)
         self.gate = None if gpt else nn.Linear(HIDDEN, inside, bias=False)

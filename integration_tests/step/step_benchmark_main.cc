@@ -1,4 +1,5 @@
-// Prints the table of accelerate/docs/performance_log.md about the training step.
+// Prints the table of accelerate/docs/performance_log.md about the training step, or with an
+// argument, as `step_benchmark loop`, its rows about the loop alone.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -11,10 +12,10 @@
 namespace accelerate::step_benchmark {
 namespace {
 
-int measure_alone(int /*argc*/, char** /*argv*/) {
+int measure_alone(int argc, char** /*argv*/) {
   print_header();
   measure_loop();
-  measure_optimizers();
+  if (argc == 1) measure_optimizers();
   return 0;
 }
 
@@ -26,7 +27,7 @@ int measure_together(int /*argc*/, char** /*argv*/) {
 int measure_all(int argc, char** argv) {
   // The two processes are this program once more.
   if (std::getenv("RANK") != nullptr) return run(argc, argv, measure_together);
-  if (const int code = run(argc, argv, measure_alone); code != 0) return code;
+  if (const int code = run(argc, argv, measure_alone); code != 0 || argc > 1) return code;
   const std::vector<std::string> command(argv, argv + argc);
   for (const auto& result : watch_tests::run_processes(
            2, command, {{"OMP_NUM_THREADS", "1"}, {"OPENBLAS_NUM_THREADS", "1"}})) {

@@ -2,15 +2,16 @@
 /// its training can be compared with other libraries'.
 ///
 /// Element i of the parameter NAME is base + (u - 1/2) * scale, computed in double and rounded
-/// once, where u = (splitmix64(fnv1a64(NAME) + i) >> 40) / 2^24. Matrices have base 0 and scale
-/// 1/16, biases 0 and 1/64, weights of norms 1 and 1/8. Byte i of the text is kText[i % its
-/// length]; step s has the bytes from s * rows * (length + 1) on, row after row.
+/// once, where u = (splitmix64(fnv1a64(NAME) + i) >> 40) / 2^24. Weights of norms have base 1, all
+/// else 0; the scales are the formula's. Byte i of the text is text[i % its length]; step s has the
+/// bytes from s * rows * (length + 1) on, row after row.
 ///
 /// Threads: the rank's thread.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,11 +28,30 @@
 
 namespace accelerate {
 
+struct Formula {
+  std::string text = "It was the best of times, it was the worst of times. ";
+  double matrix_scale = 1.0 / 16;  ///< of tensors with several dims
+  double bias_scale = 1.0 / 64;    ///< of vectors whose name ends with "bias"
+  double norm_scale = 1.0 / 8;     ///< of other vectors
+};
+
 /// Gives all parameters of a module the values of the formula. Local.
-void fill_by_formula(torch::nn::Module& module);
+void fill_by_formula(torch::nn::Module& module, const Formula& formula = {});
 
 /// The inputs and the labels of one step: int64 [rows, length] each.
-std::pair<at::Tensor, at::Tensor> formula_batch(int step, int64_t rows, int64_t length);
+std::pair<at::Tensor, at::Tensor> formula_batch(int step, int64_t rows, int64_t length,
+                                                const Formula& formula = {});
+
+/// What a plan has besides its rules, and the program beside it.
+struct PlanModes {
+  bool sequence_shards = false;
+  bool parallel_loss = false;
+  bool keeps_gathered_inputs = false;
+};
+
+/// Gives the Accelerator the model's own plan with these modes.
+std::function<void(AcceleratorOptions&)> with_modes(const PlanModes& modes,
+                                                    const lm::Config& config);
 
 /// A training of it.
 struct FormulaTraining {
@@ -48,16 +68,31 @@ struct FormulaTraining {
   bool parallel_loss = false;
   /// Whether gradients are clipped by their norm, which is told then.
   bool clips = true;
+  /// Into how many backward passes each share's rows of a step are divided; the options accumulate
+  /// as many.
+  int micro_steps = 1;
+  /// To what each element of the gradients is limited before they are clipped by their norm; 0: to
+  /// nothing.
+  double clip_value = 0;
+  Formula formula = {};
+  uint64_t seed = 0;  ///< of the cluster
 };
 
 struct FormulaOutcome {
   std::vector<double> losses;  ///< of all rows of each step, before it
-  std::vector<double> norms;   ///< of each step's gradients, before they are clipped
+  std::vector<double> norms;   ///< of each step's gradients, before they are clipped by it
   double bytes = 0;            ///< that all ranks sent together
   int64_t elements = 0;        ///< of the first rank's parameters
+  /// How many collectives there were, by verb and by the bytes of the whole result.
+  std::map<std::pair<std::string, int64_t>, int64_t> collectives;
 };
 
-/// SGD with a learning rate of 0.1 and momentum 0.9, on gradients that are clipped to norm 1.
+/// SGD with a learning rate of 0.1 and momentum 0.9, on gradients that are clipped to norm 1. On
+/// one rank of a job, whatever runs it: the losses are those of its rows, and nothing is told of
+/// bytes and collectives. Collective.
+FormulaOutcome train_rank_by_formula(const FormulaTraining& training);
+
+/// The same on a cluster.
 FormulaOutcome train_by_formula(const FormulaTraining& training);
 
 }  // namespace accelerate

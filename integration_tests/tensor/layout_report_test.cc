@@ -105,7 +105,7 @@ TEST(LayoutReport, HasTheRowsThatShardsAndTheGradientsThatReplicasSend) {
   EXPECT_THAT(
       sharded,
       AllOf(HasSubstr("layout of 4 ranks, dp_shard 2 x tp 2: rank 3 has 215552 of 842496 elements"),
-            HasSubstr("384x128  96x128   column over tp in 4 groups; rows over dp_shard"),
+            HasSubstr("384x128  96x128   column over tp in 4 groups;\n"),
             HasSubstr("dp_shard: 862208 to gather parameters once, 862208 a step to reduce "
                       "gradients")));
   // Each replica's part: 2 (n - 1) / n of 431,104 elements.

@@ -153,7 +153,7 @@ std::vector<Column> training_columns(const Options& options, const ModelSize& si
 TransformerShape shape_of(const Options& options, const Architecture& architecture) {
   const TransformerShape& given = options.transformer;
   TransformerShape shape = architecture.transformer;
-  for (int64_t TransformerShape::*const field :
+  for (int64_t TransformerShape::* const field :
        {&TransformerShape::hidden_size, &TransformerShape::num_hidden_layers,
         &TransformerShape::num_attention_heads, &TransformerShape::num_key_value_heads,
         &TransformerShape::intermediate_size}) {

@@ -202,6 +202,21 @@ TEST(ActivationBytes, AreThoseOfLayersWithoutDropoutWhereTheirSizesAreKnown) {
                                   .is_gated = true};
   EXPECT_EQ(of_a_block(llama, 2, false), 3'022'848);
   EXPECT_EQ(of_a_block(llama, 2, true), 2'496'512);
+  // Llama 7B, in bfloat16.
+  const TransformerShape large = {.hidden_size = 4096,
+                                  .num_hidden_layers = 1,
+                                  .num_attention_heads = 32,
+                                  .num_key_value_heads = 32,
+                                  .intermediate_size = 11'008,
+                                  .is_gated = true};
+  const auto of_large = [&large](int64_t tp, bool has_shards) {
+    return activation_bytes(
+        "bfloat16", large,
+        {.sequence_length = 4096, .tp_size = tp, .sequence_parallel = has_shards});
+  };
+  EXPECT_EQ(of_large(1, false), 663'257'088);
+  EXPECT_EQ(of_large(4, false), 266'502'144);
+  EXPECT_EQ(of_large(4, true), 165'814'272);
   // Every layer keeps as much.
   TransformerShape deep = gpt;
   deep.num_hidden_layers = 3;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/tp_plan.h"
 #include "launch/estimate/tp_plan.h"
 
 namespace accelerate::launcher::estimate {
@@ -109,7 +110,7 @@ bool is_column(absl::string_view word) {
   return absl::StartsWith(word, "colwise") || word == "packed_colwise";
 }
 
-// By the usual names; empty for a model that is no transformer by them.
+// By the usual names; empty for a model that is not a transformer by them.
 Words usual_words(const Architecture& architecture) {
   Words words;
   for (const ArchitectureTensor& tensor : architecture.tensors) {

@@ -84,7 +84,8 @@ TEST(TpPart, HasTheElementsThatTheUsualNamesLeaveARank) {
 
 TEST(TpPart, FollowsThePlanRatherThanTheNames) {
   const Architecture model = described(kGpt, R"({
-      "blocks.*.mlp.up": "colwise", "blocks.*.mlp.down": "rowwise", "blocks.0.mlp.*": "replicate"})");
+      "blocks.*.mlp.up": "colwise", "blocks.*.mlp.down": "rowwise",
+      "blocks.0.mlp.*": "replicate"})");
   const TpPart part = part_of(model, 4);
   EXPECT_EQ(part.why, "by its tp_plan");
   // Weights and biases of the first layer, weights of the second; the first rule counts.

@@ -1,11 +1,6 @@
-/// How ranks along tp divide the layers of a model, as transformers' models say it by their
-/// tp_plan.
+/// A model's tp_plan (accelerate/base/tp_plan.h), read from JSON.
 ///
-///     {"layers.*.self_attn.q_proj": "colwise", "layers.*.self_attn.o_proj": "rowwise"}
-///
-/// The words are those of accelerate/config/tensor_parallel_plan.h, without LibTorch.
 /// Threads: values; pure functions.
-/// Mirrors: of transformers' models the attribute tp_plan.
 #pragma once
 
 #include <string>
@@ -18,7 +13,7 @@
 namespace accelerate::launcher::estimate {
 
 struct TpRule {
-  /// A name of modules or of tensors; `*` stands for any text without dots.
+  /// See pattern_matches.
   std::string pattern;
   /// "colwise", "rowwise" and so on.
   std::string word;
@@ -33,8 +28,5 @@ TpPlan tp_plan_of(const DocumentNode& object);
 
 /// The plan of a text of JSON. Errors: InvalidArgument, which does not name the file.
 absl::StatusOr<TpPlan> parse_tp_plan(absl::string_view text);
-
-/// Whether the pattern names this, a module or a tensor.
-bool pattern_matches(absl::string_view pattern, absl::string_view name);
 
 }  // namespace accelerate::launcher::estimate

@@ -33,16 +33,5 @@ TEST(TpPlan, NamesTheWordThatIsNone) {
   EXPECT_THAT(error_of("{"), HasSubstr("it is not JSON"));
 }
 
-TEST(TpPlan, LetsAStarStandForTextWithoutDots) {
-  EXPECT_TRUE(pattern_matches("a.b", "a.b"));
-  EXPECT_TRUE(pattern_matches("layers.*.up", "layers.12.up"));
-  EXPECT_TRUE(pattern_matches("*.up", "x.up"));
-  EXPECT_TRUE(pattern_matches("l*s.*", "layers.0"));
-  EXPECT_FALSE(pattern_matches("layers.*", "layers.0.up"));
-  EXPECT_FALSE(pattern_matches("a", "a.b"));
-  EXPECT_FALSE(pattern_matches("a.b", "a"));
-  EXPECT_FALSE(pattern_matches("layers.*.up", "layers..down"));
-}
-
 }  // namespace
 }  // namespace accelerate::launcher::estimate

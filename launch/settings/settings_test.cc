@@ -276,7 +276,7 @@ TEST(CheckStatus, SaysWhereItIsAskedFor) {
   EXPECT_EQ(message({}, "", {"ACCELERATE_DYNAMO_BACKEND=NO", "ACCELERATE_USE_MEGATRON_LM=false"}),
             "");
   EXPECT_EQ(message({{"fsdp_version", {"1"}}, {"zero3_init_flag", {"false"}}}, "", {}), "");
-  // Files for GPUs have it as well, where it says nothing.
+  // Configuration files for GPUs may have the key downcast_bf16, which has no effect there.
   EXPECT_EQ(message({}, "distributed_type: FSDP\nnum_processes: 2\ndowncast_bf16: true\n", {}), "");
   EXPECT_EQ(message({}, "distributed_type: XLA\nnum_processes: 8\ndowncast_bf16: true\n", {}),
             "c.yaml:3: downcast_bf16: true is not in this version; leave it out");

@@ -59,8 +59,8 @@ absl::Status check_mesh_size(const Settings& settings, int64_t ranks);
 /// configuration file or flags set them all.
 std::string note_on_defaults(const Settings& settings);
 
-/// Which sizes of a mesh were typed and have no effect, because --use_parallelism_config is missing,
-/// as one note; empty for none.
+/// Which sizes of a mesh were typed and have no effect, because --use_parallelism_config is
+/// missing, as one note; empty for none.
 std::string note_on_mesh(const Settings& settings);
 
 // The variables that pass settings on to ranks. Those for ranks and addresses are set by the

@@ -56,8 +56,14 @@ ShardPlan::ShardPlan(std::vector<RankPlace> places, int rank, const ShardPlaces&
 const ShardPlan::Ranks& ShardPlan::ranks_of(const TensorPlacement& placement,
                                             const Mesh& mesh) const {
   const AxisSet axes = placement.cut_axes();
+  std::map<MeshAxis, int> copies;
+  for (const Cut& cut : placement.cuts) {
+    if (cut.copies > 1) copies.emplace(cut.axis, cut.copies);
+  }
   for (const Division& each : divisions_) {
-    if (each.axes == axes && each.stages == placement.stages) return each.ranks;
+    if (each.axes == axes && each.copies == copies && each.stages == placement.stages) {
+      return each.ranks;
+    }
   }
   const int64_t own_disk = places_[static_cast<size_t>(rank_)].disk;
   const auto parts = static_cast<size_t>(num_parts(placement, mesh));
@@ -76,7 +82,9 @@ const ShardPlan::Ranks& ShardPlan::ranks_of(const TensorPlacement& placement,
     const auto part = static_cast<size_t>(part_of_rank[rank]);
     if (places_[rank].disk == disks[part]) ranks[part].push_back(static_cast<int>(rank));
   }
-  return divisions_.emplace_back(Division{axes, placement.stages, std::move(ranks)}).ranks;
+  return divisions_
+      .emplace_back(Division{axes, std::move(copies), placement.stages, std::move(ranks)})
+      .ranks;
 }
 
 ShardWriters ShardPlan::writers() const {

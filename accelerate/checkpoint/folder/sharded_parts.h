@@ -20,10 +20,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "accelerate/base/mesh_axis.h"
 #include "accelerate/checkpoint/folder/checkpoint_parts.h"
 #include "accelerate/checkpoint/folder/rank_place.h"
 #include "accelerate/checkpoint/objects/placed_part.h"
@@ -76,9 +78,10 @@ class ShardPlan {
   int rank_ = 0;
   Mesh mesh_;
   std::optional<AxisSet> rows_;
-  // The same for all tensors that are divided along the same axes.
+  // The same for all tensors that are divided along the same axes, into as many parts along each.
   struct Division {
     AxisSet axes;
+    std::map<MeshAxis, int> copies;
     std::vector<int> stages;
     Ranks ranks;
   };

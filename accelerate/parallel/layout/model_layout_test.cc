@@ -119,6 +119,30 @@ TEST(TensorPlacement, NumbersThePartsThatRanksHave) {
   }
 }
 
+// Two heads of keys for four ranks.
+TEST(TensorPlacement, GivesNeighboursTheSamePart) {
+  const Mesh mesh({.dp_shard = 2, .tp = 4});
+  const TensorPlacement keys = {.name = "keys",
+                                .shape = {8, 3},
+                                .cuts = {{.axis = kTp, .dim = 0, .copies = 2}},
+                                .rows = {kDpShard}};
+  EXPECT_THAT(cut_shape(keys, mesh, 0), ElementsAre(4, 3));
+  EXPECT_THAT(texts_of(boxes_of(keys, mesh, 1)), ElementsAre("[0:2, 0:3] at [0:2, 0:3]"));
+  EXPECT_THAT(texts_of(boxes_of(keys, mesh, 6)), ElementsAre("[6:8, 0:3] at [0:2, 0:3]"));
+  EXPECT_EQ(num_parts(keys, mesh), 4);
+  std::vector<int> numbers, counting;
+  for (int rank = 0; rank < mesh.num_ranks(); ++rank) {
+    numbers.push_back(part_number(keys, mesh, rank));
+    if (is_first_copy(keys, mesh, rank)) counting.push_back(rank);
+  }
+  EXPECT_THAT(numbers, ElementsAre(0, 0, 1, 1, 2, 2, 3, 3));
+  EXPECT_THAT(counting, ElementsAre(0, 2, 4, 6));
+  EXPECT_TRUE(is_first_copy(keys, mesh, 1, {kDpShard})) << "copies along tp are not asked for";
+  EXPECT_EQ(keys.text(mesh),
+            "[8, 3] Float; tp cuts dim 0 in 2 parts for 2 ranks each, which sum gradients; "
+            "dp_shard divides rows");
+}
+
 TEST(TensorPlacement, CountsTheFirstOfEqualTensors) {
   const Mesh mesh({.pp = 2, .dp_replicate = 2, .tp = 2});
   const ModelLayout layout(mesh, {{.name = "cut", .shape = {4}, .cuts = {{.dim = 0}}},
@@ -201,6 +225,8 @@ TEST(ModelLayout, RefusesWhatTheMeshOrTheTensorDoesNotHave) {
               HasSubstr("a block of dim 0 is 0 long"));
   EXPECT_THAT(refused({.name = "w", .shape = {4}, .cuts = {{.dim = 0}}, .rows = {kTp}}),
               HasSubstr("rows are divided along tp, and cuts are along tp"));
+  EXPECT_THAT(refused({.name = "w", .shape = {4}, .cuts = {{.dim = 0, .copies = 3}}}),
+              HasSubstr("a part for 3 of the 2 ranks along tp each"));
   EXPECT_THAT(refused({.name = "w", .shape = {4}, .rows = {kPp}}),
               HasSubstr("rows are divided along pp"));
   EXPECT_THAT(refused({.name = "w", .shape = {4}, .stages = {2}}), HasSubstr("stages 2 of 2"));
@@ -254,8 +280,11 @@ TensorPlacement random_placement(Draw& draw, const Mesh& mesh, std::string name)
       continue;
     }
     const int dim = draw.below(static_cast<int>(blocks.size()));
-    placement.cuts.push_back(
-        {.axis = axis, .dim = dim, .blocks = blocks[static_cast<size_t>(dim)]});
+    const int copies = draw.happens(4) ? 1 + draw.below(mesh.size(axis)) : 1;
+    placement.cuts.push_back({.axis = axis,
+                              .dim = dim,
+                              .blocks = blocks[static_cast<size_t>(dim)],
+                              .copies = mesh.size(axis) % copies == 0 ? copies : 1});
   }
   if (!draw.happens(3)) return placement;
   for (int stage = mesh.size(kPp); stage-- > 0;) {
@@ -297,10 +326,16 @@ std::string fault_of(const ModelLayout& layout, const TensorPlacement& placement
   const Mesh& mesh = layout.mesh();
   const auto numel = static_cast<size_t>(whole_box(placement.shape).numel());
   const size_t num_stages = std::max<size_t>(1, placement.stages.size());
-  std::vector<int> seen(static_cast<size_t>(mesh.size(placement.equal())) * num_stages * numel);
+  int copies = mesh.size(placement.equal());
+  for (const Cut& cut : placement.cuts) copies *= cut.copies;
+  std::vector<int> seen(static_cast<size_t>(copies) * num_stages * numel);
   for (int rank = 0; rank < mesh.num_ranks(); ++rank) {
     const std::vector<PlacedBox> boxes = boxes_in(layout, placement.name, rank);
-    auto copy = static_cast<size_t>(mesh.coordinate(rank, placement.equal())) * num_stages;
+    int number = mesh.coordinate(rank, placement.equal());
+    for (const Cut& cut : placement.cuts) {
+      number = number * cut.copies + mesh.coordinate(rank, cut.axis) % cut.copies;
+    }
+    auto copy = static_cast<size_t>(number) * num_stages;
     if (!placement.stages.empty()) {
       const auto stage = std::ranges::find(placement.stages, mesh.coordinate(rank, kPp));
       if (stage == placement.stages.end()) {

@@ -60,8 +60,8 @@ std::vector<Run> cut_runs(const TensorPlacement& placement, const Mesh& mesh, in
   for (const Cut& cut : placement.cuts) {
     if (cut.dim != static_cast<int>(dim)) continue;
     for (Run& run : runs) {
-      const ShardRows part =
-          shard_rows(run.count, mesh.size(cut.axis), mesh.coordinate(rank, cut.axis));
+      const ShardRows part = shard_rows(run.count, mesh.size(cut.axis) / cut.copies,
+                                        mesh.coordinate(rank, cut.axis) / cut.copies);
       run = {run.first + part.first, part.count};
     }
   }
@@ -76,6 +76,12 @@ ShardRows rows_of(const TensorPlacement& placement, const Mesh& mesh, int rank, 
 bool has_stage(const TensorPlacement& placement, const Mesh& mesh, int rank) {
   return placement.stages.empty() ||
          std::ranges::count(placement.stages, mesh.coordinate(rank, MeshAxis::kPp)) > 0;
+}
+
+// How many neighbours along an axis that cuts the tensor have the same part.
+int copies_along(const TensorPlacement& placement, MeshAxis axis) {
+  const auto cut = std::ranges::find(placement.cuts, axis, &Cut::axis);
+  return cut != placement.cuts.end() ? cut->copies : 1;
 }
 
 // All of a tensor but along one dim, where it is what the run says.
@@ -151,6 +157,10 @@ std::string TensorPlacement::text(const Mesh& mesh) const {
     if (cut.blocks.size() > 1) {
       absl::StrAppend(&text, " in blocks of ", absl::StrJoin(cut.blocks, ", "));
     }
+    if (cut.copies > 1) {
+      absl::StrAppend(&text, " in ", mesh.size(cut.axis) / cut.copies, " parts for ", cut.copies,
+                      " ranks each, which sum gradients");
+    }
   }
   if (const AxisSet axes = mesh.several(rows); !axes.empty()) {
     absl::StrAppend(&text, "; ", axes.to_string(), " divides rows");
@@ -198,12 +208,21 @@ std::vector<PlacedBox> boxes_of(const TensorPlacement& placement, const Mesh& me
 }
 
 int num_parts(const TensorPlacement& placement, const Mesh& mesh) {
-  return mesh.size(placement.cut_axes() - AxisSet{MeshAxis::kPp});
+  int parts = mesh.size(placement.cut_axes() - AxisSet{MeshAxis::kPp});
+  for (const Cut& cut : placement.cuts) parts /= cut.copies;
+  return parts;
 }
 
 int part_number(const TensorPlacement& placement, const Mesh& mesh, int rank) {
   if (!has_stage(placement, mesh, rank)) return -1;
-  return mesh.coordinate(rank, placement.cut_axes() - AxisSet{MeshAxis::kPp});
+  const AxisSet axes = placement.cut_axes() - AxisSet{MeshAxis::kPp};
+  int number = 0;
+  for (const MeshAxis axis : mesh.axes()) {
+    if (!axes.contains(axis)) continue;
+    const int copies = copies_along(placement, axis);
+    number = number * (mesh.size(axis) / copies) + mesh.coordinate(rank, axis) / copies;
+  }
+  return number;
 }
 
 std::vector<int64_t> cut_shape(const TensorPlacement& placement, const Mesh& mesh, int rank) {
@@ -218,7 +237,11 @@ std::vector<int64_t> cut_shape(const TensorPlacement& placement, const Mesh& mes
 bool is_first_copy(const TensorPlacement& placement, const Mesh& mesh, int rank, AxisSet axes) {
   const bool is_first_stage =
       placement.stages.empty() || mesh.coordinate(rank, MeshAxis::kPp) == placement.stages.front();
-  return is_first_stage && mesh.coordinate(rank, placement.equal() & axes) == 0;
+  const bool is_first_of_copies = std::ranges::all_of(placement.cuts, [&](const Cut& cut) {
+    return !axes.contains(cut.axis) || mesh.coordinate(rank, cut.axis) % cut.copies == 0;
+  });
+  return is_first_stage && is_first_of_copies &&
+         mesh.coordinate(rank, placement.equal() & axes) == 0;
 }
 
 void check_placement(const TensorPlacement& placement, const Mesh& mesh) {
@@ -230,6 +253,10 @@ void check_placement(const TensorPlacement& placement, const Mesh& mesh) {
     TORCH_CHECK_VALUE(cut.dim >= 0 && cut.dim < dims, "the layout of \"", placement.name,
                       "\": a cut along dim ", cut.dim, " of a tensor with ", dims, " dims");
     check_blocks(placement, cut);
+    TORCH_CHECK_VALUE(cut.copies > 0 && mesh.size(cut.axis) % cut.copies == 0, "the layout of \"",
+                      placement.name, "\": a part for ", cut.copies, " of the ",
+                      mesh.size(cut.axis), " ranks along ", to_string(cut.axis),
+                      " each, which they do not divide evenly into");
     for (size_t j = 0; j < i; ++j) {
       const Cut& earlier = placement.cuts[j];
       check_cuts_once(placement, mesh, earlier, cut);

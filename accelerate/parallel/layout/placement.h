@@ -35,6 +35,9 @@ struct Cut {
   /// values in one weight; empty: the dim is one. Several cuts of a dim have the same blocks, and
   /// a later one cuts what an earlier one left of each.
   std::vector<int64_t> blocks = {};
+  /// So many neighbours along the axis have the same part, and use it with other data: its gradient
+  /// is a partial sum among them after a backward pass. It divides the axis.
+  int copies = 1;
 
   bool operator==(const Cut&) const = default;
 };
@@ -87,14 +90,16 @@ int part_number(const TensorPlacement& placement, const Mesh& mesh, int rank);
 /// without the tensor has the same shape, with no rows.
 std::vector<int64_t> cut_shape(const TensorPlacement& placement, const Mesh& mesh, int rank);
 
-/// Whether the rank stands first along those of the axes along which values are the same, so that
-/// what it has counts; among copies in several stages the first stage's counts.
+/// Whether the rank stands first along those of the axes along which values are the same, and among
+/// the copies of a cut along one of the axes, so that what it has counts; among copies in several
+/// stages the first stage's counts.
 bool is_first_copy(const TensorPlacement& placement, const Mesh& mesh, int rank,
                    AxisSet axes = AxisSet::all());
 
 /// Errors: c10::ValueError naming the tensor, and a box that no rank would have or that several
 ///         would, for blocks that are not the dim, for an axis that cuts twice, for axes, dims and
-///         stages that there are not, and for sums along an axis that cuts it.
+///         stages that there are not, for copies that do not divide their axis, and for sums along
+///         an axis that cuts it.
 void check_placement(const TensorPlacement& placement, const Mesh& mesh);
 
 }  // namespace accelerate

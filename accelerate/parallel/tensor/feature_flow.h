@@ -4,8 +4,8 @@
 /// The dim goes along with views, and with operators that compute element by element or along other
 /// dims; where an operator is not known, it goes along where the result has the same length there,
 /// and is lost otherwise. An operator that would compute something else of a part than of the whole
-/// has a fault: a sum, a norm or a softmax along the dim, a product that adds up along it, a view
-/// with lengths of the whole.
+/// has a fault: a sum, a norm or a softmax along the dim, a product that adds up along it, a
+/// convolution, what goes by places or numbers along it, a view with lengths of the whole.
 ///
 /// Threads: values.
 #pragma once
@@ -18,6 +18,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "accelerate/operators/operator_mode.h"
+#include "accelerate/parallel/tensor/operator_facts.h"
 
 namespace accelerate {
 
@@ -25,7 +26,8 @@ class FeatureFlow {
  public:
   /// Before the operator runs: of its argument with this number, or of a tensor in it. `from_end`:
   /// the dim, counted from the end.
-  FeatureFlow(const OperatorCall& call, size_t argument, const at::Tensor& features, int from_end);
+  FeatureFlow(const OperatorCall& call, const OperatorFacts& facts, size_t argument,
+              const at::Tensor& features, int from_end);
 
   /// What the operator does that a part does not allow, as "sums up"; empty: nothing.
   const std::string& fault() const { return fault_; }
@@ -34,6 +36,14 @@ class FeatureFlow {
   bool is_pointwise() const { return is_pointwise_; }
   /// Whether its arguments say which lengths the result has.
   bool is_view() const { return way_ == Way::kView; }
+  /// Whether a result without the dim is not what the operator is known to give.
+  bool loses() const { return loses_; }
+  /// Whether a result has some of the dim that follow each other.
+  bool takes_range() const { return takes_range_; }
+  /// Whether a result has one of the dim.
+  bool takes_one() const { return takes_one_; }
+  /// Whether the dim is one along which tensors are put together.
+  bool joins() const { return joins_; }
 
   /// The dim of a result, counted from the end; 0: it is not there.
   int in(const at::Tensor& result);
@@ -45,9 +55,11 @@ class FeatureFlow {
     kReduced,  // as kMoved, less the dims before that a result lacks
     kView,
   };
-  void find_way(const OperatorCall& call, size_t argument);
-  void go_through_reduction(const OperatorCall& call);
-  void go_through_product(const std::string& name, size_t argument);
+  void find_way(const OperatorCall& call, const OperatorFacts& facts, size_t argument);
+  void go_through_reduction(const OperatorCall& call, const OperatorFacts& facts);
+  void go_through_product(const OperatorCall& call, const OperatorFacts& facts, size_t argument);
+  void go_through_index(const OperatorCall& call, const OperatorFacts& facts, size_t argument);
+  bool takes_some(const OperatorCall& call, const OperatorFacts& facts) const;
   int in_view(const at::Tensor& result);
 
   const c10::SmallVector<int64_t, 6> sizes_;
@@ -55,6 +67,10 @@ class FeatureFlow {
   const int64_t dim_;  // counted from the front
   Way way_ = Way::kAlong;
   bool is_pointwise_ = false;
+  bool loses_ = false;
+  bool takes_range_ = false;
+  bool takes_one_ = false;
+  bool joins_ = false;
   int64_t to_;
   int64_t removed_ = 0;
   std::string fault_;

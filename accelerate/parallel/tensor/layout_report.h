@@ -33,7 +33,7 @@
 
 namespace accelerate {
 
-/// The table as this rank has it. Local.
+/// The table of this rank. Local.
 /// Errors: c10::ValueError for a model that was not prepared.
 std::string layout_text(const ModelState& model);
 

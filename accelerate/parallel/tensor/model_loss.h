@@ -6,10 +6,12 @@
 /// Threads: the rank's thread.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cross_entropy_loss.h>
 
-#include "accelerate/comm/process_group.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/parallel/tensor/loss.h"
 #include "accelerate/parallel/tensor/tensor_technique.h"
@@ -17,21 +19,22 @@
 namespace accelerate {
 
 /// at::cross_entropy_loss of the whole logits: of the ranks' parts where the model's plan leaves
-/// them cut (TensorParallelPlan::parallel_loss), else of what the rank has. See
-/// parallel_cross_entropy of loss.h for shapes and errors. Collective over the ranks along tp in
-/// the first case.
+/// those of a layer cut (TensorParallelPlan::parallel_loss), else of what the rank has. See
+/// parallel_cross_entropy of loss.h for shapes and errors, one of which is whole logits of such a
+/// layer. Collective over the ranks along tp in the first case.
 template <typename Module>
 at::Tensor parallel_cross_entropy(const PreparedModel<Module>& model, const at::Tensor& logits,
                                   const at::Tensor& target,
                                   const CrossEntropyOptions& options = {}) {
   const auto* const technique = find_technique<TensorParallelTechnique>(model);
-  const ProcessGroupPtr group = technique != nullptr ? technique->logits_group() : nullptr;
-  if (group == nullptr) {
-    return at::cross_entropy_loss(logits, target, options.weight, options.reduction,
-                                  options.ignore_index, options.label_smoothing);
+  const int64_t classes = logits.dim() == 0 ? 1 : logits.size(logits.dim() == 1 ? 0 : 1);
+  const std::optional<int64_t> vocabulary =
+      technique != nullptr ? technique->vocabulary_of(classes) : std::nullopt;
+  if (vocabulary) {
+    return parallel_cross_entropy(logits, target, options, technique->logits_group(), *vocabulary);
   }
-  const int64_t own = logits.size(logits.dim() == 1 ? 0 : 1);
-  return parallel_cross_entropy(logits, target, options, group, own * size_of(group));
+  return at::cross_entropy_loss(logits, target, options.weight, options.reduction,
+                                options.ignore_index, options.label_smoothing);
 }
 
 }  // namespace accelerate

@@ -16,11 +16,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/tp_plan.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/model_structure.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/parallel/tensor/tensor_mark.h"
 #include "accelerate/plan/plan.h"
 #include "accelerate/values/module_class.h"
 
@@ -28,19 +30,6 @@ namespace accelerate {
 namespace {
 
 using enum TensorStyle;
-
-// `*` stands for any text without dots.
-bool matches(std::string_view pattern, std::string_view name) {
-  const size_t star = pattern.find('*');
-  if (star == std::string_view::npos) return pattern == name;
-  if (!name.starts_with(pattern.substr(0, star))) return false;
-  pattern.remove_prefix(star + 1);
-  name.remove_prefix(star);
-  for (size_t taken = 0;; ++taken) {
-    if (matches(pattern, name.substr(taken))) return true;
-    if (taken == name.size() || name[taken] == '.') return false;
-  }
-}
 
 // The module of a parameter, and the parameter's name in it.
 std::pair<std::string, std::string> split_name(const std::string& name) {
@@ -93,7 +82,7 @@ TensorRule rule_for(const TensorParallelPlan& plan, const std::string& name,
   const TensorRule* found = nullptr;
   for (size_t i = 0; i < plan.rules.size(); ++i) {
     const TensorRule& rule = plan.rules[i];
-    if (!matches(rule.pattern, name) && !matches(rule.pattern, module)) continue;
+    if (!pattern_matches(rule.pattern, name) && !pattern_matches(rule.pattern, module)) continue;
     matched[i] = true;
     if (found == nullptr) found = &rule;
   }
@@ -181,6 +170,28 @@ int64_t parts_of_block(const PlannedParameter& parameter, int64_t length) {
   return groups == 0 ? length : groups;
 }
 
+// A model that shares a parameter with one that ranks have divided has a part of it.
+void check_is_whole(const PlannedParameter& parameter, int ranks) {
+  const TensorMark* const mark = find_mark(parameter.tensor);
+  if (mark == nullptr || !mark->is_cut_parameter()) return;
+  const int dim = *mark->parameter->cut_dim;
+  TORCH_CHECK_VALUE(
+      false, "tensor parallelism: \"", parameter.name, "\" is a part already, ",
+      parameter.tensor.size(dim), " of ", mark->parameter->whole[static_cast<size_t>(dim)],
+      dim == 0 ? " rows" : " columns", ", because another model that has it was divided among the ",
+      ranks, " ranks along tp; prepare a model once, and all that share parameters as one");
+}
+
+// How many neighbours compute the same features, where there are fewer groups of them than ranks:
+// keys and values, which each of them uses with queries of its own.
+int copies_of(const PlannedParameter& parameter, int64_t groups, int ranks) {
+  const TensorRule& rule = parameter.rule;
+  const bool is_of_groups = rule.style == kColumn && rule.groups > 0 && rule.blocks.empty() &&
+                            !rule.gather_output && !looks_fused(parameter.name);
+  return is_of_groups && groups < ranks && ranks % groups == 0 ? ranks / static_cast<int>(groups)
+                                                               : 1;
+}
+
 }  // namespace
 
 std::optional<TensorParallelPlan> find_plan(const torch::nn::Module& module,
@@ -245,7 +256,8 @@ std::optional<Cut> cut_of(const PlannedParameter& parameter, int ranks) {
   Cut cut{.axis = MeshAxis::kTp, .dim = *dim};
   for (const int64_t length : block_lengths(parameter, tensor.size(*dim))) {
     const int64_t parts = parts_of_block(parameter, length);
-    if (parts % ranks != 0) {
+    cut.copies = copies_of(parameter, parts, ranks);
+    if (parts * cut.copies % ranks != 0) {
       int fitting = ranks - 1;
       while (parts % fitting != 0) --fitting;
       const int64_t longer = (parts / ranks + 1) * ranks;
@@ -261,7 +273,15 @@ std::optional<Cut> cut_of(const PlannedParameter& parameter, int ranks) {
 
 std::shared_ptr<const ModelLayout> tensor_parallel_layout(const LayoutContext& context) {
   const int ranks = context.mesh.size(MeshAxis::kTp);
-  if (ranks == 1) return nullptr;
+  if (ranks == 1) {
+    const std::optional<TensorParallelPlan>& given = context.handlers.tensor_parallel;
+    if (given && given->sequence_parallel) {
+      TORCH_WARN(
+          "tensor parallelism: the plan has sequence shards, but tp_size is 1, so that "
+          "sequences stay whole; set tp_size to 2 or more, or sequence_parallel to false");
+    }
+    return nullptr;
+  }
   const torch::nn::Module& module = *context.model.module();
   const std::optional<TensorParallelPlan> plan = find_plan(module, context.handlers);
   TORCH_CHECK_VALUE(plan, "tensor parallelism: tp_size=", ranks,
@@ -275,6 +295,7 @@ std::shared_ptr<const ModelLayout> tensor_parallel_layout(const LayoutContext& c
   for (const PlannedParameter& each : planned_parameters(module, *plan)) {
     const auto placement = std::ranges::find(placements, each.name, &TensorPlacement::name);
     if (placement == placements.end()) continue;
+    check_is_whole(each, ranks);
     if (auto cut = cut_of(each, ranks)) {
       placement->cuts.push_back(*std::move(cut));
       divides = true;
@@ -282,6 +303,10 @@ std::shared_ptr<const ModelLayout> tensor_parallel_layout(const LayoutContext& c
       placement->sums |= AxisSet{MeshAxis::kTp};
     }
   }
+  TORCH_CHECK_VALUE(divides || !plan->sequence_parallel,
+                    "tensor parallelism: the plan has sequence shards, but cuts no layer, between "
+                    "which they would be; give it a column or row layer, or set sequence_parallel "
+                    "to false");
   if (!divides) return nullptr;
   return std::make_shared<const ModelLayout>(context.mesh, std::move(placements),
                                              before.divides() - before.cuts());

@@ -47,7 +47,9 @@ struct PlannedParameter {
 std::vector<PlannedParameter> planned_parameters(const torch::nn::Module& module,
                                                  const TensorParallelPlan& plan);
 
-/// How so many ranks cut a whole parameter; absent: not at all.
+/// How so many ranks cut a whole parameter; absent: not at all. A column layer with fewer groups of
+/// features than ranks, as of keys or values, has each on several neighbours (Cut::copies), if its
+/// outputs are not gathered and it is one weight.
 /// Errors: c10::ValueError naming the parameter and what would do: features, blocks or groups that
 ///         the ranks do not divide evenly; several weights in one without blocks or groups, as its
 ///         name says; a tensor with more than two dims, or whose values something else keeps, as
@@ -55,7 +57,10 @@ std::vector<PlannedParameter> planned_parameters(const torch::nn::Module& module
 std::optional<Cut> cut_of(const PlannedParameter& parameter, int ranks);
 
 /// A model's layout by its plan; null where tp has one rank or the plan cuts nothing.
-/// Errors: the above; c10::ValueError for a model without a plan.
+/// A plan for sequence shards that the Accelerator has without tp is worth a warning.
+/// Errors: the above; c10::ValueError for a model without a plan, for sequence shards of a plan
+///         that cuts nothing, and for a parameter of which the rank has a part already, because
+///         another model that has it was prepared before.
 std::shared_ptr<const ModelLayout> tensor_parallel_layout(const LayoutContext& context);
 
 }  // namespace accelerate

@@ -187,6 +187,30 @@ TEST(TensorParallelLayout, NamesATpSizeThatDivides) {
               HasSubstr("a tp_size of 4 does, and so would 15 features"));
 }
 
+// Four heads of queries with two of keys: each head of keys is on two ranks.
+TEST(TensorParallelLayout, GivesNeighboursTheSameGroupsWhereThereAreFewer) {
+  const auto model = std::make_shared<ModelImpl>();
+  KwargsHandlers handlers;
+  handlers.tensor_parallel =
+      TensorParallelPlan{{.pattern = "up", .style = kColumn, .groups = 2},
+                         {.pattern = "tokens", .style = kColumn, .groups = 1}};
+  const auto layout = layout_of(model, Mesh({.tp = 4}), handlers);
+  const Cut keys = {.axis = MeshAxis::kTp, .dim = 0, .copies = 2};
+  EXPECT_THAT(cuts_of(*layout, "up.weight"), ElementsAre(keys));
+  EXPECT_THAT(cuts_of(*layout, "up.bias"), ElementsAre(keys));
+  EXPECT_THAT(cuts_of(*layout, "tokens.weight"),
+              ElementsAre(Cut{.axis = MeshAxis::kTp, .dim = 0, .copies = 4}));
+  // Queries that stand with the keys in one weight would be computed twice, and outputs that are
+  // put together would have each group twice.
+  EXPECT_THAT(refused(model, {{.pattern = "qkv", .style = kColumn, .groups = 2}}, /*tp=*/4),
+              HasSubstr("a tp_size of 2 does"));
+  EXPECT_THAT(
+      refused(model, {{.pattern = "up", .style = kColumn, .gather_output = true, .groups = 2}}, 4),
+      HasSubstr("a tp_size of 2 does"));
+  EXPECT_THAT(refused(model, {{.pattern = "up", .style = kColumn, .groups = 4}}, /*tp=*/6),
+              HasSubstr("a tp_size of 4 does"));
+}
+
 TEST(TensorParallelLayout, RefusesSeveralWeightsInOneWithoutBlocks) {
   const auto model = std::make_shared<ModelImpl>();
   EXPECT_THAT(refused(model, {{.pattern = "qkv", .style = kColumn}}),

@@ -1,17 +1,23 @@
 #include "accelerate/parallel/tensor/tensor_handler.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/where.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/differentiable.h"
+#include "accelerate/parallel/tensor/cut_output.h"
+#include "accelerate/parallel/tensor/gathered_input.h"
 #include "accelerate/values/texts.h"
 
 namespace accelerate {
@@ -19,13 +25,15 @@ namespace {
 
 using Kind = TensorMark::Kind;
 
-// Calls visit(tensor) for the tensors in a value that are defined.
+// Calls visit(tensor) for the tensors in a value that are defined. Lists have one type of elements,
+// or, of tensors, none in the place of some.
 template <typename Visit>
 void for_each_tensor(const c10::IValue& value, Visit&& visit) {
   if (value.isTensor()) {
     if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+  } else if (value.isList()) {
     for (const c10::IValue& each : value.toListRef()) {
+      if (!each.isTensor() && !each.isNone()) return;
       if (each.isTensor() && each.toTensor().defined()) visit(each.toTensor());
     }
   }
@@ -36,21 +44,27 @@ c10::ArrayRef<c10::IValue> arguments_of(const OperatorCall& call) {
 }
 
 template <typename Visit>
-void for_each_result(const OperatorCall& call, Visit&& visit) {
-  for (const c10::IValue& value :
-       torch::jit::last(call.stack(), call.op().schema().returns().size())) {
+void for_each_result(const OperatorCall& call, const OperatorFacts& facts, Visit&& visit) {
+  for (const c10::IValue& value : torch::jit::last(call.stack(), facts.results)) {
     for_each_tensor(value, visit);
   }
 }
 
-// Whether an operator gives the values of its argument, as a view or as a copy.
-bool gives_same_values(const c10::OperatorHandle& op) {
-  const std::vector<c10::Argument>& returns = op.schema().returns();
-  if (returns.empty()) return true;
-  const c10::AliasInfo* const alias = returns.front().alias_info();
-  if (alias != nullptr) return !alias->isWrite();
-  const std::string& name = op.schema().name();
-  return name == "aten::clone" || name == "aten::_to_copy";
+// Whether all ranks have a tensor alike, which is not a parameter.
+bool is_alike(const at::Tensor& tensor) {
+  const TensorMark* const mark = find_mark(tensor);
+  return mark == nullptr || mark->kind == Kind::kEntered;
+}
+
+// Whether an operator computes with parameters alone, as 1 + weight.
+bool uses_parameters_alone(const OperatorCall& call) {
+  bool alone = true;
+  for (const c10::IValue& value : arguments_of(call)) {
+    for_each_tensor(value, [&alone](const at::Tensor& tensor) {
+      alone &= !is_alike(tensor) || (tensor.dim() == 0 && !tensor.requires_grad());
+    });
+  }
+  return alone;
 }
 
 // Sequences are along the dim before the last.
@@ -67,20 +81,50 @@ uint32_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<uint32_t>(tensor._version());
 }
 
+// The dtype in which a Linear layer computes with an input: automatic mixed precision casts, but
+// another handler that computes products chooses by itself.
+at::ScalarType product_dtype(const at::Tensor& input) {
+  const at::ScalarType dtype = input.scalar_type();
+  const c10::DeviceType device = input.device().type();
+  if (!at::autocast::is_autocast_enabled(device) || !at::isFloatingType(dtype)) return dtype;
+  const bool is_chosen = std::ranges::any_of(current_operator_handlers(), [](const auto& handler) {
+    return handler->order() == OperatorOrder::kLinearProducts;
+  });
+  return dtype == at::kDouble || is_chosen ? dtype : at::autocast::get_autocast_dtype(device);
+}
+
+// While an operator runs of which is known what it makes of a part. How it is computed, as by views
+// with other dims, says nothing more.
+class InsideKnownOperator {
+ public:
+  InsideKnownOperator() { ++depth_; }
+  ~InsideKnownOperator() { --depth_; }
+  InsideKnownOperator(const InsideKnownOperator&) = delete;
+  InsideKnownOperator& operator=(const InsideKnownOperator&) = delete;
+
+  static bool is_active() { return depth_ > 0; }
+
+ private:
+  static inline thread_local int depth_ = 0;
+};
+
 // Part of a message: "192 of 384".
 std::string part_text(int64_t part, int64_t whole) { return absl::StrCat(part, " of ", whole); }
 
 }  // namespace
 
-TensorHandler::TensorHandler(ProcessGroupPtr group, int rank, Parameters parameters)
+TensorHandler::TensorHandler(ProcessGroupPtr group, int rank, Parameters parameters,
+                             bool keeps_gathered_inputs)
     : OperatorHandler(OperatorOrder::kTensorParallel),
       group_(std::move(group)),
       rank_(rank),
-      parameters_(std::move(parameters)) {
+      parameters_(std::move(parameters)),
+      keeps_gathered_inputs_(keeps_gathered_inputs) {
   for (const auto& [tensor, parameter] : parameters_) {
     marks_.push_back(c10::make_intrusive<TensorMark>(Kind::kParameter, parameter));
     has_sequence_shards_ |= parameter->rule.sequence;
   }
+  mark_parameters();  // before the first pass, for other models that have the same ones
 }
 
 void TensorHandler::mark_parameters() const {
@@ -109,17 +153,20 @@ TensorHandler::Operands TensorHandler::operands_of(const OperatorCall& call) {
 
 void TensorHandler::call(const OperatorCall& call) {
   const Operands operands = operands_of(call);
-  if (operands.empty() || is_backward_of_operator_scope()) return call.proceed();
+  if (operands.empty() || InsideKnownOperator::is_active() || is_backward_of_operator_scope()) {
+    return call.proceed();
+  }
+  const OperatorFacts& facts = facts_of(call.op());
   if (operands.cut) {
     if (std::optional<at::Tensor> result = layer(call)) {
-      torch::jit::drop(call.stack(), call.op().schema().arguments().size());
+      torch::jit::drop(call.stack(), facts.arguments);
       torch::jit::push(call.stack(), *std::move(result));
       return;
     }
   }
-  if (operands.part) return pass_part(call, operands);
-  if (operands.cut && adds_gathered_bias(call, *operands.cut)) return;
-  pass_parameter(call, operands.cut ? *operands.cut : *operands.whole);
+  if (operands.part) return pass_part(call, facts, operands);
+  if (operands.cut && facts.adds && adds_gathered_bias(call, *operands.cut)) return;
+  pass_parameter(call, facts, operands.cut ? *operands.cut : *operands.whole);
 }
 
 std::optional<at::Tensor> TensorHandler::layer(const OperatorCall& call) const {
@@ -231,16 +278,24 @@ at::Tensor TensorHandler::entered(const at::Tensor& input) const {
 }
 
 // The ranks' parts put together, once for all column layers of one input. The mark has the whole as
-// long as the part lives; but a leaf, which its gradient's graph keeps, would live as long as that.
+// long as the part lives, which the forward pass needs no longer than the whole; but a leaf, which
+// its gradient's graph keeps, would live as long as that. What a recomputation puts together stays,
+// because the backward pass uses it next.
 at::Tensor TensorHandler::gathered(const at::Tensor& part, TensorMark& mark) const {
   const bool records = at::GradMode::is_enabled() && part.requires_grad();
+  const bool drops = records && !part.is_leaf() && !keeps_gathered_inputs_ &&
+                     torch::autograd::get_current_graph_task_id() < 0;
+  const at::ScalarType dtype = drops ? product_dtype(part) : part.scalar_type();
   const uint32_t version = version_of(part);
   if (mark.gathered.defined() && mark.version == version &&
-      mark.gathered.requires_grad() == records) {
+      mark.gathered.requires_grad() == records && mark.gathered.scalar_type() == dtype) {
     return mark.gathered;
   }
   at::Tensor whole = all_gather_along(part, -mark.from_end, group_);
-  if (records && part.is_leaf()) return whole;
+  // Nothing counts the changes of an inference tensor.
+  if ((records && part.is_leaf()) || part.is_inference()) return whole;
+  if (drops) whole = gathered_at_use(whole, dtype, part, -mark.from_end, group_);
+  drop_gathered(mark.gathered);
   mark.gathered = whole;
   mark.version = version;
   return whole;
@@ -264,11 +319,28 @@ at::Tensor TensorHandler::shard_sequence(const at::Tensor& whole) const {
   return part;
 }
 
+at::Tensor TensorHandler::cut_output_of(const at::Tensor& part) const {
+  return cut_output(
+      part, absl::StrCat(" on rank ", rank_, " needs all of ", text_of({part, find_part(part)}),
+                         "; compute a loss of logits with parallel_cross_entropy(model, ...), or "
+                         "let the layer's rule gather its output"));
+}
+
+at::Tensor TensorHandler::block_input(const torch::nn::Module& module, at::Tensor input) {
+  const bool can_begin = has_sequence_shards_ && input.defined() && input.is_floating_point() &&
+                         find_part(input) == nullptr;
+  if (!can_begin) return input;
+  const bool has_rows = std::ranges::any_of(module.parameters(), [](const at::Tensor& parameter) {
+    const TensorMark* const mark = find_mark(parameter);
+    return mark != nullptr && mark->is_cut_parameter() && *mark->parameter->cut_dim == 1 &&
+           mark->parameter->rule.sequence;
+  });
+  return has_rows ? shard_sequence(input) : input;
+}
+
 // torch::nn::Linear adds the bias apart, here to an output that was gathered before.
 bool TensorHandler::adds_gathered_bias(const OperatorCall& call, const Operand& bias) const {
-  const std::string& name = call.op().schema().name();
-  const bool adds = name == "aten::add" || name == "aten::add_";
-  if (!adds || !bias.mark->parameter->rule.gather_output || bias.tensor.dim() != 1) return false;
+  if (!bias.mark->parameter->rule.gather_output || bias.tensor.dim() != 1) return false;
   const size_t first = call.stack().size() - call.op().schema().arguments().size();
   {
     const OperatorModeScope inside = OperatorModeScope::without(OperatorOrder::kTensorParallel);
@@ -280,25 +352,27 @@ bool TensorHandler::adds_gathered_bias(const OperatorCall& call, const Operand& 
 
 // ---- Other operators.
 
-void TensorHandler::pass_parameter(const OperatorCall& call, const Operand& parameter) const {
+void TensorHandler::pass_parameter(const OperatorCall& call, const OperatorFacts& facts,
+                                   const Operand& parameter) const {
   const LayerParameter& of = *parameter.mark->parameter;
-  const bool same = gives_same_values(call.op());
+  const bool same = facts.gives_same_values;
   const auto mark = TensorMarkPtr::reclaim_copy(parameter.mark);
   const auto check_cut = [&](bool is_fine) {
     if (!of.cut_dim) return;
     const auto dim = static_cast<size_t>(*of.cut_dim);
     TORCH_CHECK_VALUE(
         is_fine, on_this_rank(), call.op().schema().name(), " uses \"", of.name,
-        "\", of which each rank along tp has ",
-        part_text(of.whole[dim] / size_of(group_), of.whole[dim]), dim == 0 ? " rows" : " columns",
+        "\", of which each rank along tp has ", part_text(of.whole[dim] / of.parts, of.whole[dim]),
+        dim == 0 ? " rows" : " columns",
         "; a plan divides products as torch::linear computes them, and torch::embedding: leave the "
         "parameter whole, or use one of these");
   };
   check_cut(same);
   if (!same) check_is_whole(call, parameter);
+  const bool is_of_parameters = same || uses_parameters_alone(call);
   call.proceed();
-  if (!same) return;
-  for_each_result(call, [&](const at::Tensor& result) {
+  if (!is_of_parameters) return;
+  for_each_result(call, facts, [&](const at::Tensor& result) {
     check_cut(result.numel() == parameter.tensor.numel());
     if (find_mark(result) == nullptr) set_mark(result, mark);
   });
@@ -311,7 +385,7 @@ void TensorHandler::check_is_whole(const OperatorCall& call, const Operand& para
   if (!parameter.tensor.requires_grad()) return;
   for (const c10::IValue& value : arguments_of(call)) {
     for_each_tensor(value, [&](const at::Tensor& other) {
-      TORCH_CHECK_VALUE(find_mark(other) != nullptr || other.dim() == 0, on_this_rank(),
+      TORCH_CHECK_VALUE(!is_alike(other) || other.dim() == 0, on_this_rank(),
                         call.op().schema().name(), " uses \"", of.name,
                         "\" with a tensor that all ranks along tp have alike, but its rule says "
                         "that they use it with parts, so that its gradients would count several "
@@ -320,10 +394,13 @@ void TensorHandler::check_is_whole(const OperatorCall& call, const Operand& para
   }
 }
 
-void TensorHandler::pass_part(const OperatorCall& call, const Operands& operands) const {
+void TensorHandler::pass_part(const OperatorCall& call, const OperatorFacts& facts,
+                              const Operands& operands) const {
   const Operand& part = *operands.part;
-  FeatureFlow flow(call, part.argument, part.tensor, part.mark->from_end);
+  FeatureFlow flow(call, facts, part.argument, part.tensor, part.mark->from_end);
   check_uses_part(call, flow, operands);
+  const bool meets_whole = flow.is_pointwise() && meets_whole_sequences(call, part);
+  if (!meets_whole) check_gradients(call, part);  // else LibTorch refuses the lengths
   const auto mark = TensorMarkPtr::reclaim_copy(part.mark);
   const auto explain = [&](const std::string& what) {
     return absl::StrCat(on_this_rank(), call.op().schema().name(), " ", what, " ", text_of(part),
@@ -331,23 +408,114 @@ void TensorHandler::pass_part(const OperatorCall& call, const Operands& operands
                         "write -1 for it");
   };
   try {
-    call.proceed();
+    if (flow.is_pointwise()) {
+      call.proceed();
+    } else {
+      const InsideKnownOperator inside;
+      call.proceed();
+    }
   } catch (const std::exception& error) {
+    TORCH_CHECK_VALUE(!meets_whole, on_this_rank(), call.op().schema().name(), " computes with ",
+                      text_of(part),
+                      ", and with a tensor of whole sequences, as of positions; compute it before "
+                      "shard_sequence, or pass the tensor through shard_sequence (",
+                      exception_text(error), ")");
     if (!flow.is_view()) throw;
     TORCH_CHECK_VALUE(false, explain("does not fit"), " (", exception_text(error), ")");
   }
-  for_each_result(call, [&](const at::Tensor& result) {
+  bool is_first = true;  // others may be statistics
+  for_each_result(call, facts, [&](const at::Tensor& result) {
+    const bool must_have_it = std::exchange(is_first, false) && flow.loses();
     // By an operator inside of this one, which is not known itself.
     if (flow.is_pointwise() && find_part(result) != nullptr) return;
     const int from_end = flow.in(result);
     TORCH_CHECK_VALUE(flow.fault().empty(), explain(flow.fault()));
+    TORCH_CHECK_VALUE(from_end != 0 || !must_have_it, on_this_rank(), call.op().schema().name(),
+                      " gives sizes ", result.sizes(), ", where this version does not find ",
+                      text_of(part),
+                      "; compute it before the layers that are divided, or of other operators");
     if (from_end == 0) return;
     // What was made of sequences is remembered by tensor.
     const bool is_same = mark->kind == Kind::kFeatures && from_end == mark->from_end;
     set_mark(result, is_same
                          ? mark
                          : c10::make_intrusive<TensorMark>(mark->kind, mark->parameter, from_end));
+    if (facts.writes) mark_base(call, result, *find_part(result));
   });
+}
+
+// What is written into a view of a tensor is in the tensor.
+void TensorHandler::mark_base(const OperatorCall& call, const at::Tensor& view,
+                              const TensorMark& mark) const {
+  if (view.is_inference() || !view.is_view()) return;
+  const at::Tensor base(view._base());
+  if (!is_alike(base)) return;
+  const int64_t own = view.size(-mark.from_end), stride = view.stride(-mark.from_end);
+  for (int64_t dim = base.dim() - 1; dim >= 0; --dim) {
+    if (base.size(dim) != own || (own != 1 && base.stride(dim) != stride)) continue;
+    set_mark(base, c10::make_intrusive<TensorMark>(mark.kind, mark.parameter,
+                                                   static_cast<int>(base.dim() - dim)));
+    return;
+  }
+  TORCH_CHECK_VALUE(false, on_this_rank(), call.op().schema().name(), " writes ",
+                    text_of({view, find_mark(view)}), " into a tensor of sizes ", base.sizes(),
+                    ", which has not this dim as a whole; put parts together with torch::cat");
+}
+
+// What takes some of the dim, or puts something beside it, counts on what other ranks have.
+void TensorHandler::check_keeps_order(const OperatorCall& call, const FeatureFlow& flow,
+                                      const Operand& part) const {
+  const bool is_sequence = part.mark->kind == Kind::kSequence;
+  const std::string& name = call.op().schema().name();
+  TORCH_CHECK_VALUE(!is_sequence || !(flow.takes_range() || flow.takes_one()), on_this_rank(), name,
+                    " takes some of ", text_of(part),
+                    "; take them before shard_sequence, or of what a column layer gives");
+  const std::shared_ptr<const LayerParameter>& maker = part.mark->parameter;
+  const bool is_one_block = !is_sequence && part.mark->from_end == 1 && maker != nullptr &&
+                            maker->cut_dim == 0 && maker->rule.blocks.empty() &&
+                            part.tensor.size(-1) * maker->parts == maker->whole[0];
+  TORCH_CHECK_VALUE(!flow.takes_range() || !is_one_block, on_this_rank(), name, " takes some of ",
+                    text_of(part),
+                    "; if it is several weights in one, give its rule blocks, as {1, 1} for two of "
+                    "one size");
+  if (!flow.joins()) return;
+  int others = is_sequence ? -1 : 0;  // of sequences the part itself is among them
+  for (const c10::IValue& value : arguments_of(call)) {
+    for_each_tensor(value, [&](const at::Tensor& each) {
+      if (each.numel() > 0 && (is_sequence || find_part(each) == nullptr)) ++others;
+    });
+  }
+  TORCH_CHECK_VALUE(others <= 0, on_this_rank(), name, " puts other values beside ", text_of(part),
+                    "; put whole tensors together before the layers that are divided");
+}
+
+// What all ranks have alike would get a part of its gradient on each.
+void TensorHandler::check_gradients(const OperatorCall& call, const Operand& part) const {
+  if (!at::GradMode::is_enabled()) return;
+  for (const c10::IValue& value : arguments_of(call)) {
+    for_each_tensor(value, [&](const at::Tensor& other) {
+      TORCH_CHECK_VALUE(!other.requires_grad() || !is_alike(other), on_this_rank(),
+                        call.op().schema().name(), " uses a tensor of sizes ", other.sizes(),
+                        ", which all ranks have and whose gradient is wanted, with ", text_of(part),
+                        ", so that its gradient would be a part on each rank; compute it with a "
+                        "column layer, or detach it");
+    });
+  }
+}
+
+// Whether an argument has all of the sequences of which another one has a part.
+bool TensorHandler::meets_whole_sequences(const OperatorCall& call, const Operand& part) const {
+  if (part.mark->kind != Kind::kSequence) return false;
+  const int from_end = part.mark->from_end;
+  const int64_t whole = part.tensor.size(-from_end) * size_of(group_);
+  bool meets = false;
+  for (const c10::IValue& value : arguments_of(call)) {
+    for_each_tensor(value, [&](const at::Tensor& other) {
+      meets |=
+          other.dim() >= from_end && other.size(-from_end) == whole && find_part(other) == nullptr;
+    });
+  }
+  return meets;
 }
 
 void TensorHandler::check_uses_part(const OperatorCall& call, const FeatureFlow& flow,
@@ -358,6 +526,7 @@ void TensorHandler::check_uses_part(const OperatorCall& call, const FeatureFlow&
                     text_of(part),
                     "; compute it before the layers that are divided, or gather their output; a "
                     "Linear layer can be a row layer, and a loss parallel_cross_entropy");
+  check_keeps_order(call, flow, part);
   if (operands.cut) {
     const LayerParameter& cut = *operands.cut->mark->parameter;
     const bool is_of_each_feature = flow.is_pointwise() && part.mark->kind == Kind::kFeatures &&
@@ -373,10 +542,12 @@ void TensorHandler::check_uses_part(const OperatorCall& call, const FeatureFlow&
   const bool has_partial_gradient = at::GradMode::is_enabled() &&
                                     operands.whole->tensor.requires_grad() &&
                                     !whole.rule.partial_gradient;
-  TORCH_CHECK_VALUE(!has_partial_gradient, on_this_rank(), name, " uses \"", whole.name,
-                    "\", which all ranks have, with ", text_of(part),
-                    ", so that its gradient is a part on each rank; a rule with partial_gradient, "
-                    "or sequence, lets ranks sum the parts");
+  TORCH_CHECK_VALUE(
+      !has_partial_gradient, on_this_rank(), name, " uses \"", whole.name,
+      "\", which all ranks have, with ", text_of(part),
+      ", so that its gradient is a part on each rank; a rule with partial_gradient, "
+      "or sequence, lets ranks sum the parts",
+      part.mark->kind == Kind::kSequence ? ", or use it before shard_sequence, as positions" : "");
 }
 
 std::string TensorHandler::on_this_rank() const { return absl::StrCat("rank ", rank_, ": "); }
@@ -386,9 +557,10 @@ std::string TensorHandler::text_of(const Operand& part) const {
   const int from_end = part.mark->from_end;
   const int64_t own = part.tensor.size(-from_end);
   const std::shared_ptr<const LayerParameter>& maker = part.mark->parameter;
-  return absl::StrCat("dim ", -from_end, " of ",
-                      part.mark->kind == Kind::kFeatures ? "features" : "sequences",
-                      ", of which each rank along tp has ", part_text(own, own * size_of(group_)),
+  const bool is_of_features = part.mark->kind == Kind::kFeatures;
+  const int64_t parts = is_of_features && maker != nullptr ? maker->parts : size_of(group_);
+  return absl::StrCat("dim ", -from_end, " of ", is_of_features ? "features" : "sequences",
+                      ", of which each rank along tp has ", part_text(own, own * parts),
                       maker != nullptr ? absl::StrCat(", made with \"", maker->name, "\"") : "");
 }
 

@@ -8,13 +8,15 @@
 ///   - A table of words looks up those that the rank has, and ranks sum what they found.
 ///   - What other operators make of features is features as well (feature_flow.h).
 /// With sequence shards a row layer, and an embedding whose rule says so, leave each rank a part of
-/// the sequences, and column layers put the parts together, once for all of one input.
+/// the sequences, and column layers put the parts together, once for all of one input and, unless
+/// the plan keeps the whole, once more in the backward pass.
 /// The rank's part of a product is left to the next handlers, such as fp8's.
 ///
 /// Errors:  c10::ValueError naming the rank, the operator and the parameter: for an operator with a
-///          cut parameter that is none of these layers; one that needs all features; a trainable
-///          parameter that ranks have alike and use with features of their own, unless its rule
-///          says so; inputs that do not fit a layer's part.
+///          cut parameter that is none of these layers; one that needs all features, or makes of
+///          them something in which they cannot be found; a trainable parameter that ranks have
+///          alike and use with features of their own, unless its rule says so, and what else they
+///          have alike and want a gradient of; inputs that do not fit a layer's part.
 /// Collective over the ranks along tp: layers, and the backward passes of columns.
 /// Threads: those of the model's passes.
 #pragma once
@@ -32,6 +34,7 @@
 #include "accelerate/comm/process_group.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/parallel/tensor/feature_flow.h"
+#include "accelerate/parallel/tensor/operator_facts.h"
 #include "accelerate/parallel/tensor/tensor_mark.h"
 
 namespace accelerate {
@@ -41,8 +44,9 @@ class TensorHandler final : public OperatorHandler {
   using Parameters = std::vector<std::pair<at::Tensor, std::shared_ptr<const LayerParameter>>>;
 
   /// `group`: the ranks along tp. `rank`: this one in the job, for messages. The parameters outlive
-  /// the handler.
-  TensorHandler(ProcessGroupPtr group, int rank, Parameters parameters);
+  /// the handler. `keeps_gathered_inputs`: see TensorParallelPlan.
+  TensorHandler(ProcessGroupPtr group, int rank, Parameters parameters,
+                bool keeps_gathered_inputs = false);
 
   const ProcessGroupPtr& group() const { return group_; }
   const Parameters& parameters() const { return parameters_; }
@@ -54,6 +58,10 @@ class TensorHandler final : public OperatorHandler {
 
   /// See sequence_shards.h.
   at::Tensor shard_sequence(const at::Tensor& whole) const;
+  /// A part of features as a caller of the model gets it; see cut_output.h.
+  at::Tensor cut_output_of(const at::Tensor& part) const;
+  /// Parts of whole sequences, where the module leaves parts of them.
+  at::Tensor block_input(const torch::nn::Module& module, at::Tensor input) override;
 
  private:
   // An argument with a mark.
@@ -79,11 +87,18 @@ class TensorHandler final : public OperatorHandler {
   void check_sequences(const at::Tensor& whole) const;
   bool adds_gathered_bias(const OperatorCall& call, const Operand& bias) const;
 
-  void pass_parameter(const OperatorCall& call, const Operand& parameter) const;
+  void pass_parameter(const OperatorCall& call, const OperatorFacts& facts,
+                      const Operand& parameter) const;
   void check_is_whole(const OperatorCall& call, const Operand& parameter) const;
-  void pass_part(const OperatorCall& call, const Operands& operands) const;
+  void pass_part(const OperatorCall& call, const OperatorFacts& facts,
+                 const Operands& operands) const;
+  bool meets_whole_sequences(const OperatorCall& call, const Operand& part) const;
+  void mark_base(const OperatorCall& call, const at::Tensor& view, const TensorMark& mark) const;
   void check_uses_part(const OperatorCall& call, const FeatureFlow& flow,
                        const Operands& operands) const;
+  void check_keeps_order(const OperatorCall& call, const FeatureFlow& flow,
+                         const Operand& part) const;
+  void check_gradients(const OperatorCall& call, const Operand& part) const;
   // "rank 1: "
   std::string on_this_rank() const;
   // "dim -1 of features, of which each rank along tp has 64 of 128, made with "up.weight""
@@ -92,6 +107,7 @@ class TensorHandler final : public OperatorHandler {
   const ProcessGroupPtr group_;
   const int rank_;
   const Parameters parameters_;
+  const bool keeps_gathered_inputs_;
   bool has_sequence_shards_ = false;
   std::vector<TensorMarkPtr> marks_;  // by parameter
 };

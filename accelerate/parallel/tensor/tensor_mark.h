@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "accelerate/config/tensor_parallel_plan.h"
+#include "accelerate/parallel/tensor/gathered_input.h"
 #include "accelerate/tensors/libtorch_releases.h"
 
 namespace accelerate {
@@ -33,6 +35,8 @@ struct LayerParameter {
   std::vector<int64_t> whole = {};
   /// The dim that ranks cut; absent: each has all of it.
   std::optional<int> cut_dim = std::nullopt;
+  /// How many different parts of it ranks have: as many as there are ranks, or fewer.
+  int64_t parts = 1;
 };
 
 struct TensorMark final : c10::BackendMeta {
@@ -50,6 +54,10 @@ struct TensorMark final : c10::BackendMeta {
   bool is_whole_parameter() const { return kind == Kind::kParameter && !parameter->cut_dim; }
   /// Whether other ranks have other values in the place of the tensor's.
   bool is_part() const { return kind == Kind::kFeatures || kind == Kind::kSequence; }
+
+  ~TensorMark() override { drop_gathered(gathered); }
+  TensorMark(const TensorMark&) = delete;
+  TensorMark& operator=(const TensorMark&) = delete;
 
   // For what has the values of a part, as what a recomputed block gives.
   c10::intrusive_ptr<c10::BackendMeta> clone(
@@ -75,7 +83,8 @@ using TensorMarkPtr = c10::intrusive_ptr<TensorMark>;
 /// Null for a tensor without a mark.
 inline TensorMark* find_mark(const at::Tensor& tensor) {
   c10::BackendMeta* const meta = tensor.unsafeGetTensorImpl()->get_backend_meta();
-  return meta == nullptr ? nullptr : dynamic_cast<TensorMark*>(meta);
+  const bool is_mark = meta != nullptr && typeid(*meta) == typeid(TensorMark);
+  return is_mark ? static_cast<TensorMark*>(meta) : nullptr;
 }
 
 inline void set_mark(const at::Tensor& tensor, TensorMarkPtr mark) {

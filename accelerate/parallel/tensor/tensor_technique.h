@@ -8,9 +8,12 @@
 /// Threads: the rank's thread.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "accelerate/comm/process_group.h"
 #include "accelerate/forward/technique.h"
@@ -23,10 +26,13 @@ struct TechniqueContext;
 
 class TensorParallelTechnique final : public Technique {
  public:
-  /// `cuts_logits`: see TensorParallelPlan::parallel_loss.
+  /// `vocabularies`: how many features those layers have in the whole model that may leave each
+  /// rank a part of the logits; none without TensorParallelPlan::parallel_loss.
   TensorParallelTechnique(std::shared_ptr<TensorHandler> handler,
-                          std::shared_ptr<RandomStreams> streams, bool cuts_logits)
-      : handler_(std::move(handler)), streams_(std::move(streams)), cuts_logits_(cuts_logits) {}
+                          std::shared_ptr<RandomStreams> streams, std::vector<int64_t> vocabularies)
+      : handler_(std::move(handler)),
+        streams_(std::move(streams)),
+        vocabularies_(std::move(vocabularies)) {}
 
   static constexpr std::string_view kName = "tensor_parallel";
   std::string_view name() const override { return kName; }
@@ -34,12 +40,17 @@ class TensorParallelTechnique final : public Technique {
 
   const TensorHandler& handler() const { return *handler_; }
   /// The ranks that have parts of the logits; null where all have the whole ones.
-  ProcessGroupPtr logits_group() const { return cuts_logits_ ? handler_->group() : nullptr; }
+  ProcessGroupPtr logits_group() const {
+    return vocabularies_.empty() ? nullptr : handler_->group();
+  }
+  /// All classes of logits of which this rank has so many, by the plan; absent: the logits are
+  /// those of a layer that the plan leaves whole, or puts together.
+  std::optional<int64_t> vocabulary_of(int64_t classes) const;
 
  private:
   const std::shared_ptr<TensorHandler> handler_;
   const std::shared_ptr<RandomStreams> streams_;
-  const bool cuts_logits_;
+  const std::vector<int64_t> vocabularies_;
 };
 
 /// Null for a model whose plan cuts nothing. Collective over the ranks along tp, see

@@ -48,7 +48,7 @@ Result train(const Options& options) {
   const absl::Time start = runtime.now();
   for (auto& [batch] : loader) {
     const at::Tensor logits = model(batch.narrow(1, 0, kLength));
-    // Of the whole logits, where each rank has all of them.
+    // The cross-entropy of whole logits, where each rank has all of them.
     const at::Tensor loss = accelerate::parallel_cross_entropy(
         model, logits.flatten(0, 1), batch.narrow(1, 1, kLength).flatten());
     accelerator.backward(loss);

@@ -1,0 +1,210 @@
+// How ranks along tp know of which tensors they have a part: operators hand it on, or are refused
+// where they would compute something else of a part than of the whole.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <c10/core/InferenceMode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/config/tensor_parallel_plan.h"
+#include "integration_tests/tensor/small_layers.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::Rank;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using torch::Tensor;
+using torch::indexing::Slice;
+
+Tensor numbers_of_tokens(const Tensor& x, const std::vector<int64_t>& numbers) {
+  return torch::tensor(numbers).to(x.device());
+}
+
+// What is refused of features, by what the message begins with behind the rank.
+TEST(MarksOfFeatures, RefuseWhatGoesByPlaces) {
+  const std::vector<std::pair<std::string, SmallLayersImpl::Forward>> refused = {
+      {"aten::roll moves along all of",
+       [](auto& m, const Tensor& x) { return torch::roll(m.query(x), {1}, {-1}); }},
+      {"aten::flip moves along all of",
+       [](auto& m, const Tensor& x) { return m.query(x).flip({-1}); }},
+      {"aten::cumsum goes along all of",
+       [](auto& m, const Tensor& x) { return m.query(x).cumsum(-1); }},
+      {"aten::tril goes by places along all of",
+       [](auto& m, const Tensor& x) { return m.query(x).tril(); }},
+      {"aten::gather goes by numbers along all of",
+       [](auto& m, const Tensor& x) {
+         return m.query(x).gather(-1, numbers_of_tokens(x, {9}).expand({6, 4, 1}));
+       }},
+      {"aten::index picks from",
+       [](auto& m, const Tensor& x) {
+         return m.query(x).index({Slice(), Slice(), numbers_of_tokens(x, {3, 1})});
+       }},
+      {"aten::select takes one of",
+       [](auto& m, const Tensor& x) { return m.query(x).select(-1, 3); }},
+      {"aten::masked_select needs all of",
+       [](auto& m, const Tensor& x) {
+         const Tensor features = m.query(x);
+         return torch::masked_select(features, features.gt(0));
+       }},
+      {"aten::conv1d needs all of",
+       [](auto& m, const Tensor& x) {
+         return torch::conv1d(m.query(x).transpose(1, 2), torch::ones({3, 8, 1}, x.options()));
+       }},
+      {"aten::cross_entropy_loss needs all of",
+       [](auto& m, const Tensor& x) {
+         return torch::cross_entropy_loss(m.query(x).flatten(0, 1),
+                                          torch::zeros({24}, x.options().dtype(torch::kLong)));
+       }},
+      {"aten::repeat gives sizes [6, 4, 16], where this version does not find",
+       [](auto& m, const Tensor& x) { return m.query(x).repeat({1, 1, 2}); }},
+      {"aten::mse_loss gives sizes [], where this version does not find",
+       [](auto& m, const Tensor& x) { return torch::mse_loss(m.query(x), m.key(x)); }},
+      {"aten::cat puts other values beside",
+       [](auto& m, const Tensor& x) { return torch::cat({m.query(x), x}, -1); }},
+  };
+  for (const auto& [says, forward] : refused) {
+    EXPECT_THAT(refusal_of(forward),
+                AllOf(HasSubstr("rank 1: " + says), HasSubstr("made with \"query.weight\"")));
+  }
+}
+
+// The first half of what a rank has is not the rank's part of the first half.
+TEST(MarksOfFeatures, RefuseHalvesOfOneWeight) {
+  EXPECT_THAT(refusal_of([](SmallLayersImpl& m, const Tensor& x) {
+                const std::vector<Tensor> halves = m.query(x).chunk(2, -1);
+                return halves[0].sigmoid() * halves[1];
+              }),
+              AllOf(HasSubstr("rank 1: aten::chunk takes some of dim -1 of features"),
+                    HasSubstr("give its rule blocks")));
+  TensorParallelPlan plan = SmallLayersImpl::plan();
+  plan.rules[0].blocks = {1, 1};
+  EXPECT_EQ(refusal_of(
+                [](SmallLayersImpl& m, const Tensor& x) {
+                  const std::vector<Tensor> halves = m.query(x).chunk(2, -1);
+                  return halves[0].sigmoid() * halves[1];
+                },
+                plan),
+            "no error");
+}
+
+// What is written into a part of a buffer is in the buffer.
+TEST(MarksOfFeatures, AreThoseOfABufferThatHasThem) {
+  const auto sum_of_buffer = [](SmallLayersImpl& m, const Tensor& x) {
+    const Tensor features = m.query(x).detach();
+    const Tensor buffer = torch::zeros({6, 4, 8}, x.options());
+    buffer.select(1, 2).copy_(features.select(1, 2));
+    return buffer.sum(-1);
+  };
+  EXPECT_THAT(refusal_of(sum_of_buffer),
+              AllOf(HasSubstr("rank 1: aten::sum goes along all of dim -1 of features"),
+                    HasSubstr("made with \"query.weight\"")));
+  EXPECT_THAT(refusal_of([](SmallLayersImpl& m, const Tensor& x) {
+                const Tensor buffer = torch::zeros({6, 4, 16}, x.options());
+                buffer.narrow(-1, 8, 8).copy_(m.query(x).detach());
+                return buffer;
+              }),
+              AllOf(HasSubstr("rank 1: aten::copy_ writes dim -1 of features"),
+                    HasSubstr("into a tensor of sizes [6, 4, 16]")));
+}
+
+// Each rank would get a part of the gradient, and nothing would add them up.
+TEST(MarksOfFeatures, RefuseWhatAllRanksHaveAndWantAGradientOf) {
+  EXPECT_THAT(refusal_of([](SmallLayersImpl& m, const Tensor& x) {
+                return m.project(m.query(x) * m.norm(x).mean(-1, true));
+              }),
+              AllOf(HasSubstr("rank 1: aten::mul uses a tensor of sizes [6, 4, 1], which all ranks "
+                              "have and whose gradient is wanted, with dim -1 of features"),
+                    HasSubstr("compute it with a column layer, or detach it")));
+  EXPECT_EQ(refusal_of([](SmallLayersImpl& m, const Tensor& x) {
+              return m.project(m.query(x) * m.norm(x).detach().mean(-1, true));
+            }),
+            "no error");
+}
+
+// As norms whose weights are counted from 1.
+TEST(MarksOfParameters, GoAlongWithWhatIsComputedOfThemAlone) {
+  const auto scaled_parts = [](SmallLayersImpl& m, const Tensor& x) {
+    return shard_sequence(x).narrow(-1, 0, 4) * (1 + m.scale);
+  };
+  TensorParallelPlan plan = SmallLayersImpl::plan(/*sequence_shards=*/true);
+  EXPECT_EQ(refusal_of(scaled_parts, plan), "no error");
+  EXPECT_THAT(
+      refusal_of([](SmallLayersImpl& m,
+                    const Tensor& x) { return shard_sequence(x.narrow(-1, 0, 4) * (1 + m.scale)); },
+                 plan),
+      HasSubstr("rank 1: aten::mul uses \"scale\" with a tensor that all ranks"));
+  plan.rules.back().sequence = false;
+  EXPECT_THAT(refusal_of(scaled_parts, plan),
+              HasSubstr("rank 1: aten::mul uses \"scale\", which all ranks have, with dim -2 of "
+                        "sequences"));
+}
+
+TEST(MarksOfSequences, RefuseWhatGoesByTokens) {
+  const std::vector<std::pair<std::string, SmallLayersImpl::Forward>> refused = {
+      {"aten::select takes some of",
+       [](auto& m, const Tensor& x) { return m.head(shard_sequence(x).select(1, -1)); }},
+      {"aten::narrow takes some of",
+       [](auto& m, const Tensor& x) { return m.head(shard_sequence(x).narrow(1, 0, 1)); }},
+      {"aten::cumsum goes along all of",
+       [](auto& m, const Tensor& x) { return m.head(shard_sequence(x).cumsum(1)); }},
+      {"aten::cat puts other values beside",
+       [](auto& m, const Tensor& x) {
+         return m.head(torch::cat({x.narrow(1, 0, 1), shard_sequence(x)}, 1));
+       }},
+  };
+  for (const auto& [says, forward] : refused) {
+    EXPECT_THAT(refusal_of(forward, SmallLayersImpl::plan(/*sequence_shards=*/true)),
+                AllOf(HasSubstr("rank 1: " + says), HasSubstr("dim -2 of sequences")));
+  }
+}
+
+// The input is summed for both passes, whose graphs end in one backward pass.
+TEST(InputsOfColumnLayers, TakePartInSeveralPasses) {
+  SmallLayersImpl whole([](SmallLayersImpl& m, const Tensor& x) { return m.project(m.query(x)); });
+  const Tensor input = small_inputs().requires_grad_();
+  (whole.forward(input).sin() + whole.forward(input)).sum().backward();
+  Cluster("1x2:h100").run_on_every_rank([&](Rank&) {
+    Accelerator accelerator(with_tp(2, SmallLayersImpl::plan()));
+    auto model = accelerator.prepare(std::make_shared<SmallLayersImpl>(
+        [](SmallLayersImpl& m, const Tensor& x) { return m.project(m.query(x)); }));
+    const Tensor own = small_inputs().to(accelerator.device()).requires_grad_();
+    const Tensor first = model(own);
+    {
+      const torch::NoGradGuard no_grad;  // an evaluation in between changes nothing
+      EXPECT_FALSE(model(own).requires_grad());
+    }
+    const Tensor second = model(own);
+    accelerator.backward((first.sin() + second).sum());
+    EXPECT_TRUE(torch::allclose(own.grad().cpu(), input.grad(), 1e-5, 1e-6));
+  });
+}
+
+// Nothing counts the changes of inference tensors, so what was put together before is of no use.
+TEST(SequencesOfColumnLayers, AreThoseOfNowInInferenceMode) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator(with_tp(2, SmallLayersImpl::plan(/*sequence_shards=*/true)));
+    auto model = accelerator.prepare(
+        std::make_shared<SmallLayersImpl>([](SmallLayersImpl& m, const Tensor& x) {
+          const Tensor part = shard_sequence(x);
+          const Tensor before = m.head(part);
+          part.mul_(2);
+          EXPECT_FALSE(torch::equal(m.head(part), before));
+          return m.head(part) - m.head(shard_sequence(2 * x));
+        }));
+    const c10::InferenceMode inference;
+    EXPECT_EQ(model(small_inputs().to(accelerator.device())).count_nonzero().item<int64_t>(), 0);
+  });
+}
+
+}  // namespace
+}  // namespace accelerate
