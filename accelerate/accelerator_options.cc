@@ -74,7 +74,6 @@ void refuse_axes_without_an_engine(const ParallelismConfig& config) {
     const char* why;
   };
   constexpr Missing kMissing[] = {
-      {MeshAxis::kPp, "has no pipelines"},
       {MeshAxis::kCp, "does not divide sequences"},
       {MeshAxis::kSp, "does not divide sequences"},
   };

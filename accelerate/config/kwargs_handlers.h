@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "accelerate/base/enums.h"
 #include "accelerate/base/fields.h"
+#include "accelerate/config/pipeline_plan.h"
 #include "accelerate/config/tensor_parallel_plan.h"
 #include "accelerate/platform/environment.h"
 
@@ -378,7 +379,8 @@ ACCELERATE_FIELDS(ProjectConfiguration, project_dir, logging_dir, automatic_chec
 using KwargsHandler =
     std::variant<DistributedDataParallelKwargs, InitProcessGroupKwargs, ProfileKwargs,
                  AutocastKwargs, GradScalerKwargs, TERecipeKwargs, MSAMPRecipeKwargs,
-                 AORecipeKwargs, FP8RecipeKwargs, ShardedDataParallelKwargs, TensorParallelPlan>;
+                 AORecipeKwargs, FP8RecipeKwargs, ShardedDataParallelKwargs, TensorParallelPlan,
+                 PipelinePlan>;
 
 /// The handlers by class, defaults where none was given.
 struct KwargsHandlers {
@@ -392,6 +394,7 @@ struct KwargsHandlers {
   /// For all models, absent where they have their own or none; and for models of a class.
   std::optional<TensorParallelPlan> tensor_parallel;
   TensorParallelPlans tensor_parallel_by_class;
+  PipelinePlan pipeline;
 
   /// Errors: c10::ValueError naming the class of handlers, or of models, that was given twice.
   static KwargsHandlers from_list(const std::vector<KwargsHandler>& list);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/modules/value_at_use.h"
+#include "accelerate/operators/construction_record.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/layout/placement.h"
 #include "accelerate/parallel/replicate.h"
@@ -78,7 +80,17 @@ void for_each_placed(const torch::nn::Module& module, const ModelLayout& layout,
   }
 }
 
-// Before anything of the model is made; one that was prepared is cut.
+// To tensors of an empty model, those of their construction or of a file.
+void give_values(const torch::nn::Module& module) {
+  std::vector<at::Tensor> waiting = module.parameters();
+  for (const at::Tensor& buffer : module.buffers()) waiting.push_back(buffer);
+  std::erase_if(waiting,
+                [](const at::Tensor& each) { return !each.defined() || !is_recorded(each); });
+  if (!waiting.empty()) replay_construction(waiting, std::nullopt, /*is_last=*/true);
+}
+
+// Before anything of the model is made; one that was prepared is cut. Sharding, which divides parts
+// further, gives them values when it is made.
 void cut_model(TechniqueList list, const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   if (plan.layout == nullptr || context.model.placements().layout != nullptr) return;
@@ -94,6 +106,7 @@ void cut_model(TechniqueList list, const TechniqueContext& context) {
                               parameter.sizes(), " of \"", name,
                               "\", of which its layout gives it ", at::IntArrayRef(part));
       });
+  if (!is_sharded(context)) give_values(*context.model.module());
 }
 
 // For reports of what fills the memory.

@@ -3,6 +3,8 @@
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/dispatch/dispatch_technique.h"
 #include "accelerate/parallel/layout_technique.h"
+#include "accelerate/parallel/pipeline/model_stages.h"
+#include "accelerate/parallel/pipeline/pipeline_technique.h"
 #include "accelerate/parallel/replicated/ddp.h"
 #include "accelerate/parallel/sharded/activation_checkpointing.h"
 #include "accelerate/parallel/sharded/sharded.h"
@@ -17,6 +19,8 @@ namespace {
 
 // Which technique surrounds which: the outermost first.
 enum Depth : int {
+  // Without a stage's forward pass nothing else begins.
+  kPipeline,
   // Its sums come after all reductions, whichever surrounds which.
   kLayout,
   // Before a pass replication refreshes buffers, which computing must see; after the pass it must
@@ -71,6 +75,12 @@ constexpr TechniqueRow kTechniques[] = {
      .make = &make_ddp_technique},
     // What is trained in place of parameters is known by now.
     {.name = LayoutTechnique::kName, .depth = kLayout, .make = &make_layout_technique},
+    {.name = PipelineTechnique::kName,
+     .depth = kPipeline,
+     .layout = &pipeline_layout,
+     .check = &check_pipeline,
+     .cut = &drop_other_stages,
+     .make = &make_pipeline_technique},
     // Quantised weights are kept as they are, and trained beside.
     {.name = "quantized", .depth = kNone, .check = &check_quantized_model},
     // What the optimizer trains in place of parameters on the host is known when all else is made.

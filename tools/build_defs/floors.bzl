@@ -32,7 +32,7 @@ FLOORS = {
             "profiling",
             "tracking/run",
         ],
-        ["hooks", "optim", "parallel/replicated", "parallel/sharded"],
+        ["hooks", "optim", "parallel/pipeline", "parallel/replicated", "parallel/sharded"],
         ["dispatch", "step"],
         ["checkpoint/objects", "quantization/models"],
         ["checkpoint/folder", "techniques"],

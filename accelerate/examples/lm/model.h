@@ -7,8 +7,10 @@
 /// head.weight unless it is tied. In GPT a bias stands beside each weight of a norm and a block.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/nn/modules/container/modulelist.h>
@@ -17,6 +19,7 @@
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
+#include "accelerate/config/model_parts.h"
 #include "accelerate/config/model_structure.h"
 #include "accelerate/examples/lm/config.h"
 
@@ -111,7 +114,9 @@ struct PartContext {
   torch::Tensor positions = {};
 };
 
-class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
+class LmImpl : public torch::nn::Module,
+               public accelerate::ModelStructure,
+               public accelerate::ModelParts {
  public:
   /// A configuration of model_config().
   LmImpl(const Config& config, const LmOptions& options);
@@ -134,6 +139,13 @@ class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
   torch::Tensor forward_part(const PieceRange& pieces, torch::Tensor x,
                              const PartContext& context = {});
   int64_t num_pieces() const { return config_.layers + 2; }
+
+  /// The pieces, as "tokens", "blocks.0" and "head".
+  std::vector<accelerate::ModelPart> parts() const override;
+  torch::Tensor forward_parts(size_t begin, size_t end, torch::Tensor x) override {
+    return forward_part({.begin = static_cast<int64_t>(begin), .end = static_cast<int64_t>(end)},
+                        std::move(x));
+  }
 
   std::vector<std::string> no_split_modules() const override { return {"Block"}; }
   std::optional<std::string> input_embeddings() const override { return "tokens"; }

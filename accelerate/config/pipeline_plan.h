@@ -1,0 +1,41 @@
+/// How the ranks along pp divide a model into stages, and in which order they compute.
+///
+///   Accelerator accelerator({.parallelism_config = ParallelismConfig({.pp_size = 2}),
+///                            .kwargs_handlers = {PipelinePlan{.split_points = {"blocks.3"}}}});
+///
+/// Without it stages have as many parts each as can be, and ranks compute in the order of 1F1B. It
+/// has no effect where pp has one rank. A model says its parts (config/model_parts.h), or is a
+/// Sequential, whose parts are its modules.
+/// Errors:  a model is refused when it is prepared; see parallel/pipeline/model_stages.h.
+/// Threads: values.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "accelerate/pipeline/schedule.h"
+
+namespace accelerate {
+
+/// What stages are to have the same of, as far as that can be.
+enum class StageBalance {
+  /// Parts; the first stages have more.
+  kCount,
+  /// Bytes of parameters.
+  kBytes,
+};
+
+struct PipelinePlan {
+  /// That of windows which do not name another one. It also says which rank has which stage.
+  pipeline::ScheduleKind schedule = pipeline::ScheduleKind::k1f1b;
+  /// More than 1 for the schedules that have several.
+  int stages_per_rank = 1;
+  /// The parts at which all stages but the first begin, in the model's order, one less than there
+  /// are stages; empty: as `balance` says.
+  std::vector<std::string> split_points = {};
+  StageBalance balance = StageBalance::kCount;
+
+  bool operator==(const PipelinePlan&) const = default;
+};
+
+}  // namespace accelerate
