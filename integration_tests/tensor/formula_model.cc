@@ -46,6 +46,10 @@ at::Tensor values(const Formula& formula, const std::string& name, at::IntArrayR
   return torch::tensor(elements).view(shape);
 }
 
+at::Tensor mean_loss(const at::Tensor& logits, const at::Tensor& labels) {
+  return torch::cross_entropy_loss(logits.flatten(0, 1), labels.flatten());
+}
+
 }  // namespace
 
 void fill_by_formula(torch::nn::Module& module, const Formula& formula) {
@@ -103,6 +107,12 @@ FormulaOutcome train_rank_by_formula(const FormulaTraining& training) {
         return all.narrow(0, first, own).to(accelerator.device());
       };
       const auto scope = accelerator.accumulate(model);
+      if (training.window) {
+        const at::Tensor loss = accelerator.train_batch(
+            model, std::pair(part(inputs), part(labels)), &mean_loss, *training.window);
+        total += loss.item<double>();
+        continue;
+      }
       const at::Tensor logits = model(part(inputs));
       const at::Tensor flat = logits.flatten(0, 1), targets = part(labels).flatten();
       const at::Tensor loss = training.parallel_loss ? parallel_cross_entropy(model, flat, targets)

@@ -1,0 +1,192 @@
+// Faults that other libraries had in pipelines, each with what is right instead.
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/accelerate.h"
+#include "accelerate/config/pipeline_plan.h"
+#include "accelerate/pipeline/schedule.h"
+#include "accelerate/step/train_batch.h"
+#include "integration_tests/pipeline/small_pipeline.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::Rank;
+using ::testing::HasSubstr;
+using enum pipeline::ScheduleKind;
+
+std::vector<TrainBatchOptions> steps_of(int steps, int micro_batches) {
+  return std::vector<TrainBatchOptions>(static_cast<size_t>(steps),
+                                        TrainBatchOptions{.micro_batches = micro_batches});
+}
+
+// That training in one process, in whole batches.
+SmallOutcome in_one_process(SmallTraining training) {
+  training.sizes = {};
+  training.plan = {};
+  for (TrainBatchOptions& window : training.windows) window = {};
+  return train_small(training);
+}
+
+void expect_equal(const SmallOutcome& outcome, const SmallOutcome& expected,
+                  const std::string& what) {
+  ASSERT_EQ(outcome.losses.size(), expected.losses.size()) << what;
+  for (size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(outcome.losses[i], expected.losses[i], 1e-6 * expected.losses[i]) << what << i;
+    EXPECT_NEAR(outcome.norms[i], expected.norms[i], 1e-5 * expected.norms[i]) << what << i;
+  }
+}
+
+// As many micro-batches as there are, fewer than ranks among them, also where they do not divide by
+// the ranks.
+TEST(SmallWindows, RunInEachSchedule) {
+  for (const int micro_batches : {1, 3, 7, 8}) {
+    SmallTraining training = {.sizes = {.pp_size = 4}, .windows = steps_of(3, micro_batches)};
+    const SmallOutcome expected = in_one_process(training);
+    for (const pipeline::ScheduleKind kind : {kGpipe, k1f1b}) {
+      training.plan.schedule = kind;
+      expect_equal(train_small(training), expected,
+                   absl::StrCat(to_string(kind), " with ", micro_batches));
+    }
+  }
+}
+
+TEST(SmallWindows, RunInSchedulesWithSeveralStagesARank) {
+  for (const int micro_batches : {1, 2, 3, 4, 6}) {
+    SmallTraining training = {.sizes = {.pp_size = 2}, .windows = steps_of(3, micro_batches)};
+    const SmallOutcome expected = in_one_process(training);
+    for (const pipeline::ScheduleKind kind : {kInterleaved, kLoopedBreadthFirst}) {
+      training.plan = {.schedule = kind, .stages_per_rank = 3};
+      expect_equal(train_small(training), expected,
+                   absl::StrCat(to_string(kind), " with ", micro_batches));
+    }
+  }
+}
+
+// The labels of a micro-batch are those of its rows, and each row counts once.
+TEST(UnequalMicroBatches, WeighTheirRowsAlike) {
+  SmallTraining training = {
+      .sizes = {.pp_size = 2}, .windows = steps_of(3, 4), .batches = {{7, 4}}};
+  expect_equal(train_small(training), in_one_process(training), "7 rows in 4");
+}
+
+// Shapes follow the batch, and are remembered for each.
+TEST(BatchesOfOtherShapes, AreTrainedInTurn) {
+  SmallTraining training = {.sizes = {.pp_size = 3},
+                            .windows = steps_of(4, 3),
+                            .batches = {{8, 5}, {3, 2}, {8, 5}, {4, 2}}};
+  for (const pipeline::ScheduleKind kind : {kGpipe, k1f1b}) {
+    training.plan.schedule = kind;
+    expect_equal(train_small(training), in_one_process(training), to_string(kind));
+  }
+}
+
+// Every rank clips by the norm of all stages: train_small compares the ranks'.
+TEST(ClippedStages, HaveTheNormOfTheWholeModel) {
+  SmallTraining training = {.sizes = {.pp_size = 4}, .windows = steps_of(4, 2)};
+  const SmallOutcome outcome = train_small(training);
+  expect_equal(outcome, in_one_process(training), "pp 4");
+  EXPECT_GT(outcome.norms[0], 0.5) << "nothing was clipped";
+}
+
+// Losses that are sums, over micro-batches, ranks and windows with different numbers of tokens.
+TEST(SumsOverTokens, AreDividedOnceByAllTokens) {
+  SmallTraining training = {.windows = steps_of(3, 3), .batches = {{8, 5}}, .by_tokens = true};
+  SmallTraining whole = training;
+  const SmallOutcome expected = in_one_process(whole);
+  for (const ParallelismOptions& sizes :
+       {ParallelismOptions{.pp_size = 2}, ParallelismOptions{.dp_replicate_size = 2},
+        ParallelismOptions{.dp_replicate_size = 2, .pp_size = 2}}) {
+    training.sizes = sizes;
+    expect_equal(train_small(training), expected, "tokens");
+  }
+}
+
+TEST(AccumulatedWindows, AreOneBatch) {
+  for (const bool replicas : {false, true}) {
+    SmallTraining training = {.sizes = {.pp_size = 2}, .windows = steps_of(3, 2)};
+    if (replicas) training.sizes.dp_replicate_size = 2;
+    const SmallOutcome expected = in_one_process(training);
+    training.accumulation = 2;
+    expect_equal(train_small(training), expected, replicas ? "replicas" : "stages");
+  }
+}
+
+// No gradient goes back to stages that want none.
+TEST(FrozenStages, TrainTheOthers) {
+  const auto freeze_until = [](size_t end) {
+    return [end](torch::nn::SequentialImpl& layers) {
+      for (size_t i = 0; i < end; ++i) {
+        for (const torch::Tensor& each : layers[i]->parameters()) {
+          each.set_requires_grad(false);
+        }
+      }
+    };
+  };
+  for (const size_t frozen : {size_t{2}, size_t{4}, size_t{5}}) {
+    SmallTraining training = {
+        .sizes = {.pp_size = 4}, .windows = steps_of(3, 3), .change = freeze_until(frozen)};
+    expect_equal(train_small(training), in_one_process(training), absl::StrCat(frozen, " frozen"));
+  }
+}
+
+TEST(CutsByNamesAndBytes, TrainTheSame) {
+  SmallTraining training = {.sizes = {.pp_size = 2}, .windows = steps_of(2, 2)};
+  const SmallOutcome expected = in_one_process(training);
+  training.plan.split_points = {"last"};
+  expect_equal(train_small(training), expected, "names");
+  training.plan = {.balance = StageBalance::kBytes};
+  expect_equal(train_small(training), expected, "bytes");
+}
+
+// As a table of the program's own.
+TEST(OwnSchedules, Run) {
+  SmallTraining training = {.sizes = {.pp_size = 2}, .windows = steps_of(2, 2)};
+  const SmallOutcome expected = in_one_process(training);
+  using enum pipeline::Pass;
+  const pipeline::Schedule own = {
+      .stages = 2,
+      .micro_batches = 2,
+      .ranks = {{{kForward, 0, 1}, {kForward, 0, 0}, {kBackward, 0, 0}, {kBackward, 0, 1}},
+                {{kForward, 1, 0}, {kForward, 1, 1}, {kBackward, 1, 0}, {kBackward, 1, 1}}}};
+  for (TrainBatchOptions& window : training.windows) window.own_schedule = own;
+  expect_equal(train_small(training), expected, "own");
+}
+
+// A stage that throws ends all ranks with its text.
+TEST(StagesThatThrow, EndTheJobWithTheirText) {
+  const auto run = [] {
+    Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+      Accelerator accelerator(with_stages({.pp_size = 2}));
+      auto model = accelerator.prepare(small_sequential().ptr());
+      const auto [inputs, labels] = small_batch(4, 2, 0);
+      accelerator.train_batch(
+          model, std::pair(inputs.to(accelerator.device()), labels.to(accelerator.device())),
+          [&rank](const at::Tensor& output, const at::Tensor& of_rows) {
+            TORCH_CHECK(false, "the loss of rank ", rank.index());
+            return small_loss(output, of_rows);
+          },
+          {.micro_batches = 2});
+    });
+  };
+  try {
+    run();
+    FAIL() << "no error";
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the loss of rank 1"));
+  }
+}
+
+}  // namespace
+}  // namespace accelerate
