@@ -2,7 +2,10 @@
 // becomes of their losses.
 #include "accelerate/step/train_batch.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,7 +24,9 @@
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/parallel/pipeline/checked.h"
+#include "accelerate/parallel/pipeline/late_gradients.h"
 #include "accelerate/parallel/pipeline/pipeline_technique.h"
+#include "accelerate/parallel/pipeline/stage_draws.h"
 #include "accelerate/parallel/pipeline/stage_messages.h"
 #include "accelerate/parallel/pipeline/window.h"
 #include "accelerate/pipeline/check.h"
@@ -83,11 +88,12 @@ Schedule schedule_for(const PipelineTechnique& pipeline, const TrainBatchOptions
   bool has_backward = false;
   for (const auto& actions : schedule.ranks) {
     for (const pipeline::Action& action : actions) {
-      has_backward = has_backward || action.pass == Pass::kBackward;
-      TORCH_CHECK_VALUE(action.pass == Pass::kForward || action.pass == Pass::kBackward,
+      has_backward = has_backward || action.pass != Pass::kForward;
+      TORCH_CHECK_VALUE(action.pass != Pass::kWeightGradient || pipeline.has_halves(),
                         "train_batch: the schedule has backward passes in halves, as ",
                         action_text(action),
-                        ", which this version computes in one; take 1f1b or interleaved");
+                        ", whose ends replicas, shards and parts along tp do not wait for in this "
+                        "version; take 1f1b or interleaved");
     }
   }
   TORCH_CHECK_VALUE(has_backward, "train_batch: the schedule has no backward passes");
@@ -147,6 +153,12 @@ Schedule one_after_the_other(int micro_batches) {
       make_schedule(pipeline::ScheduleKind::k1f1b, {.micro_batches = micro_batches}));
 }
 
+bool has_late_gradients(const Schedule& schedule) {
+  return std::ranges::any_of(schedule.ranks, [](const std::vector<pipeline::Action>& actions) {
+    return std::ranges::count(actions, Pass::kWeightGradient, &pipeline::Action::pass) > 0;
+  });
+}
+
 }  // namespace
 
 at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls& calls,
@@ -180,9 +192,17 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
   int64_t tokens = 0;
   StageWork work;
   work.input = [&](int i) { return calls.inputs.narrow(0, rows_of(i).first, rows_of(i).count); };
-  work.forward = [&](int stage, at::Tensor x) {
-    return pipeline != nullptr ? pipeline->forward_stage(model, stage, std::move(x))
-                               : calls.forward(x);
+  const auto late = std::make_shared<LateGradients>();
+  const bool has_halves = has_late_gradients(schedule);
+  std::optional<StageDraws> draws;
+  if (pipeline != nullptr) draws.emplace();
+  work.forward = [&](int stage, int i, at::Tensor x) {
+    if (pipeline == nullptr) return calls.forward(x);
+    at::Tensor output;
+    draws->run(stage, i, [&] {
+      output = pipeline->forward_stage(model, stage, std::move(x), has_halves ? late : nullptr);
+    });
+    return output;
   };
   work.loss = [&](const at::Tensor& output, int i) {
     const TokenLoss loss = calls.loss(output, rows_of(i).first, rows_of(i).count);
@@ -194,7 +214,10 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
     const double scale = weight / steps;
     return scale == 1 ? loss.sum : loss.sum * scale;
   };
-  work.backward = [&](const at::Tensor& root, const at::Tensor& gradient, bool is_last) {
+  work.backward = [&](const pipeline::Action& action, const at::Tensor& root,
+                      const at::Tensor& gradient, bool is_last) {
+    const absl::Cleanup end = [&] { late->end(); };
+    if (action.pass == Pass::kInputGradient) late->begin({action.stage, action.micro_batch});
     if (is_last && synchronises) {
       gradients_.set_sync_gradients(true);
       model.trigger_sync_in_backward();
@@ -203,6 +226,9 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
     // The last stage's loss was scaled.
     if (const auto& scaler = training_.precision.scaler()) scaler->begin_backward();
     root.backward(gradient);
+  };
+  work.late_gradients = [&](const pipeline::Action& action) {
+    late->run({action.stage, action.micro_batch});
   };
   {
     const NoSyncScope no_sync = this->no_sync({&model});

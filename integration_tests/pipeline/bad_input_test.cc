@@ -186,10 +186,19 @@ TEST(BadWindows, DoNotDivideIntoGroups) {
 TEST(BadWindows, HaveSchedulesOfOtherStages) {
   EXPECT_THAT(told_alike({}, window({.micro_batches = 2, .schedule = kInterleaved})),
               HasSubstr("has 2 stages or more a rank"));
-  EXPECT_THAT(told_alike({}, window({.micro_batches = 2, .schedule = kZeroBubbleH1})),
-              HasSubstr("backward passes in halves"));
   const pipeline::Schedule own = {.stages = 1, .micro_batches = 1};
   EXPECT_NE(told_alike({}, window({.own_schedule = own})), "no error");
+}
+
+// Of which nothing waits for the second ones.
+TEST(BadWindows, HavePassesInHalvesBesideReplicas) {
+  const TrainBatchOptions halves = {.micro_batches = 2, .schedule = kZeroBubbleH1};
+  EXPECT_EQ(told_alike({}, window(halves)), "no error");
+  Cluster("1x4:h100").run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator(with_stages({.dp_replicate_size = 2, .pp_size = 2}));
+    EXPECT_THAT(value_error_of([&] { window(halves)(accelerator, rank); }),
+                AllOf(HasSubstr("backward passes in halves"), HasSubstr("take 1f1b")));
+  });
 }
 
 TEST(BadBatches, AreNotThoseOfTheOtherRanks) {

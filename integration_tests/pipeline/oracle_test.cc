@@ -44,6 +44,8 @@ std::vector<Layout> layouts() {
            "1x2:h100",
            two,
            {.schedule = kLoopedBreadthFirst, .stages_per_rank = 2}},
+          {"pp 2, zb_h1", "1x2:h100", two, {.schedule = kZeroBubbleH1}},
+          {"pp 2, zb_v", "1x2:h100", two, {.schedule = kZeroBubbleV, .stages_per_rank = 2}},
           {"pp 4, 1f1b", "1x4:h100", {.pp_size = 4}, {}},
           {"pp 4, gpipe", "1x4:h100", {.pp_size = 4}, {.schedule = kGpipe}},
           {"pp 2 x dp_replicate 2", "1x4:h100", {.dp_replicate_size = 2, .pp_size = 2}, {}},
@@ -126,7 +128,7 @@ TEST(PipelineAnswersOfPyTorch, ArePartOfTheComparison) {
   for (const Case& each : cases()) {
     if (answers.find(each.layout.name, each.blocks) != nullptr) ++compared;
   }
-  EXPECT_EQ(compared, 2 * 5);
+  EXPECT_EQ(compared, 2 * 6);
 }
 
 // The same program, whose micro-batches come one after the other.

@@ -33,7 +33,7 @@ SmallOutcome train_rank(const SmallTraining& training) {
   AcceleratorOptions options = with_stages(training.sizes, training.plan);
   if (training.accumulation > 1) options.gradient_accumulation_steps = training.accumulation;
   Accelerator accelerator(options);
-  const torch::nn::Sequential made = small_sequential();
+  torch::nn::Sequential made = small_sequential();
   training.change(*made);
   const std::shared_ptr<torch::optim::Optimizer> sgd = std::make_shared<torch::optim::SGD>(
       made->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));

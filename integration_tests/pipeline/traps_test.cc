@@ -54,7 +54,7 @@ TEST(SmallWindows, RunInEachSchedule) {
   for (const int micro_batches : {1, 3, 7, 8}) {
     SmallTraining training = {.sizes = {.pp_size = 4}, .windows = steps_of(3, micro_batches)};
     const SmallOutcome expected = in_one_process(training);
-    for (const pipeline::ScheduleKind kind : {kGpipe, k1f1b}) {
+    for (const pipeline::ScheduleKind kind : {kGpipe, k1f1b, kZeroBubbleH1}) {
       training.plan.schedule = kind;
       expect_equal(train_small(training), expected,
                    absl::StrCat(to_string(kind), " with ", micro_batches));
@@ -139,6 +139,22 @@ TEST(FrozenStages, TrainTheOthers) {
         .sizes = {.pp_size = 4}, .windows = steps_of(3, 3), .change = freeze_until(frozen)};
     expect_equal(train_small(training), in_one_process(training), absl::StrCat(frozen, " frozen"));
   }
+}
+
+// What a stage draws for a micro-batch does not depend on the order of the passes.
+TEST(DroppedOutFeatures, AreTheSameInEachSchedule) {
+  SmallTraining training = {.sizes = {.pp_size = 2}, .windows = steps_of(3, 4)};
+  const SmallOutcome all = train_small(training);
+  training.change = [](torch::nn::SequentialImpl& layers) {
+    layers.push_back(torch::nn::Dropout(0.5));
+  };
+  training.plan.schedule = kGpipe;
+  const SmallOutcome gpipe = train_small(training);
+  training.plan.schedule = k1f1b;
+  const SmallOutcome steady = train_small(training);
+  EXPECT_EQ(steady.losses, gpipe.losses);
+  EXPECT_EQ(steady.norms, gpipe.norms);
+  EXPECT_NE(steady.losses, all.losses) << "nothing is left out";
 }
 
 TEST(CutsByNamesAndBytes, TrainTheSame) {

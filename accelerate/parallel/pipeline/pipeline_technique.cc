@@ -14,6 +14,7 @@
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/forward/forward_call.h"
 #include "accelerate/mesh/device_mesh.h"
+#include "accelerate/operators/operator_mode.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/layout/placement.h"
 #include "accelerate/plan/plan.h"
@@ -81,7 +82,7 @@ PipelineTechnique::PipelineTechnique(ModelStages stages, pipeline::ScheduleKind 
       channels_(std::move(channels)),
       tied_(std::move(tied)),
       sums_(owed_for(tied_)),
-      gathers_(options.gathers) {
+      options_(options) {
   const at::NoGradGuard no_grad;
   for (const Tied& each : tied_) {
     std::vector<at::Tensor> values;
@@ -97,7 +98,8 @@ void PipelineTechnique::forward(ForwardPass& pass) {
   pass.proceed();
 }
 
-at::Tensor PipelineTechnique::forward_stage(const ModelState& model, int stage, at::Tensor x) {
+at::Tensor PipelineTechnique::forward_stage(const ModelState& model, int stage, at::Tensor x,
+                                            std::shared_ptr<LateGradients> late) {
   runs_stage_ = true;
   const absl::Cleanup leave = [this] { runs_stage_ = false; };
   const auto parts = [&](at::Tensor input) {
@@ -105,6 +107,8 @@ at::Tensor PipelineTechnique::forward_stage(const ModelState& model, int stage, 
                          std::move(input));
   };
   ForwardCallOf<decltype(parts), at::Tensor> call(parts, std::move(x));
+  // Around the handlers of techniques, which compute what is theirs.
+  const OperatorModeScope products(std::move(late));
   ForwardPass(model.techniques(), call).proceed();
   return call.take_output();
 }
@@ -120,7 +124,7 @@ void PipelineTechnique::end_window(bool synchronises) {
       gradients.emplace_back(name,
                              gradient.defined() ? gradient : at::zeros_like(trained.detach()));
     }
-    check_equal_along(each.along, "gradients", gradients, Runtime::current(), gathers_);
+    check_equal_along(each.along, "gradients", gradients, Runtime::current(), options_.gathers);
   }
 }
 
@@ -142,7 +146,12 @@ std::unique_ptr<Technique> make_pipeline_technique(const TechniqueContext& conte
   return std::make_unique<PipelineTechnique>(
       std::move(stages), given.schedule, plan.device_mesh->group(MeshAxis::kPp),
       std::move(channels), tied_of(context),
-      PipelineTechnique::Options{.gathers = plan.compares_ranks});
+      PipelineTechnique::Options{
+          .gathers = plan.compares_ranks,
+          // Others reduce gradients at the end of backward passes.
+          .has_halves =
+              context.group == nullptr && !context.makes_shards &&
+              plan.mesh.several(plan.layout->divides() - AxisSet{MeshAxis::kPp}).empty()});
 }
 
 }  // namespace accelerate

@@ -23,6 +23,7 @@
 #include "accelerate/forward/technique.h"
 #include "accelerate/parallel/equal_along.h"
 #include "accelerate/parallel/gradient_sums.h"
+#include "accelerate/parallel/pipeline/late_gradients.h"
 #include "accelerate/parallel/pipeline/model_stages.h"
 #include "accelerate/parallel/pipeline/stage_messages.h"
 #include "accelerate/pipeline/schedule.h"
@@ -42,6 +43,8 @@ class PipelineTechnique final : public Technique {
   struct Options {
     /// As for check_equal_along.
     bool gathers = false;
+    /// Whether gradients of weights may come behind a backward pass, whose end nothing waits for.
+    bool has_halves = true;
   };
   /// `group`: all ranks along pp. Ranks with copies take over the first one's values. Collective
   /// over each group of `tied`.
@@ -69,8 +72,12 @@ class PipelineTechnique final : public Technique {
   int rank() const { return channels_->rank(); }
   StageChannels& channels() { return *channels_; }
 
-  /// The forward pass of one of the rank's stages, inside all of the model's techniques.
-  at::Tensor forward_stage(const ModelState& model, int stage, at::Tensor x);
+  bool has_halves() const { return options_.has_halves; }
+
+  /// The forward pass of one of the rank's stages, inside all of the model's techniques. `late`:
+  /// what is to compute gradients of weights; null: the backward pass.
+  at::Tensor forward_stage(const ModelState& model, int stage, at::Tensor x,
+                           std::shared_ptr<LateGradients> late);
 
   /// Around the backward passes of a window. Where gradients are synchronised, ranks add up those
   /// of copies, and compare them. end_window is collective then.
@@ -85,7 +92,7 @@ class PipelineTechnique final : public Technique {
   const std::unique_ptr<StageChannels> channels_;
   const std::vector<Tied> tied_;
   GradientSums sums_;
-  const bool gathers_;
+  const Options options_;
   bool runs_stage_ = false;
 };
 

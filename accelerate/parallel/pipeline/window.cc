@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <map>
 #include <tuple>
 #include <utility>
 #include <vector>
-
-#include <c10/util/Exception.h>
 
 #include "accelerate/pipeline/messages.h"
 
@@ -32,15 +29,15 @@ class Window {
 
   void run() {
     const auto last = std::find_if(steps_.rbegin(), steps_.rend(), [](const Step& step) {
-      return step.action.pass == Pass::kBackward;
+      return step.action.pass != Pass::kForward;
     });
     for (const Step& step : steps_) {
       const at::Tensor received = step.receive ? messages_->receive(*step.receive) : at::Tensor();
-      if (step.action.pass == Pass::kForward) {
-        forward(step.action, received);
-      } else {
-        TORCH_INTERNAL_ASSERT(step.action.pass == Pass::kBackward);
-        backward(step.action, received, &step == &*last);
+      switch (step.action.pass) {
+        case Pass::kForward: forward(step.action, received); break;
+        case Pass::kBackward:
+        case Pass::kInputGradient: backward(step.action, received, &step == &*last); break;
+        case Pass::kWeightGradient: work_.late_gradients(step.action); break;
       }
       for (const Message& message : step.sends) messages_->send(message, take(key_of(message)));
     }
@@ -83,7 +80,7 @@ class Window {
       kept.input = kept.input.detach();
       kept.input.set_requires_grad(wants_gradient);
     }
-    const at::Tensor output = work_.forward(stage, kept.input);
+    const at::Tensor output = work_.forward(stage, micro_batch, kept.input);
     if (stage == last_stage()) {
       kept.root = work_.loss(output, micro_batch);
     } else {
@@ -103,7 +100,7 @@ class Window {
     }
     // Nothing is trained of a stage that wants no gradient, nor of those before.
     if (stage == last_stage() || gradient.defined()) {
-      work_.backward(kept.root, gradient, is_last);
+      work_.backward(action, kept.root, gradient, is_last);
     }
     if (stage > 0) given_[{stage, stage - 1, micro_batch}] = kept.input.grad();
   }

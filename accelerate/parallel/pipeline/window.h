@@ -20,17 +20,20 @@ namespace accelerate {
 struct StageWork {
   /// The first stage's input.
   std::function<at::Tensor(int micro_batch)> input;
-  std::function<at::Tensor(int stage, at::Tensor x)> forward;
+  std::function<at::Tensor(int stage, int micro_batch, at::Tensor x)> forward;
   /// With what the last stage's backward pass begins, of its output.
   std::function<at::Tensor(const at::Tensor& output, int micro_batch)> loss;
-  /// A backward pass from `root`, which is a loss where `gradient` is undefined. `is_last`: the
-  /// last one of the rank's window.
-  std::function<void(const at::Tensor& root, const at::Tensor& gradient, bool is_last)> backward;
+  /// A backward pass from `root`, which is a loss where `gradient` is undefined, or its first half.
+  /// `is_last`: the last action of the rank's window that adds to gradients.
+  std::function<void(const pipeline::Action& action, const at::Tensor& root,
+                     const at::Tensor& gradient, bool is_last)>
+      backward;
+  /// The second half of a backward pass.
+  std::function<void(const pipeline::Action& action)> late_gradients;
 };
 
 /// Runs the rank's part of the window.
-/// \pre check_schedule (accelerate/pipeline/check.h) passes the schedule, whose backward passes are
-///      whole.
+/// \pre check_schedule (accelerate/pipeline/check.h) passes the schedule.
 /// `messages`: null for a pipeline of one rank.
 /// Errors: those of the functions, of WindowMessages::send and of the groups.
 void run_window(const pipeline::Schedule& schedule, int rank, WindowMessages* messages,
