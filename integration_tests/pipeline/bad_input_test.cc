@@ -203,7 +203,7 @@ TEST(BadWindows, HavePassesInHalvesBesideReplicas) {
 
 TEST(BadBatches, AreNotThoseOfTheOtherRanks) {
   const auto missing = window({.micro_batches = 2}, 8, [](Tensor& inputs, int rank) {
-    if (rank == 1) inputs = {};
+    if (rank == 1) inputs = Tensor();
   });
   for (const std::string& error : told({}, missing)) {
     EXPECT_THAT(error, HasSubstr("rank 1 along pp was given no inputs"));
