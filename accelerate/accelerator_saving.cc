@@ -1,4 +1,5 @@
 // What an Accelerator saves and loads.
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -10,27 +11,44 @@
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/config/parallelism_config.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/sharded/sharded.h"
+#include "accelerate/state/accelerator_state.h"
 #include "accelerate/step/training_state.h"
 
 namespace accelerate {
+namespace {
+
+// Ranks do not know which states optimizers have of other stages, so that a checkpoint would be
+// without these.
+void check_has_no_stages(const AcceleratorState& state, const char* caller) {
+  const std::optional<ParallelismConfig>& config = state.parallelism_config();
+  TORCH_CHECK_VALUE(!config || !config->pp_enabled(), caller, ": rank ", state.process_index(),
+                    " has stages of a pipeline, whose checkpoints this version neither writes nor "
+                    "reads; keep the state otherwise, or set pp_size to 1");
+}
+
+}  // namespace
 
 std::string Accelerator::save_state(const std::string& output_dir,
                                     const SaveStateOptions& options) {
+  check_has_no_stages(state_, "save_state");
   return saver_->save(output_dir, options);
 }
 
 std::string Accelerator::load_state(const std::string& input_dir, const LoadStateOptions& options) {
+  check_has_no_stages(state_, "load_state");
   return *saver_->load(input_dir, options);
 }
 
 std::optional<std::string> Accelerator::load_state_if_any(const std::string& input_dir,
                                                           const LoadStateOptions& options) {
+  check_has_no_stages(state_, "load_state_if_any");
   return saver_->load(input_dir, options, /*may_be_absent=*/true);
 }
 

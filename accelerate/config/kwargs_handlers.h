@@ -376,11 +376,10 @@ struct ProjectConfiguration {
 ACCELERATE_FIELDS(ProjectConfiguration, project_dir, logging_dir, automatic_checkpoint_naming,
                   total_limit, iteration, save_on_each_node)
 
-using KwargsHandler =
-    std::variant<DistributedDataParallelKwargs, InitProcessGroupKwargs, ProfileKwargs,
-                 AutocastKwargs, GradScalerKwargs, TERecipeKwargs, MSAMPRecipeKwargs,
-                 AORecipeKwargs, FP8RecipeKwargs, ShardedDataParallelKwargs, TensorParallelPlan,
-                 PipelinePlan>;
+using KwargsHandler = std::variant<DistributedDataParallelKwargs, InitProcessGroupKwargs,
+                                   ProfileKwargs, AutocastKwargs, GradScalerKwargs, TERecipeKwargs,
+                                   MSAMPRecipeKwargs, AORecipeKwargs, FP8RecipeKwargs,
+                                   ShardedDataParallelKwargs, TensorParallelPlan, PipelinePlan>;
 
 /// The handlers by class, defaults where none was given.
 struct KwargsHandlers {

@@ -48,6 +48,7 @@ std::vector<Layout> layouts() {
           {"pp 2, zb_v", "1x2:h100", two, {.schedule = kZeroBubbleV, .stages_per_rank = 2}},
           {"pp 4, 1f1b", "1x4:h100", {.pp_size = 4}, {}},
           {"pp 4, gpipe", "1x4:h100", {.pp_size = 4}, {.schedule = kGpipe}},
+          {"pp 2 x tp 2", "1x4:h100", {.tp_size = 2, .pp_size = 2}, {}},
           {"pp 2 x dp_replicate 2", "1x4:h100", {.dp_replicate_size = 2, .pp_size = 2}, {}},
           {"pp 2 x dp_shard 2", "1x4:h100", {.dp_shard_size = 2, .pp_size = 2}, {}}};
 }
