@@ -10,6 +10,7 @@
 /// Threads: values.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -31,9 +32,11 @@ struct PipelinePlan {
   /// More than 1 for the schedules that have several.
   int stages_per_rank = 1;
   /// The parts at which all stages but the first begin, in the model's order, one less than there
-  /// are stages; empty: as `balance` says.
+  /// are stages; empty: as `balance` or `weights` say.
   std::vector<std::string> split_points = {};
   StageBalance balance = StageBalance::kCount;
+  /// What each part weighs in place of that, as its measured time in nanoseconds.
+  std::vector<int64_t> weights = {};
 
   bool operator==(const PipelinePlan&) const = default;
 };

@@ -42,7 +42,7 @@ namespace internal {
 struct WindowCalls {
   /// [rows, ...]; undefined: this rank was given none.
   at::Tensor inputs;
-  /// Of the labels; absent where they have no tensor.
+  /// How many rows the labels have; absent where they have no tensor.
   std::optional<int64_t> label_rows;
   /// The whole model's forward pass.
   std::function<at::Tensor(const at::Tensor& inputs)> forward;

@@ -92,6 +92,10 @@ TEST(BadStages, BeginAtNamesThatAreNotParts) {
                         "name 1 parts"));
 }
 
+TEST(BadStages, HaveOtherWeightsThanParts) {
+  EXPECT_THAT(of_plan({.weights = {1, 2}}), HasSubstr("2 weights for a model of 8 parts"));
+}
+
 TEST(BadStages, AreSeveralARankInSchedulesWithOne) {
   EXPECT_THAT(of_plan({.schedule = k1f1b, .stages_per_rank = 2}),
               HasSubstr("the pipeline schedule 1f1b has 1 stage a rank, but got 2"));
@@ -193,7 +197,7 @@ TEST(BadWindows, HaveSchedulesOfOtherStages) {
   EXPECT_NE(told_alike({}, window({.own_schedule = own})), "no error");
 }
 
-// Of which nothing waits for the second ones.
+// Nothing waits for the second ones.
 TEST(BadWindows, HavePassesInHalvesBesideReplicas) {
   const TrainBatchOptions halves = {.micro_batches = 2, .schedule = kZeroBubbleH1};
   EXPECT_EQ(told_alike({}, window(halves)), "no error");

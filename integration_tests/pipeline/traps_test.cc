@@ -157,13 +157,15 @@ TEST(DroppedOutFeatures, AreTheSameInEachSchedule) {
   EXPECT_NE(steady.losses, all.losses) << "nothing is left out";
 }
 
-TEST(CutsByNamesAndBytes, TrainTheSame) {
+TEST(CutsByNamesBytesAndWeights, TrainTheSame) {
   SmallTraining training = {.sizes = {.pp_size = 2}, .windows = steps_of(2, 2)};
   const SmallOutcome expected = in_one_process(training);
   training.plan.split_points = {"last"};
   expect_equal(train_small(training), expected, "names");
   training.plan = {.balance = StageBalance::kBytes};
   expect_equal(train_small(training), expected, "bytes");
+  training.plan = {.weights = {7, 1, 1, 1, 1, 1, 1, 1}};
+  expect_equal(train_small(training), expected, "weights");
 }
 
 // As a table of the program's own.

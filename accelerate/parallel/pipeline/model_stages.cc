@@ -96,10 +96,15 @@ std::vector<std::string> names_of(const std::vector<ModelPart>& parts) {
 pipeline::StageCuts cuts_of(const std::vector<std::string>& names,
                             const std::vector<int64_t>& bytes, const PipelinePlan& plan,
                             int stages) {
+  TORCH_CHECK_VALUE(plan.weights.empty() || plan.weights.size() == names.size(),
+                    "pipeline: ", plan.weights.size(), " weights for a model of ", names.size(),
+                    " parts");
+  if (plan.split_points.empty() && plan.weights.empty() && plan.balance == StageBalance::kCount) {
+    return checked_value(pipeline::cut_by_count(names.size(), stages));
+  }
   if (plan.split_points.empty()) {
-    return checked_value(plan.balance == StageBalance::kCount
-                             ? pipeline::cut_by_count(names.size(), stages)
-                             : pipeline::cut_by_weight(bytes, stages));
+    return checked_value(
+        pipeline::cut_by_weight(plan.weights.empty() ? bytes : plan.weights, stages));
   }
   pipeline::StageCuts cuts = checked_value(pipeline::cut_by_names(names, plan.split_points));
   TORCH_CHECK_VALUE(static_cast<int>(cuts.size()) == stages, "pipeline: ", plan.split_points.size(),

@@ -26,7 +26,7 @@ struct LayoutContext;
 struct TechniqueContext;
 
 struct ModelStages {
-  /// Of the whole model.
+  /// The whole model's.
   std::vector<ModelPart> parts;
   /// The place of each stage's first part among them.
   pipeline::StageCuts cuts;
@@ -49,8 +49,9 @@ at::Tensor forward_parts(torch::nn::Module& module, size_t begin, size_t end, at
 
 /// A model with parts, of which so many ranks have stages. `layout` has the whole model's shapes.
 /// Errors: c10::ValueError for more stages than parts, split points that are not parts, out of
-///         order or not as many as there are stages, a number of stages a rank that the schedule
-///         does not have, and a parameter or module that no part uses or that there is not.
+///         order or not as many as there are stages, weights that are not one a part, a number of
+///         stages a rank that the schedule does not have, and a parameter or module that no part
+///         uses or that there is not.
 ModelStages stages_of(const torch::nn::Module& module, const ModelLayout& layout,
                       const PipelinePlan& plan, int ranks);
 

@@ -33,7 +33,7 @@ std::vector<GradientSums::Owed> owed_for(const std::vector<PipelineTechnique::Ti
   return owed;
 }
 
-// Of the rank's stages. Groups are made in one order on all ranks.
+// What the rank's stages share with others. Groups are made in one order on all ranks.
 std::vector<PipelineTechnique::Tied> tied_of(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   const DeviceMesh& mesh = *plan.device_mesh;

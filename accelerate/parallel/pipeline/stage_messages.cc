@@ -22,7 +22,7 @@ using pipeline::Message;
 constexpr size_t kAhead = 2;
 constexpr int kTag = 0;
 
-// Of a description: the dtype, whether a gradient is wanted, the number of dims, and their sizes.
+// A description has the dtype, whether a gradient is wanted, the number of dims, and their sizes.
 constexpr size_t kMostDims = 13;
 constexpr size_t kDescription = 3 + kMostDims;
 

@@ -45,7 +45,7 @@ class Window {
   }
 
  private:
-  // Of a stage and a micro-batch, between the passes.
+  // What a stage keeps of a micro-batch between the passes.
   struct Kept {
     at::Tensor input;
     at::Tensor root;
