@@ -500,8 +500,7 @@ class Accelerator {
   /// with automatic naming. Returns the checkpoint's folder.
   /// Errors: CheckpointError, on all ranks, naming those that could not write, and why; earlier
   ///         checkpoints are unchanged. c10::ValueError for a folder that is missing, taken, not a
-  ///         folder, or not the same on all ranks, and where ranks have stages of a pipeline, whose
-  ///         checkpoints this version neither writes nor reads.
+  ///         folder, or not the same on all ranks.
   std::string save_state(const std::string& output_dir = {}, const SaveStateOptions& options = {});
 
   /// Restores everything as it was saved; a loader continues with the sample after the last one if

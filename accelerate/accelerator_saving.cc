@@ -10,8 +10,8 @@
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
+#include "accelerate/checkpoint/objects/states_of_stages.h"
 #include "accelerate/config/fsdp_plugin.h"
-#include "accelerate/config/parallelism_config.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/dispatch/offloaded_state.h"
@@ -22,33 +22,18 @@
 #include "accelerate/step/training_state.h"
 
 namespace accelerate {
-namespace {
-
-// Ranks do not know which states optimizers have of other stages, so that a checkpoint would be
-// without these.
-void check_has_no_stages(const AcceleratorState& state, const char* caller) {
-  const std::optional<ParallelismConfig>& config = state.parallelism_config();
-  TORCH_CHECK_VALUE(!config || !config->pp_enabled(), caller, ": rank ", state.process_index(),
-                    " has stages of a pipeline, whose checkpoints this version neither writes nor "
-                    "reads; keep the state otherwise, or set pp_size to 1");
-}
-
-}  // namespace
 
 std::string Accelerator::save_state(const std::string& output_dir,
                                     const SaveStateOptions& options) {
-  check_has_no_stages(state_, "save_state");
   return saver_->save(output_dir, options);
 }
 
 std::string Accelerator::load_state(const std::string& input_dir, const LoadStateOptions& options) {
-  check_has_no_stages(state_, "load_state");
   return *saver_->load(input_dir, options);
 }
 
 std::optional<std::string> Accelerator::load_state_if_any(const std::string& input_dir,
                                                           const LoadStateOptions& options) {
-  check_has_no_stages(state_, "load_state_if_any");
   return saver_->load(input_dir, options, /*may_be_absent=*/true);
 }
 
@@ -140,10 +125,14 @@ std::vector<StreamedTensor> Accelerator::streamed(const ModelState& model,
                                                   const NamedTensors& own) const {
   const std::optional<at::ScalarType> exported = exported_dtype(model);
   const ShardPlaces shards(training_.models);
+  const auto dtypes = dtypes_of_stages(saver_->parts().stages, shards, own);
   std::vector<StreamedTensor> tensors;
-  for (const auto& [name, tensor] : own) {
+  for (size_t i = 0; i < own.size(); ++i) {
+    const auto& [name, part] = own[i];
     std::optional<PlacedPart> place;
-    if (const ShardPlaces::Entry* entry = shards.find(tensor)) place = entry->place;
+    if (const ShardPlaces::Entry* entry = shards.find(part)) place = entry->place;
+    // Of another stage's tensor this rank has no elements.
+    const at::Tensor tensor = part.scalar_type() == dtypes[i] ? part : part.to(dtypes[i]);
     // In a full_parameters scope a rank has all rows of its part.
     if (place && has_all_rows(model)) {
       place->placement.rows = {};

@@ -43,6 +43,7 @@ std::vector<std::string> names_in(const torch::nn::Module& module) {
     names.push_back(item.key());
   }
   for (const auto& item : module.named_parameters()) names.push_back(item.key());
+  for (const auto& item : module.named_buffers()) names.push_back(item.key());
   return names;
 }
 
@@ -167,13 +168,18 @@ std::shared_ptr<const ModelLayout> pipeline_layout(const LayoutContext& context)
   const ModelStages stages = stages_of(module, before, context.handlers.pipeline, ranks);
   const auto parameters = parameters_of(module, stages.parts);
   const auto tensors = module.named_parameters();
+  const auto buffers = module.named_buffers();
   // A tied parameter may have a name in each of several stages.
   std::map<const c10::TensorImpl*, std::set<int>> ranks_of;
   for (int stage = 0; stage < stages.count(); ++stage) {
+    const int rank = stages.ranks[static_cast<size_t>(stage)];
     for (size_t part = stages.begin(stage); part < stages.end(stage); ++part) {
       for (const std::string& name : parameters[part]) {
-        ranks_of[tensors[name].unsafeGetTensorImpl()].insert(
-            stages.ranks[static_cast<size_t>(stage)]);
+        ranks_of[tensors[name].unsafeGetTensorImpl()].insert(rank);
+      }
+      for (const auto& item : buffers) {
+        if (!uses(stages.parts[part], item.key())) continue;
+        ranks_of[item.value().unsafeGetTensorImpl()].insert(rank);
       }
     }
   }
@@ -183,6 +189,16 @@ std::shared_ptr<const ModelLayout> pipeline_layout(const LayoutContext& context)
     if (tensor == nullptr) continue;
     const std::set<int>& of_tensor = ranks_of[tensor->unsafeGetTensorImpl()];
     each.stages.assign(of_tensor.begin(), of_tensor.end());
+  }
+  // Forward passes may change those of their stages, as means over batches.
+  for (const auto& item : buffers) {
+    const at::Tensor& buffer = item.value();
+    const auto found = ranks_of.find(buffer.unsafeGetTensorImpl());
+    if (!buffer.defined() || found == ranks_of.end()) continue;
+    placements.push_back({.name = item.key(),
+                          .shape = buffer.sizes().vec(),
+                          .dtype = buffer.scalar_type(),
+                          .stages = {found->second.begin(), found->second.end()}});
   }
   return std::make_shared<const ModelLayout>(context.mesh, std::move(placements),
                                              before.divides() - before.cuts());
