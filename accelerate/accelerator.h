@@ -336,6 +336,18 @@ class Accelerator {
                              internal::window_calls(model, batch, std::move(loss_fn)), options);
   }
 
+  /// The loss of a batch as train_batch returns it, from forward passes alone: nothing is kept for
+  /// backward passes, and the accumulation window is as it was. Whether layers as dropout are in
+  /// evaluation is the module's, as `model->eval()` says. Shapes of batches may differ from those
+  /// of the training. Collective over the ranks along pp, and with a TokenLoss over all ranks.
+  /// Errors: those of train_batch.
+  template <typename Module, typename Batch, typename LossFn>
+  at::Tensor evaluate_batch(const PreparedModel<Module>& model, const Batch& batch, LossFn loss_fn,
+                            const TrainBatchOptions& options = {}) {
+    return step_.evaluate_batch(*internal::Access::to(model),
+                                internal::window_calls(model, batch, std::move(loss_fn)), options);
+  }
+
   /// Lets the model's next backward pass synchronise although its forward pass ran inside no_sync,
   /// for loops that learn only afterwards that this micro-step was the last. Local.
   template <typename Module>

@@ -1,4 +1,4 @@
-/// A window of micro-batches in one call: Accelerator::train_batch.
+/// A window of micro-batches in one call: Accelerator::train_batch and evaluate_batch.
 ///
 /// Threads: the rank's thread.
 #pragma once

@@ -164,6 +164,8 @@ class TrainingStep {
                              const BackwardOptions& options);
   at::Tensor train_batch(const ModelState& model, const WindowCalls& calls,
                          const TrainBatchOptions& options);
+  at::Tensor evaluate_batch(const ModelState& model, const WindowCalls& calls,
+                            const TrainBatchOptions& options);
   void lomo_backward(const at::Tensor& loss, std::optional<double> learning_rate);
   bool has_lomo_optimizer() const;
 
@@ -210,6 +212,9 @@ class TrainingStep {
   // What train_batch returns, on all ranks of a pipeline: of losses that are means, or of sums. The
   // second one divides the gradients of a window that ends.
   at::Tensor window_mean(const PipelineTechnique* pipeline, const at::Tensor& total) const;
+  // Over all ranks, [3]: the sum of losses, the tokens, and those of the window so far.
+  at::Tensor sums_of_tokens(const PipelineTechnique* pipeline, const at::Tensor& total,
+                            int64_t tokens, int64_t window_tokens) const;
   at::Tensor divide_window_by_tokens(const PipelineTechnique* pipeline, const at::Tensor& total,
                                      int64_t tokens, bool synchronises);
   // The models named, or all prepared ones.

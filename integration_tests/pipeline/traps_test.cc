@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,6 +90,75 @@ TEST(BatchesOfOtherShapes, AreTrainedInTurn) {
   for (const pipeline::ScheduleKind kind : {kGpipe, k1f1b}) {
     training.plan.schedule = kind;
     expect_equal(train_small(training), in_one_process(training), to_string(kind));
+  }
+}
+
+// Neither shapes nor dtypes of the training's messages are those of an evaluation between its
+// steps, which changes nothing of the training.
+TEST(EvaluatedBatches, HaveShapesOfTheirOwn) {
+  struct Seen {
+    std::vector<double> training, evaluation;
+  };
+  const auto seen = [](int64_t ranks, bool evaluates, bool by_tokens) {
+    Cluster cluster(absl::StrCat("1x", ranks, ":h100"));
+    std::vector<Seen> all(static_cast<size_t>(ranks));
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(with_stages({.pp_size = ranks}));
+      torch::nn::Sequential made = small_sequential();
+      made->push_back(torch::nn::Dropout(0.3));
+      const std::shared_ptr<torch::optim::Optimizer> sgd =
+          std::make_shared<torch::optim::SGD>(made->parameters(), torch::optim::SGDOptions(0.1));
+      auto [model, optimizer] = accelerator.prepare(made.ptr(), sgd);
+      Seen& own = all[static_cast<size_t>(rank.index())];
+      const auto on_device = [&](int64_t rows, int64_t length, int step) {
+        const auto [inputs, labels] = small_batch(rows, length, step);
+        return std::pair(inputs.to(accelerator.device()), labels.to(accelerator.device()));
+      };
+      const auto evaluate = [&](const TrainBatchOptions& options) {
+        const auto batch = on_device(3, 6, 50);
+        if (!by_tokens) return accelerator.evaluate_batch(model, batch, &small_loss, options);
+        return accelerator.evaluate_batch(
+            model, batch,
+            [](const torch::Tensor& output, const torch::Tensor& labels) {
+              return TokenLoss{.sum = small_loss(output, labels) * labels.numel(),
+                               .tokens = labels.numel()};
+            },
+            options);
+      };
+      for (int step = 0; step < 3; ++step) {
+        const torch::Tensor loss = accelerator.train_batch(model, on_device(8, 4, step),
+                                                           &small_loss, {.micro_batches = 4});
+        own.training.push_back(loss.item<double>());
+        optimizer.step();
+        optimizer.zero_grad();
+        if (!evaluates) continue;
+        model->eval();
+        for (const int micro_batches : {1, 2, 3}) {
+          own.evaluation.push_back(evaluate({.micro_batches = micro_batches}).item<double>());
+        }
+        EXPECT_FALSE(model->parameters()[0].grad().defined() &&
+                     model->parameters()[0].grad().any().item<bool>());
+        model->train();
+      }
+    });
+    for (const Seen& each : all) {
+      EXPECT_EQ(each.training, all[0].training);
+      EXPECT_EQ(each.evaluation, all[0].evaluation);
+    }
+    return all[0];
+  };
+  for (const bool by_tokens : {false, true}) {
+    for (const int64_t ranks : {1, 2, 4}) {
+      const Seen with = seen(ranks, true, by_tokens), without = seen(ranks, false, by_tokens);
+      EXPECT_EQ(with.training, without.training) << ranks;
+      ASSERT_EQ(with.evaluation.size(), 9U);
+      for (size_t step = 0; step < 3; ++step) {
+        // In however many micro-batches.
+        const double whole = with.evaluation[3 * step];
+        EXPECT_NEAR(with.evaluation[3 * step + 1], whole, 1e-6 * whole) << ranks;
+        EXPECT_NEAR(with.evaluation[3 * step + 2], whole, 1e-6 * whole) << ranks;
+      }
+    }
   }
 }
 

@@ -94,7 +94,8 @@ PipelineTechnique::PipelineTechnique(ModelStages stages, pipeline::ScheduleKind 
 void PipelineTechnique::forward(ForwardPass& pass) {
   TORCH_CHECK_VALUE(runs_stage_, "pipeline: a rank cannot call the model, of which rank ", rank(),
                     " along pp has ", stages_.text(rank()),
-                    "; train with Accelerator::train_batch, which all ranks call");
+                    "; train with Accelerator::train_batch and evaluate with evaluate_batch, which "
+                    "all ranks call");
   pass.proceed();
 }
 

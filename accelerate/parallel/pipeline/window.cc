@@ -24,6 +24,8 @@ class Window {
       : ranks_(pipeline::stage_ranks(schedule)),
         rank_(rank),
         steps_(pipeline::schedule_steps(schedule)[static_cast<size_t>(rank)]),
+        has_backward_(std::ranges::any_of(
+            steps_, [](const Step& step) { return step.action.pass != Pass::kForward; })),
         messages_(messages),
         work_(work) {}
 
@@ -69,7 +71,7 @@ class Window {
 
   void forward(const Action& action, const at::Tensor& received) {
     const auto& [pass, stage, micro_batch] = action;
-    Kept& kept = kept_[{stage, micro_batch}];
+    Kept kept;
     if (stage == 0) {
       kept.input = work_.input(micro_batch);
     } else {
@@ -87,6 +89,7 @@ class Window {
       kept.root = output;
       given_[{stage, stage + 1, micro_batch}] = output;
     }
+    if (has_backward_) kept_[{stage, micro_batch}] = std::move(kept);
   }
 
   void backward(const Action& action, const at::Tensor& received, bool is_last) {
@@ -108,6 +111,7 @@ class Window {
   const std::vector<int> ranks_;
   const int rank_;
   const std::vector<Step> steps_;
+  const bool has_backward_;
   WindowMessages* const messages_;
   const StageWork& work_;
   std::map<std::pair<int, int>, Kept> kept_;

@@ -2,7 +2,8 @@
 /// with the messages between them.
 ///
 /// What a stage gives to one on the same rank stays where it is. A backward pass begins with the
-/// gradient that the next stage sends, and its own input's gradient goes to the stage before.
+/// gradient that the next stage sends, and its own input's gradient goes to the stage before. A
+/// schedule without backward passes keeps nothing for them.
 /// Collective over the ranks of the pipeline, which run the same schedule.
 /// Threads: the rank's thread.
 #pragma once
@@ -21,7 +22,8 @@ struct StageWork {
   /// The first stage's input.
   std::function<at::Tensor(int micro_batch)> input;
   std::function<at::Tensor(int stage, int micro_batch, at::Tensor x)> forward;
-  /// With what the last stage's backward pass begins, of its output.
+  /// With what the last stage's backward pass begins, of its output. It is called in schedules
+  /// without backward passes, too.
   std::function<at::Tensor(const at::Tensor& output, int micro_batch)> loss;
   /// A backward pass from `root`, which is a loss where `gradient` is undefined, or its first half.
   /// `is_last`: the last action of the rank's window that adds to gradients.
