@@ -333,7 +333,8 @@ class Accelerator {
   at::Tensor train_batch(const PreparedModel<Module>& model, const Batch& batch, LossFn loss_fn,
                          const TrainBatchOptions& options = {}) {
     return step_.train_batch(*internal::Access::to(model),
-                             internal::window_calls(model, batch, std::move(loss_fn)), options);
+                             internal::window_calls(model, batch, std::move(loss_fn)),
+                             planned(options));
   }
 
   /// The loss of a batch as train_batch returns it, from forward passes alone: nothing is kept for
@@ -345,7 +346,8 @@ class Accelerator {
   at::Tensor evaluate_batch(const PreparedModel<Module>& model, const Batch& batch, LossFn loss_fn,
                             const TrainBatchOptions& options = {}) {
     return step_.evaluate_batch(*internal::Access::to(model),
-                                internal::window_calls(model, batch, std::move(loss_fn)), options);
+                                internal::window_calls(model, batch, std::move(loss_fn)),
+                                planned(options));
   }
 
   /// Lets the model's next backward pass synchronise although its forward pass ran inside no_sync,
@@ -662,6 +664,11 @@ class Accelerator {
   };
 
   int mesh_rank(const char* parallelism, MeshAxis axis) const;
+  // With the PipelinePlan's number of micro-batches where there is none.
+  TrainBatchOptions planned(TrainBatchOptions options) const {
+    if (!options.micro_batches) options.micro_batches = handlers_.pipeline.micro_batches;
+    return options;
+  }
   // Before anything of one call is prepared. Errors: those of TrainingStep's configure_zero and
   // check_before_sharding.
   void begin_prepare(const internal::PreparedTogether& together);

@@ -233,6 +233,8 @@ KwargsHandlers KwargsHandlers::from_list(const std::vector<KwargsHandler>& list)
       [&](const PipelinePlan& plan) {
         TORCH_CHECK_VALUE(plan.stages_per_rank > 0, "PipelinePlan: stages_per_rank is ",
                           plan.stages_per_rank, ", less than 1");
+        TORCH_CHECK_VALUE(plan.micro_batches > 0, "PipelinePlan: micro_batches is ",
+                          plan.micro_batches, ", less than 1");
         handlers.pipeline = plan;
       },
   };

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "accelerate/pipeline/schedule.h"
+#include "accelerate/platform/environment.h"
 
 namespace accelerate {
 
@@ -37,8 +38,15 @@ struct PipelinePlan {
   StageBalance balance = StageBalance::kCount;
   /// What each part weighs in place of that, as its measured time in nanoseconds.
   std::vector<int64_t> weights = {};
+  /// Of windows which do not say how many they have (step/train_batch.h).
+  int micro_batches = 1;
 
   bool operator==(const PipelinePlan&) const = default;
 };
+
+/// The plan of a program that gives none: PARALLELISM_CONFIG_PP_SCHEDULE, _PP_STAGES_PER_RANK,
+/// _PP_SPLIT_POINTS and _PP_MICRO_BATCHES, as `accelerate launch` sets them; defaults without them.
+/// Errors: c10::ValueError naming the variable and its text.
+PipelinePlan pipeline_plan_of(const Environment& environment);
 
 }  // namespace accelerate

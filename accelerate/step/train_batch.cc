@@ -75,14 +75,14 @@ Schedule schedule_for(const PipelineTechnique& pipeline, const TrainBatchOptions
   if (options.own_schedule) {
     schedule = *options.own_schedule;
     check_pipeline_status(check_schedule(schedule));
-    TORCH_CHECK_VALUE(schedule.micro_batches == options.micro_batches,
+    TORCH_CHECK_VALUE(schedule.micro_batches == *options.micro_batches,
                       "train_batch: the program's schedule has ", schedule.micro_batches,
-                      " micro-batches, and the window ", options.micro_batches);
+                      " micro-batches, and the window ", *options.micro_batches);
   } else {
     schedule = checked_value(make_schedule(options.schedule.value_or(pipeline.schedule()),
                                            {.ranks = ranks,
                                             .stages_per_rank = stages / ranks,
-                                            .micro_batches = options.micro_batches}));
+                                            .micro_batches = *options.micro_batches}));
   }
   TORCH_CHECK_VALUE(stage_ranks(schedule) == pipeline.stages().ranks,
                     "train_batch: the schedule has stages on the ranks ",
@@ -113,7 +113,7 @@ std::string window_text(const WindowCalls& calls, const TrainBatchOptions& optio
   if (options.own_schedule)
     name = absl::StrCat("its own of ", schedule.ranks[0].size(), " actions");
   return absl::StrCat("a batch of ", c10::toString(calls.inputs.scalar_type()), " [",
-                      absl::StrJoin(calls.inputs.sizes(), ", "), "] in ", options.micro_batches,
+                      absl::StrJoin(calls.inputs.sizes(), ", "), "] in ", *options.micro_batches,
                       " micro-batches, schedule ", name,
                       model.module()->is_training() ? "" : ", in evaluation",
                       purpose == Purpose::kTraining ? "" : ", without gradients",
@@ -129,7 +129,7 @@ Schedule agreed_schedule(const PipelineTechnique& pipeline, const WindowCalls& c
     TORCH_CHECK_VALUE(calls.inputs.defined(), "train_batch: rank ", pipeline.rank(),
                       " along pp was given no inputs; all ranks of a pipeline get the same batch");
     schedule = schedule_for(pipeline, options, purpose);
-    micro_batch_rows(calls.inputs.size(0), options.micro_batches);
+    micro_batch_rows(calls.inputs.size(0), *options.micro_batches);
     return window_text(calls, options, schedule, model, purpose, synchronises);
   });
   for (size_t rank = 1; rank < outcomes.size(); ++rank) {
@@ -168,7 +168,7 @@ std::vector<Rows> rows_of_batch(const WindowCalls& calls, const TrainBatchOption
   const int64_t rows = calls.inputs.size(0);
   TORCH_CHECK_VALUE(!calls.label_rows || *calls.label_rows == rows, "train_batch: a batch has ",
                     rows, " rows of inputs, and ", *calls.label_rows, " of labels");
-  return micro_batch_rows(rows, options.micro_batches);
+  return micro_batch_rows(rows, *options.micro_batches);
 }
 
 // The passes of a batch. `pipeline`: null for one rank.
@@ -204,7 +204,7 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
   const bool synchronises = gradients_.sync_gradients();
   const Schedule schedule = pipeline != nullptr ? agreed_schedule(*pipeline, calls, options, model,
                                                                   Purpose::kTraining, synchronises)
-                                                : one_after_the_other(options.micro_batches);
+                                                : one_after_the_other(*options.micro_batches);
   const std::vector<Rows> rows = rows_of_batch(calls, options);
   const int64_t all_rows = calls.inputs.size(0);
   const auto rows_of = [&rows](int i) -> const Rows& { return rows[static_cast<size_t>(i)]; };
@@ -277,7 +277,7 @@ at::Tensor TrainingStep::evaluate_batch(const ModelState& model, const WindowCal
   const Schedule schedule = pipeline != nullptr
                                 ? agreed_schedule(*pipeline, calls, options, model,
                                                   Purpose::kEvaluation, /*synchronises=*/true)
-                                : forward_passes(one_after_the_other(options.micro_batches));
+                                : forward_passes(one_after_the_other(*options.micro_batches));
   const std::vector<Rows> rows = rows_of_batch(calls, options);
   const auto rows_of = [&rows](int i) -> const Rows& { return rows[static_cast<size_t>(i)]; };
   const bool is_training = model.module()->is_training();

@@ -21,8 +21,8 @@ namespace accelerate {
 
 struct TrainBatchOptions {
   /// Into how many parts the batch is divided by rows. Their sizes differ by one row at most; the
-  /// first ones have more.
-  int micro_batches = 1;
+  /// first ones have more. Absent: as many as the PipelinePlan says.
+  std::optional<int> micro_batches = std::nullopt;
   /// Absent: that of the PipelinePlan. Without effect where pp has one rank, which computes one
   /// micro-batch after the other.
   std::optional<pipeline::ScheduleKind> schedule = std::nullopt;

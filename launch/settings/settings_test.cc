@@ -196,6 +196,10 @@ TEST(SettingsTest, AMeshIsTheSameByFlagsFileAndVariables) {
       {"sp_attn_implementation", "flash_attention_2"},
       {"pp_size", "7"},
       {"pp_placement", "inside_dp_replicate"},
+      {"pp_schedule", "interleaved"},
+      {"pp_stages_per_rank", "2"},
+      {"pp_split_points", "blocks.1,blocks.2"},
+      {"pp_micro_batches", "14"},
   };
   TypedFlags typed = {{"use_parallelism_config", {"true"}}};
   std::string config = "distributed_type: MULTI_GPU\nparallelism_config:\n";

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "launch/settings/endpoint.h"
+#include "launch/settings/pipeline_settings.h"
 
 namespace accelerate::launcher::settings {
 namespace {
@@ -420,6 +421,7 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
   if (absl::Status ok = check_ranges(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_ranks(settings, machine); !ok.ok()) return ok;
   if (absl::Status ok = check_mesh(settings); !ok.ok()) return ok;
+  if (absl::Status ok = check_pipeline(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_engines(settings, machine); !ok.ok()) return ok;
   return check_rendezvous(settings);
 }
