@@ -33,7 +33,7 @@ FLOORS = {
             "tracking/run",
         ],
         ["hooks", "optim", "parallel/pipeline", "parallel/replicated", "parallel/sharded"],
-        ["dispatch", "step"],
+        ["dispatch", "inference", "step"],
         ["checkpoint/objects", "quantization/models"],
         ["checkpoint/folder", "techniques"],
         [""],

@@ -159,6 +159,20 @@ ModelStages stages_of(const torch::nn::Module& module, const ModelLayout& layout
   return stages;
 }
 
+std::vector<at::Tensor> parameters_of_stage(const torch::nn::Module& module,
+                                            const ModelStages& stages, int stage) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& item : module.named_parameters()) {
+    const auto is_used = [&item](const ModelPart& part) { return uses(part, item.key()); };
+    const auto first = stages.parts.begin();
+    if (std::any_of(first + static_cast<std::ptrdiff_t>(stages.begin(stage)),
+                    first + static_cast<std::ptrdiff_t>(stages.end(stage)), is_used)) {
+      tensors.push_back(item.value());
+    }
+  }
+  return tensors;
+}
+
 std::shared_ptr<const ModelLayout> pipeline_layout(const LayoutContext& context) {
   const int ranks = context.mesh.size(MeshAxis::kPp);
   const torch::nn::Module& module = *context.model.module();

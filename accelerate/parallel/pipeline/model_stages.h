@@ -55,6 +55,10 @@ at::Tensor forward_parts(torch::nn::Module& module, size_t begin, size_t end, at
 ModelStages stages_of(const torch::nn::Module& module, const ModelLayout& layout,
                       const PipelinePlan& plan, int ranks);
 
+/// The parameters that the parts of a stage use.
+std::vector<at::Tensor> parameters_of_stage(const torch::nn::Module& module,
+                                            const ModelStages& stages, int stage);
+
 /// The layout of a model whose parameters are in stages. Null where pp has one rank, and for a
 /// model without parts.
 /// Errors: those of stages_of.
