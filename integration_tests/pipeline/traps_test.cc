@@ -14,9 +14,12 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/config/pipeline_plan.h"
+#include "accelerate/examples/lm/config.h"
+#include "accelerate/examples/lm/model.h"
 #include "accelerate/pipeline/schedule.h"
 #include "accelerate/step/train_batch.h"
 #include "integration_tests/pipeline/small_pipeline.h"
+#include "integration_tests/tensor/formula_model.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -160,6 +163,34 @@ TEST(EvaluatedBatches, HaveShapesOfTheirOwn) {
       }
     }
   }
+}
+
+// The first and the last stage have a table of words each, whose gradients are summed: they remain
+// one table.
+TEST(TiedStages, HaveOneTableAfterManySteps) {
+  lm::Config config = lm::model_config("tiny", {.layers = 2});
+  std::vector<torch::Tensor> tables(2);
+  Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator(with_stages({.pp_size = 2}, {.micro_batches = 2}));
+    lm::Lm made(config);
+    fill_by_formula(*made);
+    const torch::Tensor before = made->named_parameters()["tokens.weight"].clone();
+    const std::shared_ptr<torch::optim::Optimizer> adam =
+        std::make_shared<torch::optim::AdamW>(made->parameters(), torch::optim::AdamWOptions(1e-3));
+    auto [model, optimizer] = accelerator.prepare(made.ptr(), adam);
+    const auto [inputs, labels] = formula_batch(0, 4, 16);
+    const auto batch = std::pair(inputs.to(accelerator.device()), labels.to(accelerator.device()));
+    for (int step = 0; step < 50; ++step) {
+      accelerator.train_batch(model, batch, &small_loss);
+      accelerator.clip_grad_norm_(model->parameters(), 0.5);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    torch::Tensor& table = tables[static_cast<size_t>(rank.index())];
+    table = model->named_parameters()["tokens.weight"].detach().cpu().clone();
+    EXPECT_FALSE(table.equal(before));
+  });
+  EXPECT_TRUE(tables[0].equal(tables[1]));
 }
 
 // Every rank clips by the norm of all stages: train_small compares the ranks'.
