@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <tuple>
 #include <utility>
 
@@ -116,6 +115,11 @@ std::vector<BatchSignature> signatures_of(const TensorKind& inputs,
 
 }  // namespace
 
+std::optional<int64_t> find_pippy_batch_size(const at::Tensor& args) {
+  if (!args.defined() || args.dim() == 0) return std::nullopt;
+  return args.size(0);
+}
+
 PippyModel::PippyModel(std::shared_ptr<torch::nn::Module> module, ModelStages stages,
                        const PippyOptions& options, PartialState& state)
     : module_(std::move(module)),
@@ -146,7 +150,7 @@ at::Tensor PippyModel::operator()(const at::Tensor& inputs) {
     if (rank > 0) return TensorKind();
     TORCH_CHECK_VALUE(inputs.defined(),
                       "prepare_pippy: rank 0 was given no inputs, which the first stage takes");
-    TORCH_CHECK_VALUE(inputs.dim() > 0 && inputs.size(0) > 0,
+    TORCH_CHECK_VALUE(find_pippy_batch_size(inputs).value_or(0) > 0,
                       "prepare_pippy: could not find a batch size: the inputs have no rows");
     return kind_of(inputs);
   });

@@ -7,14 +7,15 @@
 /// The model says its parts (config/model_parts.h), or is a Sequential. Gradients do not flow.
 /// Errors:  c10::ValueError, on all ranks, besides those that are named.
 /// Threads: the rank's thread.
-/// Mirrors: accelerate inference.py, prepare_pippy, find_pippy_batch_size (here
-///          ignorant_find_batch_size), build_pipeline and pippy_forward (here PippyModel).
+/// Mirrors: accelerate inference.py, prepare_pippy, build_pipeline (here PippyModel), pippy_forward
+///          (here PippyModel) and find_pippy_batch_size.
 /// Differs: parts are cut, and nothing is traced; a stage is on the rank of its number in the job,
 ///          and not on its machine; without split points that leave each rank a part, stages have
 ///          about the same bytes; batches of any size are divided as they are, and no rows are
 ///          repeated; outputs are sent, and not added up.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,6 +49,9 @@ struct PippyOptions {
   /// Whether all ranks get the output, and not the last one alone.
   bool gather_output = false;
 };
+
+/// The rows of inputs; absent without any. Local.
+std::optional<int64_t> find_pippy_batch_size(const at::Tensor& args);
 
 class PippyModel {
  public:

@@ -209,6 +209,12 @@ TEST(PippyStages, AreOnTheirRanksDevices) {
   });
 }
 
+TEST(PippyBatchSize, IsTheNumberOfRows) {
+  EXPECT_EQ(find_pippy_batch_size(torch::zeros({3, 2})), 3);
+  EXPECT_FALSE(find_pippy_batch_size(torch::zeros({})).has_value());
+  EXPECT_FALSE(find_pippy_batch_size({}).has_value());
+}
+
 // What both of two ranks are told.
 std::string told(const std::function<void()>& program) {
   std::vector<std::string> errors(2);
