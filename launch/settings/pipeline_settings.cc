@@ -58,7 +58,8 @@ absl::Status check_split_points(const Settings& settings, int stages) {
 absl::StatusOr<std::vector<int64_t>> stage_bytes_of(const Settings& settings, int stages) {
   std::vector<int64_t> bytes;
   if (!settings.is_set(kStageBytes)) return bytes;
-  for (const absl::string_view text : absl::StrSplit(settings.text(kStageBytes), ',')) {
+  const std::vector<std::string> sizes = absl::StrSplit(settings.text(kStageBytes), ',');
+  for (const std::string& text : sizes) {
     const std::optional<int64_t> size = parse_byte_size(text);
     if (!size)
       return refuse(settings, kStageBytes, "expected sizes with a unit, as in 1.5GiB,1GiB");
