@@ -304,6 +304,15 @@ NamedTensors trained_parameters(const std::vector<std::shared_ptr<ModelState>>& 
     for (TrainedParameter& each : models[i]->trained()) {
       all.emplace_back(prefix + each.name, std::move(each.trained));
     }
+    // Optimizers have those of other stages, too, which sharding leaves as they are.
+    const ModelPlacements& placements = models[i]->placements();
+    for (const auto& item : models[i]->module()->named_parameters()) {
+      const auto placed = placements.by_name.find(item.key());
+      if (placed == placements.by_name.end() || models[i]->find_divided(item.value())) continue;
+      const TensorPlacement& placement = *placed->second.placement;
+      if (part_number(placement, placements.layout->mesh(), placements.rank) >= 0) continue;
+      all.emplace_back(prefix + item.key(), item.value());
+    }
   }
   return all;
 }
