@@ -11,9 +11,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "accelerate/base/fields.h"
 #include "accelerate/pipeline/schedule.h"
 #include "accelerate/platform/environment.h"
 
@@ -44,8 +46,18 @@ struct PipelinePlan {
   bool operator==(const PipelinePlan&) const = default;
 };
 
-/// The plan of a program that gives none: PARALLELISM_CONFIG_PP_SCHEDULE, _PP_STAGES_PER_RANK,
-/// _PP_SPLIT_POINTS and _PP_MICRO_BATCHES, as `accelerate launch` sets them; defaults without them.
+/// What the variables of `accelerate launch` say of a plan: PARALLELISM_CONFIG and what a field's
+/// name is in capitals.
+struct PipelineVariables {
+  std::optional<pipeline::ScheduleKind> pp_schedule = std::nullopt;
+  std::optional<int64_t> pp_stages_per_rank = std::nullopt;
+  std::optional<std::vector<std::string>> pp_split_points = std::nullopt;
+  std::optional<int64_t> pp_micro_batches = std::nullopt;
+};
+ACCELERATE_FIELDS(PipelineVariables, pp_schedule, pp_stages_per_rank, pp_split_points,
+                  pp_micro_batches)
+
+/// The plan of a program that gives none, by these variables; defaults without them.
 /// Errors: c10::ValueError naming the variable and its text.
 PipelinePlan pipeline_plan_of(const Environment& environment);
 
