@@ -7,7 +7,6 @@
 #include <torch/optim/adam.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/config/model_parts.h"
 
 namespace {
 
