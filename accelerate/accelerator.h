@@ -59,6 +59,7 @@
 #include "accelerate/step/deepspeed_engine.h"
 #include "accelerate/step/memory_report.h"
 #include "accelerate/step/metrics.h"
+#include "accelerate/step/train_batch.h"
 #include "accelerate/step/training_step.h"
 #include "accelerate/tensors/state_dict.h"
 #include "accelerate/tracking/run/trackers.h"
@@ -326,6 +327,54 @@ class Accelerator {
   /// batches by tokens as well, and takes each rank's sum and number as they are. Without cp and sp
   /// it is the loss. Collective over the ranks along cp or sp, and so is its backward pass.
   at::Tensor mean_over_sequences(const at::Tensor& loss, const at::Tensor& n_tokens) const;
+
+  /// Forward and backward passes of one batch in `options.micro_batches` parts, in the order of a
+  /// pipeline's schedule, as one micro-step: gradients are synchronised in the last part, if this
+  /// micro-step does so. Where ranks along pp have stages of the model, this is how it is trained;
+  /// with one rank along pp the same program gives the same.
+  ///
+  ///   auto loss = accelerator.train_batch(
+  ///       model, std::pair(images, labels),
+  ///       [](const at::Tensor& output, const at::Tensor& labels) {
+  ///         return torch::nll_loss(output, labels);
+  ///       },
+  ///       {.micro_batches = 8});
+  ///   optimizer.step();
+  ///
+  /// `batch` is a pair, or another tree of two members: a tensor [rows, ...] that the model's
+  /// forward takes, and labels, a tree of tensors with as many rows. All ranks of a pipeline get
+  /// the same batch, as prepared loaders give it. `loss_fn(output, labels)` gives, for some rows,
+  ///   - a tensor, their mean: the batch's loss is the mean over its rows, and divided by the
+  ///     accumulation steps as in backward();
+  ///   - or a TokenLoss, a sum over tokens: gradients are those of the mean over all tokens of the
+  ///     window and of all ranks, as in backward_tokens().
+  /// It is called on the ranks with the last stage alone. Returns the loss, a 0-dim tensor without
+  /// a gradient on the device of every rank: the mean over this share's rows, or over all ranks'
+  /// tokens of this batch. Collective over the ranks along pp; on a micro-step that synchronises
+  /// over all ranks, and with a TokenLoss in any case.
+  /// Errors: c10::ValueError, on all ranks of a pipeline, for more micro-batches than rows, numbers
+  ///         of micro-batches that the schedule does not have (with the nearest ones), a schedule
+  ///         for other stages than the model's, and batches that are not the same.
+  template <typename Module, typename Batch, typename LossFn>
+  at::Tensor train_batch(const PreparedModel<Module>& model, const Batch& batch, LossFn loss_fn,
+                         const TrainBatchOptions& options = {}) {
+    return step_.train_batch(*internal::Access::to(model),
+                             internal::window_calls(model, batch, std::move(loss_fn)),
+                             planned(options));
+  }
+
+  /// The loss of a batch as train_batch returns it, from forward passes alone: nothing is kept for
+  /// backward passes, and the accumulation window is as it was. Whether layers as dropout are in
+  /// evaluation is the module's, as `model->eval()` says. Shapes of batches may differ from those
+  /// of the training. Collective over the ranks along pp, and with a TokenLoss over all ranks.
+  /// Errors: those of train_batch.
+  template <typename Module, typename Batch, typename LossFn>
+  at::Tensor evaluate_batch(const PreparedModel<Module>& model, const Batch& batch, LossFn loss_fn,
+                            const TrainBatchOptions& options = {}) {
+    return step_.evaluate_batch(*internal::Access::to(model),
+                                internal::window_calls(model, batch, std::move(loss_fn)),
+                                planned(options));
+  }
 
   /// Lets the model's next backward pass synchronise although its forward pass ran inside no_sync,
   /// for loops that learn only afterwards that this micro-step was the last. Local.
@@ -664,6 +713,11 @@ class Accelerator {
   };
 
   int mesh_rank(const char* parallelism, MeshAxis axis) const;
+  // With the PipelinePlan's number of micro-batches where there is none.
+  TrainBatchOptions planned(TrainBatchOptions options) const {
+    if (!options.micro_batches) options.micro_batches = handlers_.pipeline.micro_batches;
+    return options;
+  }
   // Before anything of one call is prepared. Errors: those of TrainingStep's configure_zero and
   // check_before_sharding.
   void begin_prepare(const internal::PreparedTogether& together);

@@ -1,5 +1,6 @@
 #include "accelerate/accelerator_options.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
@@ -11,7 +12,9 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/base/rank_layout.h"
 #include "accelerate/compile/backends.h"
+#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/parallelism_config.h"
+#include "accelerate/config/pipeline_plan.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/report/availability.h"
@@ -261,6 +264,12 @@ AcceleratorOptions internal::with_environment(AcceleratorOptions options, Runtim
   options.dynamo_plugin = chosen_dynamo(options, runtime);
   options.dynamo_backend.reset();
   options.parallelism_config = chosen_parallelism(options, runtime);
+  const auto is_pipeline_plan = [](const KwargsHandler& each) {
+    return std::holds_alternative<PipelinePlan>(each);
+  };
+  if (std::ranges::none_of(options.kwargs_handlers, is_pipeline_plan)) {
+    options.kwargs_handlers.emplace_back(pipeline_plan_of(environment));
+  }
   options.mixed_precision = chosen_precision(options, runtime);
   check_precision(*options.mixed_precision, runtime);
   if (options.split_batches) {

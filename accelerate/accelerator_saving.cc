@@ -1,4 +1,5 @@
 // What an Accelerator saves and loads.
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
+#include "accelerate/checkpoint/objects/states_of_stages.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/dispatch/dispatched_model.h"
@@ -16,6 +18,7 @@
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/sharded/sharded.h"
+#include "accelerate/state/accelerator_state.h"
 #include "accelerate/step/training_state.h"
 
 namespace accelerate {
@@ -122,10 +125,14 @@ std::vector<StreamedTensor> Accelerator::streamed(const ModelState& model,
                                                   const NamedTensors& own) const {
   const std::optional<at::ScalarType> exported = exported_dtype(model);
   const ShardPlaces shards(training_.models);
+  const auto dtypes = dtypes_of_stages(saver_->parts().stages, shards, own);
   std::vector<StreamedTensor> tensors;
-  for (const auto& [name, tensor] : own) {
+  for (size_t i = 0; i < own.size(); ++i) {
+    const auto& [name, part] = own[i];
     std::optional<PlacedPart> place;
-    if (const ShardPlaces::Entry* entry = shards.find(tensor)) place = entry->place;
+    if (const ShardPlaces::Entry* entry = shards.find(part)) place = entry->place;
+    // Of another stage's tensor this rank has no elements.
+    const at::Tensor tensor = part.scalar_type() == dtypes[i] ? part : part.to(dtypes[i]);
     // In a full_parameters scope a rank has all rows of its part.
     if (place && has_all_rows(model)) {
       place->placement.rows = {};

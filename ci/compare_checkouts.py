@@ -60,6 +60,7 @@ PROGRAMS = [
     ("by_feature/long_sequences", "--max_steps 3 --sequence_length 64", []),
     ("by_feature/memory", "", []),
     ("by_feature/multi_process_metrics", "", []),
+    ("by_feature/pipeline", "", []),
     ("by_feature/profiler", "", []),
     ("by_feature/quantization", "--load_in_8bit --layers 1 --sequence_length 32 --evaluation_sequences 4 --generate 2"
      " --max_steps 2 --train_adapters 2", ["quantization_out/model/model.safetensors"]),

@@ -19,7 +19,8 @@ follow='
   done'
 tools/dev shell bash -c "$follow" follow accelerate/docs/examples.md \
   accelerate/docs/long_sequences.md accelerate/docs/parallelism.md \
-  accelerate/docs/perf_ci.md accelerate/docs/plan_a_cluster.md accelerate/docs/tensor_parallelism.md \
+  accelerate/docs/perf_ci.md accelerate/docs/pipelines.md accelerate/docs/plan_a_cluster.md \
+  accelerate/docs/tensor_parallelism.md \
   simulator/docs/shapes.md
 tools/dev shell bazel-bin/launch/accelerate launch --num_processes 4 bazel-bin/accelerate/examples/minimal/minimal
 tools/dev shell bazel-bin/launch/accelerate launch --simulate 2x4 bazel-bin/accelerate/examples/minimal/minimal

@@ -5,8 +5,9 @@
 # The weights and the text of the tests in integration_tests/tensor follow from a formula. This lane takes TEXT (a line
 # of the Bible in examples/lm, drawn anew each time) and other scales, lets PyTorch compute the losses and norms of one
 # process and of its own tensor parallelism (torch_answers.py), and runs the tests with these answers as well. It then
-# times Llama of 70 billion parameters on 1,024 folded devices, the training loop of a program with one rank along tp,
-# and operators in forward passes whose layers are divided.
+# runs each schedule of a pipeline with 1,000 seeds of times that its ranks take. It times Llama of 70 billion
+# parameters on 1,024 folded devices, the training loop of a program with one rank along tp, and operators in forward
+# passes whose layers are divided.
 # PyTorch is the newest of the Python registry, in the virtual environment of ci/torch.sh; where it cannot be installed
 # the lane says so and ends well.
 set -euo pipefail
@@ -36,6 +37,7 @@ echo "parallel: the text is \"$text\""
 tools/dev test "//$folder:oracle_test" "//$folder:real_processes_test" "//$folder:traffic_test"
 
 tools/dev bazel build --noshow_progress --ui_event_filters=-info "//$folder:folded_test" \
+  //integration_tests/pipeline:window_times_test \
   //integration_tests/step:step_benchmark //accelerate/parallel/tensor:tensor_handler_benchmark
 bin=$(readlink bazel-bin)
 for test in HoldsTheStatesOfItsLayoutToTheByte HoldsTheSameWithSequenceShardsAndParallelLoss; do
@@ -44,6 +46,9 @@ for test in HoldsTheStatesOfItsLayoutToTheByte HoldsTheSameWithSequenceShardsAnd
   awk -v test="$test" -v ns=$(($(date +%s%N) - start)) \
     'BEGIN { printf "parallel: Llama 70b, tp 8 x dp_shard 128, %s: %.1f s with the start of the build root (wanted: 5)\n", test, ns / 1e9 }'
 done
+tools/dev shell env ACCELERATE_PIPELINE_SEEDS=1000 \
+  "$bin/integration_tests/pipeline/window_times_test" --gtest_filter='LateRanks.ChangeNoGradient' >/dev/null
+echo 'parallel: 1,000 seeds with a late rank: the gradients of each schedule are the same bits'
 tools/dev shell "$bin/integration_tests/step/step_benchmark" loop
 tools/dev shell "$bin/accelerate/parallel/tensor/tensor_handler_benchmark" --benchmark_enable_random_interleaving
 echo 'parallel: all well'

@@ -113,8 +113,9 @@ TEST(RankLayout, IsAskedForWhatIsKnown) {
   const RankLayout later = {.pp = 2, .dp_shard = 2, .cp = 2};
   EXPECT_FALSE(find_illegal(later, LayoutFacts::kConfiguration)) << "as arithmetic";
   EXPECT_EQ(find_illegal(later, LayoutFacts::kVersion)->text(),
-            "parallelism_config: pp_size=2, but this version has no pipelines; set it to 1; the "
-            "nearest layout that works: dp_shard 4 x cp 2");
+            "parallelism_config: pp_size=2 with cp_size=2, but in this version stages are given no "
+            "positions of tokens, which ranks with parts of sequences need; set one of the two to "
+            "1; the nearest layout that works: pp 2 x dp_shard 4");
   const RankLayout of_model = {.tp = 2, .experts = true, .sequence_shards = true};
   EXPECT_FALSE(find_illegal(of_model, LayoutFacts::kVersion));
   EXPECT_TRUE(find_illegal(of_model));
@@ -156,7 +157,17 @@ TEST(LegalLayouts, AreAllOfThatManyRanks) {
                                        "dp_replicate 4 x tp 2",
                                        "dp_replicate 4 x sp 2",
                                        "dp_replicate 4 x dp_shard 2",
-                                       "dp_replicate 8"}));
+                                       "dp_replicate 8",
+                                       "pp 2 x tp 4",
+                                       "pp 2 x dp_shard 2 x tp 2",
+                                       "pp 2 x dp_shard 4",
+                                       "pp 2 x dp_replicate 2 x tp 2",
+                                       "pp 2 x dp_replicate 2 x dp_shard 2",
+                                       "pp 2 x dp_replicate 4",
+                                       "pp 4 x tp 2",
+                                       "pp 4 x dp_shard 2",
+                                       "pp 4 x dp_replicate 2",
+                                       "pp 8"}));
   EXPECT_EQ(legal_layouts(8, {.experts = true}).size(), 47) << "each with the ep that divide";
   EXPECT_EQ(legal_layouts(8, {.zero = true, .experts = true}).size(), 13) << "without dp_shard";
   for (const RankLayout& layout : legal_layouts(12, {.fsdp = true, .experts = true})) {

@@ -70,10 +70,9 @@ void check_compiled_model(const TechniqueContext& context) {
   refuse(plan.precision.fp8().has_value(),
          "layers in fp8 are products of this library's own, which are not recorded; use bf16, or "
          "set dynamo_backend=no");
-  refuse(
-      plan.layout != nullptr,
-      "layers, sequences or experts that ranks divide are not recorded; set the sizes of tp, cp, "
-      "sp and ep to 1, or dynamo_backend=no");
+  refuse(plan.layout != nullptr,
+         "layers, stages, sequences or experts that ranks divide are not recorded; set the sizes "
+         "of pp, tp, cp, sp and ep to 1, or dynamo_backend=no");
   const bool recomputes =
       (plan.fsdp != nullptr && plan.fsdp->activation_checkpointing.value_or(false)) ||
       (plan.zero != nullptr && plan.zero->activation_checkpointing);

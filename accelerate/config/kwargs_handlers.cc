@@ -36,6 +36,7 @@ constexpr std::array<const char*, std::variant_size_v<KwargsHandler>> kNames = {
     "FP8RecipeKwargs",
     "ShardedDataParallelKwargs",
     "TensorParallelPlan",
+    "PipelinePlan",
 };
 
 constexpr options::Section kFp8 = options::Section::kFp8;
@@ -229,6 +230,13 @@ KwargsHandlers KwargsHandlers::from_list(const std::vector<KwargsHandler>& list)
         handlers.sharded = sharded;
       },
       [&](const TensorParallelPlan& plan) { handlers.tensor_parallel = plan; },
+      [&](const PipelinePlan& plan) {
+        TORCH_CHECK_VALUE(plan.stages_per_rank > 0, "PipelinePlan: stages_per_rank is ",
+                          plan.stages_per_rank, ", less than 1");
+        TORCH_CHECK_VALUE(plan.micro_batches > 0, "PipelinePlan: micro_batches is ",
+                          plan.micro_batches, ", less than 1");
+        handlers.pipeline = plan;
+      },
   };
   std::array<bool, std::variant_size_v<KwargsHandler>> seen{};
   for (const KwargsHandler& handler : list) {

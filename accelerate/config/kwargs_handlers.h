@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "accelerate/base/enums.h"
 #include "accelerate/base/fields.h"
+#include "accelerate/config/pipeline_plan.h"
 #include "accelerate/config/tensor_parallel_plan.h"
 #include "accelerate/platform/environment.h"
 
@@ -375,10 +376,10 @@ struct ProjectConfiguration {
 ACCELERATE_FIELDS(ProjectConfiguration, project_dir, logging_dir, automatic_checkpoint_naming,
                   total_limit, iteration, save_on_each_node)
 
-using KwargsHandler =
-    std::variant<DistributedDataParallelKwargs, InitProcessGroupKwargs, ProfileKwargs,
-                 AutocastKwargs, GradScalerKwargs, TERecipeKwargs, MSAMPRecipeKwargs,
-                 AORecipeKwargs, FP8RecipeKwargs, ShardedDataParallelKwargs, TensorParallelPlan>;
+using KwargsHandler = std::variant<DistributedDataParallelKwargs, InitProcessGroupKwargs,
+                                   ProfileKwargs, AutocastKwargs, GradScalerKwargs, TERecipeKwargs,
+                                   MSAMPRecipeKwargs, AORecipeKwargs, FP8RecipeKwargs,
+                                   ShardedDataParallelKwargs, TensorParallelPlan, PipelinePlan>;
 
 /// The handlers by class, defaults where none was given.
 struct KwargsHandlers {
@@ -392,6 +393,7 @@ struct KwargsHandlers {
   /// The plan for all models, if one was given, and the plans for models of a class.
   std::optional<TensorParallelPlan> tensor_parallel;
   TensorParallelPlans tensor_parallel_by_class;
+  PipelinePlan pipeline;
 
   /// Errors: c10::ValueError naming the class of handlers, or of models, that was given twice.
   static KwargsHandlers from_list(const std::vector<KwargsHandler>& list);

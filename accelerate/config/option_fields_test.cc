@@ -15,6 +15,7 @@
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/parallelism_config.h"
+#include "accelerate/config/pipeline_plan.h"
 #include "accelerate/testing/value_error.h"
 
 namespace accelerate {
@@ -59,7 +60,7 @@ const FieldNames& fields_of(Section section) {
     fields[Section::kFp8] =
         fields_of<TERecipeKwargs, MSAMPRecipeKwargs, AORecipeKwargs, FP8RecipeKwargs>();
     fields[Section::kParallelism] = fields_of<ParallelismOptions, TorchContextParallelConfig,
-                                              DeepSpeedSequenceParallelConfig>();
+                                              DeepSpeedSequenceParallelConfig, PipelineVariables>();
     return fields;
   }();
   return kFields.at(section);

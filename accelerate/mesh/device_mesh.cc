@@ -1,5 +1,6 @@
 #include "accelerate/mesh/device_mesh.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,13 +50,19 @@ const ProcessGroupPtr& DeviceMesh::group(MeshAxis axis) const {
 ProcessGroupPtr DeviceMesh::group_of(MeshAxis axis, std::vector<int> ranks) const {
   ProcessGroupPtr& group = made_[ranks];
   if (!group) {
-    GroupOptions options = options_;
-    options.name = absl::StrCat(to_string(axis), " of ranks ", list_of(ranks));
-    options.axis = axis;
-    options.ranks = std::move(ranks);
-    group = runtime_.new_group(options);
+    std::string name = absl::StrCat(to_string(axis), " of ranks ", list_of(ranks));
+    group = make_group(axis, std::move(ranks), std::move(name));
   }
   return group;
+}
+
+ProcessGroupPtr DeviceMesh::make_group(MeshAxis axis, std::vector<int> ranks,
+                                       std::string name) const {
+  GroupOptions options = options_;
+  options.name = std::move(name);
+  options.axis = axis;
+  options.ranks = std::move(ranks);
+  return runtime_.new_group(options);
 }
 
 ProcessGroupPtr DeviceMesh::group(AxisSet axes) const {
@@ -79,6 +86,25 @@ ProcessGroupPtr DeviceMesh::part(MeshAxis axis, int size) const {
   if (size == 1) return nullptr;
   const auto begin = ranks.begin() + coordinate(axis) / size * size;
   return group_of(axis, {begin, begin + size});
+}
+
+ProcessGroupPtr DeviceMesh::among(MeshAxis axis, const std::vector<int>& coordinates) const {
+  if (coordinates.size() == 1) return nullptr;
+  const std::vector<int> all = mesh_.group(rank_, axis);
+  std::vector<int> ranks;
+  for (const int coordinate : coordinates) ranks.push_back(all[static_cast<size_t>(coordinate)]);
+  return group_of(axis, std::move(ranks));
+}
+
+ProcessGroupPtr DeviceMesh::channel(MeshAxis axis, int from, int to) const {
+  const std::vector<int> all = mesh_.group(rank_, axis);
+  const int sender = all[static_cast<size_t>(from)], receiver = all[static_cast<size_t>(to)];
+  ProcessGroupPtr& group = channels_[{sender, receiver}];
+  if (!group) {
+    group = make_group(axis, {std::min(sender, receiver), std::max(sender, receiver)},
+                       absl::StrCat(to_string(axis), " ", sender, " to ", receiver));
+  }
+  return group;
 }
 
 }  // namespace accelerate

@@ -12,6 +12,8 @@
 #include <array>
 #include <iterator>
 #include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "accelerate/base/enum_text.h"
@@ -56,6 +58,16 @@ class DeviceMesh {
   /// Errors: c10::ValueError for a size that does not divide the group; those of
   ///         Runtime::new_group.
   ProcessGroupPtr part(MeshAxis axis, int size) const;
+  /// This rank and those along the axis that have these numbers along it, ascending, of which this
+  /// rank's is one; null where it is the only one. Made on first use, and collective over them
+  /// then.
+  /// Errors: those of Runtime::new_group.
+  ProcessGroupPtr among(MeshAxis axis, const std::vector<int>& coordinates) const;
+  /// A group of two ranks along the axis for messages in one direction, named by both, as in
+  /// "pp 3 to 4"; `from` and `to` are numbers along the axis, one of them this rank's. The ranks
+  /// stand in it in ascending order. Made on first use, and collective over both then.
+  /// Errors: those of Runtime::new_group.
+  ProcessGroupPtr channel(MeshAxis axis, int from, int to) const;
   /// This rank's group along several axes; null where it is the only one. That of an axis, where
   /// that has the same ranks, else made on first use, and collective over its ranks then.
   /// Errors: those of Runtime::new_group.
@@ -69,12 +81,14 @@ class DeviceMesh {
 
  private:
   ProcessGroupPtr group_of(MeshAxis axis, std::vector<int> ranks) const;
+  ProcessGroupPtr make_group(MeshAxis axis, std::vector<int> ranks, std::string name) const;
 
   const Mesh mesh_;
   Runtime& runtime_;
   const GroupOptions options_;
   const int rank_;
-  mutable std::map<std::vector<int>, ProcessGroupPtr> made_;  // by their ranks
+  mutable std::map<std::vector<int>, ProcessGroupPtr> made_;         // by their ranks
+  mutable std::map<std::pair<int, int>, ProcessGroupPtr> channels_;  // by sender and receiver
   mutable std::array<ProcessGroupPtr, std::size(EnumTable<MeshAxis>::kTexts)> groups_;
 };
 

@@ -22,7 +22,6 @@ constexpr Family deepspeed = {kDeepSpeed, Section::kDeepSpeed, "ACCELERATE_DEEPS
 // For DeepSpeed's own launcher.
 constexpr Family zero_launch = {kDeepSpeed, Section::kDeepSpeed, nullptr};
 constexpr Family mesh = {kParallelism, Section::kParallelism, ""};
-constexpr Family later_mesh = {kParallelism, Section::kParallelism, "", Status::kNotInThisVersion};
 constexpr Family megatron = {kMegatron, Section::kMegatron, "", Status::kNotInThisVersion};
 
 // The names of DynamoBackend in small letters and a misspelt one, between `|`, with a zero at the
@@ -265,10 +264,33 @@ constexpr Option kRows[] = {
         .written_as(kCapital),
     mesh("parallelism_config_sp_attn_implementation", kText, "sdpa", "kernel of the attention")
         .field_or(""),
-    later_mesh("parallelism_config_pp_size", kInt, "1", "pipeline stages").between(1).ours(),
-    later_mesh("parallelism_config_pp_placement", kText, "outermost",
-               "place of the pipeline among the axes")
+    mesh("parallelism_config_pp_size", kInt, "1",
+         "ranks that have stages of a model, for programs that call train_batch")
+        .between(1)
+        .ours(),
+    mesh("parallelism_config_pp_placement", kText, "outermost",
+         "place of the pipeline among the axes")
         .one_of("outermost|inside_dp_replicate")
+        .ours(),
+    mesh("parallelism_config_pp_schedule", kText, "1f1b",
+         "in which order stages compute; see pipelines.md")
+        .one_of("gpipe|1f1b|interleaved|looped_bfs|zb_h1|zb_v")
+        .ours(),
+    mesh("parallelism_config_pp_stages_per_rank", kInt, "1",
+         "stages of each rank, for schedules that have several")
+        .between(1)
+        .ours(),
+    mesh("parallelism_config_pp_split_points", kText, nullptr,
+         "parts of the model at which all stages but the first begin, between commas")
+        .ours(),
+    mesh("parallelism_config_pp_micro_batches", kInt, "1",
+         "parts of a batch that go through the stages one behind the other")
+        .between(1)
+        .ours(),
+    mesh("parallelism_config_pp_stage_bytes", kText, nullptr,
+         "what each stage keeps of a micro-batch for its backward pass, as in 1.5GiB,1GiB, or once "
+         "for all; --dry_run tells how much that is by rank")
+        .without_variable()
         .ours(),
     mesh("parallelism_config_ep_size", kInt, "1",
          "of the ranks along dp_shard: how many divide the experts of a layer")

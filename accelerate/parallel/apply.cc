@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,7 +12,11 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "accelerate/base/mesh_axis.h"
+#include "accelerate/comm/agree.h"
+#include "accelerate/mesh/device_mesh.h"
 #include "accelerate/modules/value_at_use.h"
+#include "accelerate/operators/construction_record.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/layout/placement.h"
 #include "accelerate/parallel/replicate.h"
@@ -45,12 +50,26 @@ bool has_replicas(const torch::nn::Module& module, const ModelPlan& plan) {
          (has_trainable_parameters(module) || plan.distributed_type == DistributedType::kMultiCpu);
 }
 
+// The tensors whose rows techniques divide. A rank divides those of its stages alone, and knows
+// those of other stages from their ranks. Collective over the ranks along pp.
+std::vector<std::string> divided_by_rows(const ModelState& model, const ModelPlan& plan) {
+  std::vector<std::string> own;
+  for (const TrainedParameter& each : model.trained()) {
+    if (each.shards != nullptr && each.shards == plan.roles.shards) own.push_back(each.name);
+  }
+  const bool has_stages = plan.layout != nullptr && plan.layout->cuts().contains(MeshAxis::kPp);
+  if (!has_stages || plan.device_mesh == nullptr) return own;
+  std::vector<std::string> all;
+  for (const std::vector<std::string>& names : internal::agree_on_values(
+           plan.device_mesh->group(MeshAxis::kPp), "prepare", [&own] { return own; })) {
+    all.insert(all.end(), names.begin(), names.end());
+  }
+  return all;
+}
+
 // The placements of the module's tensors as the plan has them, with rows as techniques divide them.
 ModelPlacements placements_of(const ModelState& model, const ModelPlan& plan) {
-  std::vector<std::string> divided;
-  for (const TrainedParameter& each : model.trained()) {
-    if (each.shards != nullptr && each.shards == plan.roles.shards) divided.push_back(each.name);
-  }
+  const std::vector<std::string> divided = divided_by_rows(model, plan);
   const ModelLayout layout =
       plan.layout != nullptr ? *plan.layout : whole_layout(*model.module(), plan.mesh);
   ModelPlacements placements{.layout = std::make_shared<const ModelLayout>(
@@ -79,7 +98,17 @@ void for_each_placed(const torch::nn::Module& module, const ModelLayout& layout,
   }
 }
 
-// Before anything of the model is made; one that was prepared is cut.
+// To tensors of an empty model, those of their construction or of a file.
+void give_values(const torch::nn::Module& module) {
+  std::vector<at::Tensor> waiting = module.parameters();
+  for (const at::Tensor& buffer : module.buffers()) waiting.push_back(buffer);
+  std::erase_if(waiting,
+                [](const at::Tensor& each) { return !each.defined() || !is_recorded(each); });
+  if (!waiting.empty()) replay_construction(waiting, std::nullopt, /*is_last=*/true);
+}
+
+// Before anything of the model is made; one that was prepared is cut. Sharding, which divides parts
+// further, gives them values when it is made.
 void cut_model(TechniqueList list, const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   if (plan.layout == nullptr || context.model.placements().layout != nullptr) return;
@@ -95,6 +124,7 @@ void cut_model(TechniqueList list, const TechniqueContext& context) {
                               parameter.sizes(), " of \"", name,
                               "\", of which its layout gives it ", at::IntArrayRef(part));
       });
+  if (!is_sharded(context)) give_values(*context.model.module());
 }
 
 // For reports of what fills the memory.

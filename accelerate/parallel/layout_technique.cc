@@ -140,8 +140,10 @@ std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context
     equal.push_back({.along = std::move(along)});
     return equal.back();
   };
-  // Along axes of shards ranks have other rows of what nothing else cuts.
-  const AxisSet model = mesh.mesh().several(plan.layout->cuts() - plan.roles.shard_axes);
+  // Along axes of shards ranks have other rows of what nothing else cuts. Copies in several stages
+  // of a pipeline are summed and compared by its technique, when windows end.
+  const AxisSet model =
+      mesh.mesh().several(plan.layout->cuts() - plan.roles.shard_axes - AxisSet{MeshAxis::kPp});
   for (const MeshAxis axis : model.axes()) {
     equal_along(
         {.axis = axis, .group = mesh.group(axis), .ranks = mesh.mesh().group(mesh.rank(), axis)});
@@ -155,9 +157,6 @@ std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context
     const TensorPlacement* placement = plan.layout->find(each.name);
     if (placement == nullptr) continue;
     const AxisSet sums = mesh.mesh().several(placement->sums);
-    TORCH_CHECK_VALUE(!sums.contains(MeshAxis::kPp), "rank ", plan.rank, ": the layout of \"",
-                      each.name,
-                      "\": gradients are summed along pp, which this version does not do");
     if (!sums.empty()) owe(mesh.group(sums), each);
     for (const MeshAxis axis : model.axes()) {
       if (!placement->equal().contains(axis)) continue;

@@ -58,8 +58,6 @@ class LayoutTechnique final : public Technique {
 
 /// For models that are trained and of which the module has parts. To be made after the techniques
 /// that train something in place of parameters.
-/// Errors: c10::ValueError naming the parameter and the rank, for sums along pp, which copies in
-///         some stages would need.
 std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context);
 
 }  // namespace accelerate

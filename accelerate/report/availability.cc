@@ -141,7 +141,7 @@ constexpr Entry kEntries[] = {
     {"numpy", FeatureKind::kPackage, no, "tensors take its place"},
     {"pandas", FeatureKind::kPackage, no, kPython},
     {"peft", FeatureKind::kPackage, no, kNoReplacement},
-    {"pippy", FeatureKind::kPackage, no, kNoReplacement},
+    {"pippy", FeatureKind::kPackage, no, "prepare_pippy needs no package"},
     {"pynvml", FeatureKind::kLibrary, on_machine<finds_nvml>,
      "NVIDIA's management library, looked up at run time"},
     {"pytest", FeatureKind::kPackage, no, "GoogleTest takes its place"},

@@ -1,6 +1,7 @@
 // The backward pass of a training step: losses that are divided by micro-steps or by tokens, and
 // passed to the job's engine.
 #include <algorithm>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/state/accelerator_state.h"
@@ -44,10 +46,15 @@ int64_t largest_along_sequences(int64_t number, const DeviceMesh* mesh) {
 
 }  // namespace
 
-void TrainingStep::backward(const at::Tensor& loss, const BackwardOptions& options) {
+void TrainingStep::check_backward_is_whole(const char* caller) const {
+  const std::optional<ParallelismConfig>& config = state_.parallelism_config();
+  TORCH_CHECK_VALUE(!config || !config->pp_enabled(), caller, ": rank ", state_.process_index(),
+                    " has stages of a pipeline, so that a loss of its own is not the model's; use "
+                    "train_batch(), which runs both passes of all stages");
+}
+
+int64_t TrainingStep::steps_of_window() {
   AccumulationWindow& window = gradients_.window();
-  TORCH_CHECK_VALUE(!window.divides_by_tokens,
-                    "backward() after backward_tokens() in the same accumulation window");
   window.divides_by_steps = window.steps > 0;
   int64_t steps = gradients_.num_steps();
   if (gradients_.sync_gradients() && window.steps > 0 && window.steps < steps &&
@@ -58,6 +65,14 @@ void TrainingStep::backward(const at::Tensor& loss, const BackwardOptions& optio
     }
     steps = window.steps;
   }
+  return steps;
+}
+
+void TrainingStep::backward(const at::Tensor& loss, const BackwardOptions& options) {
+  check_backward_is_whole("backward");
+  TORCH_CHECK_VALUE(!gradients_.window().divides_by_tokens,
+                    "backward() after backward_tokens() in the same accumulation window");
+  const int64_t steps = steps_of_window();
   StepEngine& engine = this->engine();
   engine.backward(steps == 1 ? loss : loss.div(steps), options);
   engine.end_backward();
@@ -65,6 +80,7 @@ void TrainingStep::backward(const at::Tensor& loss, const BackwardOptions& optio
 
 at::Tensor TrainingStep::backward_tokens(const at::Tensor& loss_sum, int64_t n_tokens,
                                          const BackwardOptions& options) {
+  check_backward_is_whole("backward_tokens");
   AccumulationWindow& window = gradients_.window();
   TORCH_CHECK_VALUE(n_tokens >= 0, "backward_tokens: a loss cannot be over ", n_tokens, " tokens");
   TORCH_CHECK_VALUE(!gradients_.joining(),

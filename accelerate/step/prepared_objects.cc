@@ -129,7 +129,7 @@ void train_parts(torch::optim::Optimizer& optimizer, const ModelState& model) {
   for (const TrainedParameter& each : model.trained()) {
     if (each.placement == nullptr || !has_parameter(optimizer, each.parameter)) continue;
     check_steps_after_sums(optimizer, each, placements.layout->mesh());
-    if (each.placement->cuts.empty()) continue;
+    if (each.placement->cuts.empty() && each.placement->stages.empty()) continue;
     check_trains_shard(optimizer, each.parameter, each.name);
     renew_unused_state(optimizer, each.parameter, each.parameter);
   }

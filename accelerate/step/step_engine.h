@@ -21,12 +21,11 @@
 /// chain that is there, as ZeRO's does.
 ///
 /// The verbs of an optimizer and of a schedule (step, zero_grad, schedule, state) are those of
-/// StepOwner. No verb has a forward pass, because programs call their models themselves. An engine
-/// that owns forward passes too, as a pipeline's schedule would, stands in the loop's place. The
-/// interface needs a verb for it then: a window of micro-batches, which gets the model, the batch
-/// and the loss function, and ends with the last backward pass. LoopEngine's window would run one
-/// micro-batch after the other, and the new engine's backward() refuse a loss of the program's. No
-/// LomoEngine surrounds such an engine: gradients of a window are not there at once.
+/// StepOwner. No verb has a forward pass, because programs call their models themselves, and where
+/// a window of micro-batches does (train_batch.cc), it calls backward() for each of its losses. The
+/// stages of a pipeline but the last have no loss, and run autograd from the gradients that they
+/// get. So an engine that changes backward passes works with one rank along pp; with several,
+/// prepare refuses optimizers that step in them.
 ///
 /// Errors: as documented at the Accelerator's methods.
 /// Threads: the rank's thread.

@@ -46,10 +46,12 @@ class AcceleratorState;
 class GradientState;
 class GradScaler;
 class ModelState;
+class PipelineTechnique;
 class SharedScaler;
 struct BatchRound;
 struct KwargsHandlers;
 struct SchedulerPolicy;
+struct TrainBatchOptions;
 
 namespace internal {
 class LoaderCore;
@@ -57,6 +59,7 @@ class LomoEngine;
 class StepEngine;
 class TrainingStep;
 struct TrainingState;
+struct WindowCalls;
 }  // namespace internal
 
 struct JoinOptions {
@@ -159,6 +162,10 @@ class TrainingStep {
   void backward(const at::Tensor& loss, const BackwardOptions& options);
   at::Tensor backward_tokens(const at::Tensor& loss_sum, int64_t n_tokens,
                              const BackwardOptions& options);
+  at::Tensor train_batch(const ModelState& model, const WindowCalls& calls,
+                         const TrainBatchOptions& options);
+  at::Tensor evaluate_batch(const ModelState& model, const WindowCalls& calls,
+                            const TrainBatchOptions& options);
   void lomo_backward(const at::Tensor& loss, std::optional<double> learning_rate);
   bool has_lomo_optimizer() const;
 
@@ -198,6 +205,19 @@ class TrainingStep {
   // What this rank's groups are for where techniques divide models along these axes.
   RankRoles roles(AxisSet divides) const;
   ProcessGroupPtr ranks_after_forward(AxisSet divides) const;
+  // Errors: c10::ValueError for a job whose models are in stages.
+  void check_backward_is_whole(const char* caller) const;
+  // By how many micro-steps a loss that is a mean is divided. In the last one of a window that has
+  // fewer, earlier gradients are changed to that.
+  int64_t steps_of_window();
+  // What train_batch returns, on all ranks of a pipeline: of losses that are means, or of sums. The
+  // second one divides the gradients of a window that ends.
+  at::Tensor window_mean(const PipelineTechnique* pipeline, const at::Tensor& total) const;
+  // Over all ranks, [3]: the sum of losses, the tokens, and those of the window so far.
+  at::Tensor sums_of_tokens(const PipelineTechnique* pipeline, const at::Tensor& total,
+                            int64_t tokens, int64_t window_tokens) const;
+  at::Tensor divide_window_by_tokens(const PipelineTechnique* pipeline, const at::Tensor& total,
+                                     int64_t tokens, bool synchronises);
   // The models named, or all prepared ones.
   std::vector<const ModelState*> named_or_all(Models models) const;
   // Multiplies the gradients of the window's models and of the prepared optimizers' parameters.

@@ -5,6 +5,8 @@
 #include "accelerate/dispatch/dispatch_technique.h"
 #include "accelerate/parallel/experts/expert_technique.h"
 #include "accelerate/parallel/layout_technique.h"
+#include "accelerate/parallel/pipeline/model_stages.h"
+#include "accelerate/parallel/pipeline/pipeline_technique.h"
 #include "accelerate/parallel/replicated/ddp.h"
 #include "accelerate/parallel/sequence/context_technique.h"
 #include "accelerate/parallel/sharded/activation_checkpointing.h"
@@ -21,6 +23,8 @@ namespace {
 
 // Which technique surrounds which: the outermost first.
 enum Depth : int {
+  // Without a stage's forward pass nothing else begins.
+  kPipeline,
   // Its sums come after all reductions, whichever surrounds which.
   kLayout,
   // Before a pass replication refreshes buffers, which computing must see; after the pass it must
@@ -97,6 +101,12 @@ constexpr TechniqueRow kTechniques[] = {
      .make = &make_expert_parallel_technique},
     // What is trained in place of parameters is known by now.
     {.name = LayoutTechnique::kName, .depth = kLayout, .make = &make_layout_technique},
+    {.name = PipelineTechnique::kName,
+     .depth = kPipeline,
+     .layout = &pipeline_layout,
+     .check = &check_pipeline,
+     .cut = &drop_other_stages,
+     .make = &make_pipeline_technique},
     // Quantised weights are kept as they are, and trained beside.
     {.name = "quantized", .depth = kNone, .check = &check_quantized_model},
     // What the optimizer trains in place of parameters on the host is known when all else is made.

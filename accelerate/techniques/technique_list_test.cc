@@ -60,6 +60,8 @@ TEST(ApplyTechniques, SurroundsSomeTechniquesByOthersWhateverAModelHas) {
   // What replicas and shards see of a pass is what its caller gets, and a device map is about the
   // module alone.
   for (const auto& [outer, inner] : std::vector<std::pair<std::string_view, std::string_view>>{
+           {"pipeline", "ddp"},
+           {"pipeline", "sharded"},
            {"ddp", "autocast"},
            {"sharded", "autocast"},
            {"autocast", "fp8"},

@@ -42,8 +42,8 @@ const std::vector<DrawnLayout>& layouts() {
     std::vector<DrawnLayout> all;
     const auto add = [&all](int ranks, const RankLayout& like, int zero_stage) {
       for (const RankLayout& layout : legal_layouts(ranks, like)) {
-        // Job::train has whole sequences.
-        if (layout.cp > 1 || layout.sp > 1) continue;
+        // Job::train has whole models and sequences.
+        if (layout.pp > 1 || layout.cp > 1 || layout.sp > 1) continue;
         all.push_back({.ranks = layout, .zero_stage = zero_stage});
       }
     };

@@ -110,6 +110,7 @@ TEST(DrawnLayouts, OfTheFirst20SeedsHaveEachTechnique) {
     seen["ranks"] += layout.ranks.num_ranks() == 16 ? 1 : 0;
     seen["dp_replicate"] += layout.ranks.dp_replicate > 1 ? 1 : 0;
     seen["dp_shard"] += layout.ranks.dp_shard > 1 ? 1 : 0;
+    seen["pp"] += layout.ranks.pp > 1 ? 1 : 0;
     seen["cp"] += layout.ranks.cp > 1 ? 1 : 0;
     seen["sp"] += layout.ranks.sp > 1 ? 1 : 0;
     seen["tp"] += layout.ranks.tp > 1 ? 1 : 0;
@@ -123,7 +124,7 @@ TEST(DrawnLayouts, OfTheFirst20SeedsHaveEachTechnique) {
     seen["GPT"] += layout.blocks == lm::Blocks::kGpt ? 1 : 0;
     seen["two nodes"] += layout.nodes == 2 ? 1 : 0;
   }
-  EXPECT_EQ(seen.size(), 15);
+  EXPECT_EQ(seen.size(), 16);
   for (const auto& [technique, count] : seen) EXPECT_GT(count, 0) << technique;
 }
 

@@ -117,6 +117,8 @@ run_all() {
   example by_feature/save_hooks "$learns" 'loads 4 tensors'
   leaves by_feature/save_hooks checkpoint/about.txt
   example by_feature/stream_dataset "$learns"
+  cluster=1x2 options='--use_parallelism_config --parallelism_config_pp_size 2 --parallelism_config_pp_micro_batches 4' \
+    example by_feature/pipeline "$learns"
   (cd "$(in_folder by_feature/weights_from_python)" && python_weights)
   example by_feature/weights_from_python 'epoch 0: 9[5-9] %|epoch 0: 100 %' "$learns"
   leaves by_feature/weights_from_python trained/model.safetensors

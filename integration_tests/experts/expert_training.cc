@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <utility>
 
 #include <torch/torch.h>
 
@@ -82,6 +83,7 @@ ExpertOutcome train_rank_with_experts(const ExpertTraining& training) {
   const auto size_along = [mesh](MeshAxis axis) { return mesh != nullptr ? mesh->size(axis) : 1; };
   const int64_t length = training.config.sequence_length / size_along(MeshAxis::kSp);
   const int64_t first_token = mesh != nullptr ? length * mesh->coordinate(MeshAxis::kSp) : 0;
+  const bool has_stages = size_along(MeshAxis::kPp) > 1;
   const bool divides_sequences = size_along(MeshAxis::kCp) * size_along(MeshAxis::kSp) > 1;
   for (int step = 0; step < training.steps; ++step) {
     const auto [inputs, labels] =
@@ -95,6 +97,16 @@ ExpertOutcome train_rank_with_experts(const ExpertTraining& training) {
       const at::Tensor tokens = part(inputs), targets = part(labels);
       const at::Tensor positions = at::arange(first_token, first_token + length, tokens.options());
       const auto scope = accelerator.accumulate(model);
+      if (has_stages) {
+        const auto scaled_loss = [&](const at::Tensor& logits, const at::Tensor& labels_of_rows) {
+          return torch::cross_entropy_loss(logits.flatten(0, 1), labels_of_rows.flatten()) *
+                 training.loss_factor;
+        };
+        const at::Tensor loss = accelerator.train_batch(model, std::pair(tokens, targets),
+                                                        scaled_loss, {.micro_batches = 2});
+        total += loss.item<double>() / training.loss_factor;
+        continue;
+      }
       const auto context =
           accelerator.maybe_context_parallel({tokens, targets, positions}, {1, 1, 0});
       const at::Tensor logits = divides_sequences ? model(tokens, positions) : model(tokens);

@@ -132,15 +132,16 @@ TEST(AcceleratorMesh, OfOneRankHasNoGroups) {
   });
 }
 
-TEST(AcceleratorMesh, RefusesAxesWithoutAnEngineByName) {
-  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
-    const std::vector<std::pair<const char*, ParallelismOptions>> missing = {
-        {"pp_size", {.pp_size = 2}}};
-    for (const auto& [name, options] : missing) {
-      EXPECT_THAT(value_error_of([&] {
-                    Accelerator accelerator({.parallelism_config = ParallelismConfig(options)});
-                  }),
-                  HasSubstr(absl::StrCat("parallelism_config: ", name, "=2, but this version ")));
+TEST(AcceleratorMesh, RefusesProductsOfAxesThatItDoesNotComputeByName) {
+  Cluster("1x4:h100").run_on_every_rank([](Rank&) {
+    const std::vector<std::pair<const char*, ParallelismOptions>> refused = {
+        {"pp_size=2 with cp_size=2", {.cp_size = 2, .pp_size = 2}},
+        {"pp_size=2 with sp_size=2", {.sp_size = 2, .pp_size = 2}}};
+    for (const auto& [product, options] : refused) {
+      EXPECT_THAT(
+          value_error_of(
+              [&] { Accelerator accelerator({.parallelism_config = ParallelismConfig(options)}); }),
+          HasSubstr(absl::StrCat("parallelism_config: ", product, ", but in this version ")));
     }
     EXPECT_EQ(PartialState::find(), nullptr) << "a refused Accelerator leaves nothing behind";
   });

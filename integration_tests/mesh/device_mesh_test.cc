@@ -163,6 +163,26 @@ TEST(DeviceMesh, CountsTrafficToTheAxisOfAGroupWhateverItsName) {
                                                Traffic{1, 0, 4, -1}, Traffic{1, 0, 4, 0}));
 }
 
+TEST(DeviceMesh, MakesGroupsOfSomeRanksAlongAnAxisAndOneForEachDirectionOfMessages) {
+  Cluster("1x4:h100").run_on_every_rank([](Rank& rank) {
+    const DeviceMesh mesh(Mesh({.pp = 4}), rank.runtime());
+    const int own = rank.index();
+    EXPECT_EQ(mesh.among(MeshAxis::kPp, {own}), nullptr);
+    EXPECT_EQ(mesh.among(MeshAxis::kPp, {0, 1, 2, 3}), mesh.group(MeshAxis::kPp));
+    if (own == 0 || own == 3) {
+      EXPECT_EQ(mesh.among(MeshAxis::kPp, {0, 3})->getGroupName(), "pp of ranks 0,3");
+      EXPECT_EQ(mesh.among(MeshAxis::kPp, {0, 3})->getRank(), own == 0 ? 0 : 1);
+    }
+    if (own != 1 && own != 2) return;
+    const ProcessGroupPtr up = mesh.channel(MeshAxis::kPp, 1, 2);
+    const ProcessGroupPtr down = mesh.channel(MeshAxis::kPp, 2, 1);
+    EXPECT_EQ(up->getGroupName(), "pp 1 to 2");
+    EXPECT_EQ(down->getGroupName(), "pp 2 to 1");
+    EXPECT_EQ(down->getRank(), own - 1);
+    EXPECT_EQ(up, mesh.channel(MeshAxis::kPp, 1, 2));
+  });
+}
+
 // Messages have times on clusters with devices alone, and are recorded with these.
 TEST(DeviceMesh, CountsMessagesToTheAxisOfTheirGroup) {
   Cluster cluster("1x2:h100", {.record = true});

@@ -48,6 +48,14 @@ at::Tensor formula_values(const Formula& formula, const std::string& name, at::I
   return torch::tensor(elements).view(shape);
 }
 
+namespace {
+
+at::Tensor mean_loss(const at::Tensor& logits, const at::Tensor& labels) {
+  return torch::cross_entropy_loss(logits.flatten(0, 1), labels.flatten());
+}
+
+}  // namespace
+
 void fill_by_formula(torch::nn::Module& module, const Formula& formula) {
   const torch::NoGradGuard no_grad;
   for (const auto& item : module.named_parameters()) {
@@ -103,6 +111,12 @@ FormulaOutcome train_rank_by_formula(const FormulaTraining& training) {
         return all.narrow(0, first, own).to(accelerator.device());
       };
       const auto scope = accelerator.accumulate(model);
+      if (training.window) {
+        const at::Tensor loss = accelerator.train_batch(
+            model, std::pair(part(inputs), part(labels)), &mean_loss, *training.window);
+        total += loss.item<double>();
+        continue;
+      }
       const at::Tensor logits = model(part(inputs));
       const at::Tensor flat = logits.flatten(0, 1), targets = part(labels).flatten();
       const at::Tensor loss = training.parallel_loss ? parallel_cross_entropy(model, flat, targets)

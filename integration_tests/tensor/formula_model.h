@@ -24,6 +24,7 @@
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
+#include "accelerate/step/train_batch.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -78,6 +79,9 @@ struct FormulaTraining {
   /// Into how many backward passes each share's rows of a step are divided; the options accumulate
   /// as many.
   int micro_steps = 1;
+  /// Each backward pass, with the forward pass before it, is a window of micro-batches; absent: one
+  /// of whole rows.
+  std::optional<TrainBatchOptions> window = std::nullopt;
   /// To what each element of the gradients is limited before they are clipped by their norm; 0: to
   /// nothing.
   double clip_value = 0;

@@ -1,5 +1,5 @@
-// What ranks along tp begin with, on clusters of the shape that the mesh needs: their parts of the
-// values of one process, however the model was built.
+// What ranks along tp and pp begin with, on clusters of the shape that the mesh needs: their parts
+// of the values of one process, however the model was built.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -37,7 +37,12 @@ std::vector<std::pair<std::string, ParallelismOptions>> layouts() {
           {"1x4:h100", {.dp_shard_size = 2, .tp_size = 2}},
           {"1x4:h100", {.dp_replicate_size = 2, .tp_size = 2}},
           {"2x4:h100", {.dp_replicate_size = 2, .dp_shard_size = 2, .tp_size = 2}},
-          {"2x4:h100", {.dp_shard_size = 2, .tp_size = 4}}};
+          {"2x4:h100", {.dp_shard_size = 2, .tp_size = 4}},
+          {"1x2:h100", {.pp_size = 2}},
+          {"1x4:h100", {.pp_size = 4}},
+          {"1x4:h100", {.tp_size = 2, .pp_size = 2}},
+          {"1x4:h100", {.dp_shard_size = 2, .pp_size = 2}},
+          {"1x4:h100", {.dp_replicate_size = 2, .pp_size = 2}}};
 }
 
 lm::Config config() {
@@ -93,7 +98,7 @@ NamedTensors values_of(const lm::Lm& model) {
   return values;
 }
 
-TEST(InitialValuesAlongTp, AreThoseOfOneProcess) {
+TEST(InitialValues, AreThoseOfOneProcess) {
   for (const auto& [cluster, sizes] : layouts()) {
     for (const bool is_empty : {false, true}) {
       Cluster(cluster).run_on_every_rank([&, &sizes = sizes](Rank&) {
@@ -106,7 +111,7 @@ TEST(InitialValuesAlongTp, AreThoseOfOneProcess) {
 }
 
 // A rank reads its runs of each tensor, and no more.
-TEST(InitialValuesAlongTp, AreReadFromAFileInParts) {
+TEST(InitialValues, AreReadFromAFileInParts) {
   for (const auto& [cluster, sizes] : layouts()) {
     const auto disk = std::make_shared<SimDisk>();
     Cluster("1x1", {.disk = disk}).run_on_every_rank([&](Rank&) {

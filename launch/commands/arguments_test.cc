@@ -276,5 +276,23 @@ TEST(LaunchArguments, PassTensorParallelRanksOn) {
                                     "--use_parallelism_config"));
 }
 
+TEST(LaunchArguments, DrawAPipelineBeforeItRuns) {
+  const std::vector<std::string> words = {"--cpu", "--num_processes=2", "--use_parallelism_config",
+                                          "--parallelism_config_pp_size=2",
+                                          "--parallelism_config_pp_micro_batches=3"};
+  const auto answer = [&words](const std::string& word) {
+    std::vector<std::string> args = words;
+    args.push_back(word);
+    return launch(args);
+  };
+  const CommandResult shown = answer("--dry_run");
+  EXPECT_EQ(shown.exit_code, 0) << shown.err;
+  EXPECT_THAT(shown.out, AllOf(HasSubstr("PARALLELISM_CONFIG_PP_SIZE=2"),
+                               HasSubstr("PARALLELISM_CONFIG_PP_MICRO_BATCHES=3"),
+                               HasSubstr("PARALLELISM_CONFIG_PP_SCHEDULE=1f1b"),
+                               HasSubstr("2 ranks, 2 stages, 3 micro-batches: bubble 25.0 %\n"
+                                         "rank 0 (bubble 25.0 %, 2 in flight): F0 F1 ")));
+}
+
 }  // namespace
 }  // namespace accelerate::launcher::commands

@@ -494,13 +494,11 @@ TEST_F(Config, WhatIsNotInThisVersionIsNamedAndNotWritten) {
     EXPECT_THAT(refused.err, HasSubstr(" is not in this version")) << assignment;
     EXPECT_FALSE(std::filesystem::exists(path_)) << assignment;
   }
-  const std::string before =
-      "distributed_type: MULTI_GPU\nnum_processes: 2\nparallelism_config:\n  pp_size: 2\n";
+  const std::string before = "distributed_type: XLA\nnum_processes: 2\ndowncast_bf16: true\n";
   write(before);
   const CommandResult refused = run({"update"});
   EXPECT_EQ(refused.exit_code, kExitBadCommandLine);
-  EXPECT_THAT(refused.err,
-              HasSubstr("default_config.yaml:4: parallelism_config_pp_size: 2 is not"));
+  EXPECT_THAT(refused.err, HasSubstr("default_config.yaml:3: downcast_bf16: true is not"));
   EXPECT_EQ(text(), before);
 }
 

@@ -167,13 +167,17 @@ class Writer {
     write_engine("use_parallelism_config", Group::kParallelism);
     // HF Accelerate leaves out what belongs to an axis of size 1.
     const std::pair<const char*, std::vector<const char*>> parts[] = {
-        {"pp", {"PP_SIZE", "PP_PLACEMENT"}},
+        {"pp", {"PP_SIZE", "PP_PLACEMENT", "PP_SCHEDULE", "PP_STAGES_PER_RANK", "PP_SPLIT_POINTS"}},
         {"ep", {"EP_SIZE"}},
         {"cp", {"CP_COMM_STRATEGY"}},
         {"sp", {"SP_SEQ_LENGTH", "SP_SEQ_LENGTH_IS_VARIABLE", "SP_ATTN_IMPLEMENTATION"}}};
     for (const auto& [axis, names] : parts) {
       if (settings_.number(absl::StrCat("parallelism_config_", axis, "_size")) != 1) continue;
       for (const char* name : names) overlay_.erase(absl::StrCat("PARALLELISM_CONFIG_", name));
+    }
+    // Windows of one rank have micro-batches, too.
+    if (settings_.number("parallelism_config_pp_micro_batches") == 1) {
+      overlay_.erase("PARALLELISM_CONFIG_PP_MICRO_BATCHES");
     }
   }
 

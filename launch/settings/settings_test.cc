@@ -199,6 +199,10 @@ TEST(SettingsTest, AMeshIsTheSameByFlagsFileAndVariables) {
       {"sp_attn_implementation", "flash_attention_2"},
       {"pp_size", "7"},
       {"pp_placement", "inside_dp_replicate"},
+      {"pp_schedule", "interleaved"},
+      {"pp_stages_per_rank", "2"},
+      {"pp_split_points", "blocks.1,blocks.2"},
+      {"pp_micro_batches", "14"},
       {"ep_size", "3"},
   };
   TypedFlags typed = {{"use_parallelism_config", {"true"}}};
@@ -289,14 +293,7 @@ TEST(CheckStatus, SaysWhereItIsAskedFor) {
   EXPECT_EQ(message({{"downcast_bf16", {"true"}}}, "", {}),
             "--downcast_bf16 is not in this version; leave it out");
   const std::string mesh = "distributed_type: MULTI_GPU\nparallelism_config:\n";
-  EXPECT_EQ(message({}, mesh + "  pp_size: 1\n", {}), "");
-  EXPECT_EQ(message({}, mesh + "  pp_size: 2\n", {}),
-            "c.yaml:3: parallelism_config_pp_size: 2 is not in this version; leave it out");
-  EXPECT_EQ(message({{"parallelism_config_pp_size", {"2"}}}, "", {}),
-            "--parallelism_config_pp_size=2 is not in this version; leave it out");
-  EXPECT_EQ(message({}, "", {"PARALLELISM_CONFIG_PP_SIZE=2"}),
-            "PARALLELISM_CONFIG_PP_SIZE=2 is not in this version; leave it out");
-  for (const char* axis : {"cp", "sp"}) {
+  for (const char* axis : {"pp", "cp", "sp"}) {
     EXPECT_EQ(message({}, absl::StrCat(mesh, "  ", axis, "_size: 2\n"), {}), "");
     EXPECT_EQ(message({{absl::StrCat("parallelism_config_", axis, "_size"), {"2"}}}, "", {}), "");
   }
@@ -417,7 +414,7 @@ TEST(CheckMeshSize, RefusesTheProductsThatTheTableRefuses) {
       const Settings settings = resolved(typed);
       const RankLayout layout = layout_of(settings);
       SCOPED_TRACE(layout.text());
-      const auto illegal = find_illegal(layout, LayoutFacts::kConfiguration);
+      const auto illegal = find_illegal(layout, LayoutFacts::kVersion);
       EXPECT_EQ(check_mesh_size(settings, layout.num_ranks()).message(),
                 illegal ? illegal->text() : "");
     }
@@ -425,7 +422,7 @@ TEST(CheckMeshSize, RefusesTheProductsThatTheTableRefuses) {
 }
 
 // What help, questions and refusals of the launcher say of an axis is what the table says.
-TEST(CheckStatus, RefusesTheAxesThatTheTableHasForLater) {
+TEST(CheckStatus, RefusesTheAxesThatTheTableRefuses) {
   for (const MeshAxis axis : {MeshAxis::kPp, MeshAxis::kDpReplicate, MeshAxis::kDpShard,
                               MeshAxis::kCp, MeshAxis::kSp, MeshAxis::kTp, MeshAxis::kEp}) {
     const std::string name = absl::StrCat("parallelism_config_", to_string(axis), "_size");

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "accelerate/base/mesh_axis.h"
 #include "launch/settings/endpoint.h"
+#include "launch/settings/pipeline_settings.h"
 
 namespace accelerate::launcher::settings {
 namespace {
@@ -320,9 +321,9 @@ absl::Status check_ranks(Settings& settings, const Machine& machine) {
   return absl::OkStatus();
 }
 
-// By the table that the ranks read. What this version does not compute is for check_status.
+// By the table that the ranks read.
 absl::Status check_layout(const Settings& settings) {
-  const auto illegal = find_illegal(layout_of(settings), LayoutFacts::kConfiguration);
+  const auto illegal = find_illegal(layout_of(settings), LayoutFacts::kVersion);
   return illegal ? refuse(illegal->text()) : absl::OkStatus();
 }
 
@@ -424,6 +425,7 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
   if (absl::Status ok = take_processes(settings, machine, job); !ok.ok()) return ok;
   if (absl::Status ok = check_ranges(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_ranks(settings, machine); !ok.ok()) return ok;
+  if (absl::Status ok = check_pipeline(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_engines(settings, machine); !ok.ok()) return ok;
   return check_rendezvous(settings);
 }

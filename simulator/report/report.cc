@@ -13,6 +13,7 @@
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
 #include "simulator/trace/critical_path.h"
+#include "simulator/trace/stage_shares.h"
 #include "simulator/trace/step_shares.h"
 
 namespace accelerate::simulator {
@@ -108,6 +109,17 @@ Json traffic_by_axis(const Trace& trace) {
   for (size_t i = 0; i < trace.axes.size(); ++i) sums[trace.axes[i].name] = bytes[i + 1];
   sums["none"] = bytes[0];
   return sums;
+}
+
+Json stages_of(const Trace& trace) {
+  Json stages = Json::array();
+  for (const StageShare& each : stage_shares(trace)) {
+    stages.push_back({{"stage", each.stage},
+                      {"ranks", each.ranks},
+                      {"busy_ns", each.busy_ns},
+                      {"bubble_ns", each.bubble_ns}});
+  }
+  return stages;
 }
 
 Json rank_of(const Trace& trace, int number) {
@@ -247,6 +259,7 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                         {"dropped_slices", trace.dropped_slices},
                         {"predicted_ns", trace.predicted_ns},
                         {"traffic_by_axis", traffic_by_axis(trace)},
+                        {"stages", stages_of(trace)},
                         {"links", links_of(trace)},
                         {"peak", peak_of(trace)},
                         {"ranks", std::move(ranks)},

@@ -18,6 +18,7 @@ namespace accelerate::simulator {
 namespace {
 
 using Json = nlohmann::json;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -238,6 +239,10 @@ TEST(Report, SaysInATerminalWhatTheCriticalPathConsistsOf) {
   EXPECT_THAT(lines[1], HasSubstr("critical path of the median step ("));
   EXPECT_THAT(lines[1], HasSubstr(" waiting for rank 2"));
   EXPECT_THAT(lines[1], HasSubstr(" communication, ALLREDUCE of default_pg"));
+  Trace with_stages = trace;
+  with_stages.axes.push_back({.name = "pp", .coordinates = {0, 0, 1, 1}});
+  EXPECT_THAT(report_lines(with_stages, "out").at(2),
+              AllOf(HasSubstr("stages compute nothing for: pp 0 "), HasSubstr(" %, pp 1 ")));
   Trace without_time = trace;
   without_time.device = "";
   EXPECT_THAT(report_lines(without_time, "out"),

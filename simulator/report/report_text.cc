@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/number_text.h"
+#include "simulator/trace/stage_shares.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -60,6 +61,18 @@ std::string path_line(const Trace& trace, const CriticalPath& path) {
   return absl::StrCat("critical path of the median step (", path.step + 1, "), ",
                       absl::StrFormat("%.4g ms", 1e-6 * static_cast<double>(step_ns)), ": ",
                       absl::StrJoin(parts, "; "));
+}
+
+// Empty without a pipeline.
+std::string stages_line(const Trace& trace) {
+  std::vector<std::string> parts;
+  for (const StageShare& each : stage_shares(trace)) {
+    parts.push_back(absl::StrCat("pp ", each.stage, " ",
+                                 percent(each.bubble_ns, each.busy_ns + each.bubble_ns)));
+  }
+  if (parts.empty()) return "";
+  return absl::StrCat("in the median step stages compute nothing for: ",
+                      absl::StrJoin(parts, ", "));
 }
 
 std::string links_line(const LinkSummary& links, bool of_step) {
@@ -120,6 +133,7 @@ std::vector<std::string> report_lines(const Trace& trace, const std::string& dir
   if (!models_time(trace)) return {absl::StrCat(path, " (time is not modelled)")};
   std::vector<std::string> lines = {time_line(trace, path)};
   if (const auto critical = critical_path(trace)) lines.push_back(path_line(trace, *critical));
+  if (std::string stages = stages_line(trace); !stages.empty()) lines.push_back(std::move(stages));
   if (const LinkSummary* links = busiest_links(trace)) {
     lines.push_back(links_line(*links, !trace.steps.empty()));
   }

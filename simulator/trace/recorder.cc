@@ -275,7 +275,11 @@ int Recorder::axis(absl::string_view name) {
 void Recorder::place_along(int axis, const std::vector<int>& ranks) {
   std::vector<int>& coordinates = trace_.axes.at(axis).coordinates;
   coordinates.resize(options_.world_size, -1);
-  for (size_t i = 0; i < ranks.size(); ++i) coordinates.at(ranks[i]) = static_cast<int>(i);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    // Later groups have some of the ranks along the axis.
+    int& coordinate = coordinates.at(ranks[i]);
+    if (coordinate < 0) coordinate = static_cast<int>(i);
+  }
 }
 
 void Recorder::traffic(int source, int target, double bytes, int axis) {

@@ -10,7 +10,7 @@ first; "" is the folder itself.
 FLOORS = {
     "accelerate": [
         ["base", "comm/backends", "tensors"],
-        ["device_map", "forward", "options", "platform", "values"],
+        ["device_map", "forward", "options", "pipeline", "platform", "values"],
         [
             "comm/backends/gloo",
             "comm/watch",
@@ -36,8 +36,8 @@ FLOORS = {
             "profiling",
             "tracking/run",
         ],
-        ["hooks", "optim", "parallel/replicated", "parallel/sharded"],
-        ["compile", "dispatch", "step"],
+        ["hooks", "optim", "parallel/pipeline", "parallel/replicated", "parallel/sharded"],
+        ["compile", "dispatch", "inference", "step"],
         ["checkpoint/objects", "quantization/models"],
         ["checkpoint/folder", "techniques"],
         [""],
@@ -80,7 +80,7 @@ FLOORS = {
 # What other top-level folders see of a folder: "*" is everything.
 OPEN_TO = {
     "accelerate": {
-        "launch": ["base", "compile/packages", "options", "platform", "files/formats", "device_map"],
+        "launch": ["base", "compile/packages", "options", "platform", "files/formats", "device_map", "pipeline"],
         "simulator": ["*"],
         "tools/kernel_table": ["runtime", "process", "state"],
         "tools/lint": ["platform"],
@@ -108,6 +108,7 @@ WITHOUT_LIBTORCH = [
     "accelerate/platform",
     "accelerate/files/formats",
     "accelerate/device_map",
+    "accelerate/pipeline",
     "accelerate/tracking",
     "launch",
     "simulator/core",

@@ -32,7 +32,7 @@ LINE_WIDTH = 120
 # Pages that a reader follows from top to bottom, or reads for a task.
 READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_accuracy", "debug_a_hang",
                  "from_cluster_to_simulator", "find_oom", "plan_a_cluster", "perf_ci", "perf_bench", "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
-                 "tensor_parallelism", "long_sequences",
+                 "pipelines", "tensor_parallelism", "long_sequences",
                  "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_forward", "concepts_residency",
                  "concepts_seed", "concepts_sequences")
 
@@ -41,7 +41,7 @@ NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed", "launch_options", "m
                    "parity", "performance_log")
 
 # Names of HF Accelerate that status.md lists as missing here.
-NAMES_NOT_BUILT = {"prepare_pippy"}
+NAMES_NOT_BUILT = set()
 
 # The rows of status.md's table of features, by their beginnings, that a row of README.md's table sums up. Each row of
 # status.md stands in one list, or in STATUS_ALONE.
@@ -65,7 +65,7 @@ STATUS = {
     "Tensor parallelism": ["Tensor parallelism (`tp`)"],
     "Long sequences: context parallelism, Ulysses": ["Context parallelism (`cp`)", "Ulysses (`sp`)"],
     "Expert parallelism": ["Experts (`ep`)"],
-    "Pipeline parallelism": [],
+    "Pipelines": ["Pipelines (`pp`)"],
 }
 STATUS_ALONE = [
     "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`", "Pinned loading",

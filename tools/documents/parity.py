@@ -47,7 +47,8 @@ FILLED = {
     "kFp8": {"accelerate/config/kwargs_handlers.h": ("TERecipeKwargs", "MSAMPRecipeKwargs", "AORecipeKwargs",
                                                      "FP8RecipeKwargs")},
     "kParallelism": {"accelerate/config/parallelism_config.h": ("ParallelismOptions", "TorchContextParallelConfig",
-                                                                "DeepSpeedSequenceParallelConfig")},
+                                                                "DeepSpeedSequenceParallelConfig"),
+                     "accelerate/config/pipeline_plan.h": ("PipelineVariables",)},
 }
 # The rows that need no reader: files of HF Accelerate have them, and their help says that they have no effect.
 IDLE = {"no_python", "fsdp_forward_prefetch", "zero3_init_flag", "pytorch_version", "transformers_version", "py_version"}

@@ -19,6 +19,7 @@
 #include "accelerate/base/enums.h"
 #include "accelerate/checkpoint/folder/rank_place.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/files/deferred_copy.h"
 #include "accelerate/files/formats/manifest.h"
@@ -145,11 +146,15 @@ struct TrainingParts {
   std::vector<RankPlace> places = {};
   /// In what form a save has models that are divided.
   StateDictType state_dict_type = StateDictType::kShardedStateDict;
+  /// The ranks along pp, where models are in stages; null: each rank has all stages.
+  ProcessGroupPtr stages = nullptr;
 
   /// Whether ranks have divided some of the models, or train tensors in place of parameters.
   bool divides() const;
   /// Whether models are divided and are to be saved whole.
   bool gathers() const { return divides() && state_dict_type == StateDictType::kFullStateDict; }
+  /// Whether ranks ask others something to save their parts.
+  bool is_collective() const { return stages != nullptr || gathers(); }
 
   /// The number of objects of each kind.
   std::map<std::string, int64_t> counts() const;
@@ -163,7 +168,7 @@ struct TrainingParts {
   std::vector<NamedTensors> weights() const;
 
   /// All parts that this rank writes: its own, its shards of what is divided, and, with
-  /// `writes_shared`, those that are equal on all ranks. Collective where gathers() is true.
+  /// `writes_shared`, those that are equal on all ranks. Collective where is_collective().
   std::vector<CheckpointPart> collect(const std::vector<NamedTensors>& weights,
                                       bool writes_shared) const;
 
@@ -178,10 +183,10 @@ struct TrainingParts {
   /// Optimizer states are read to `device` first.
   void load(const CheckpointReader& reader, c10::Device device) const;
 
-  // ---- One object by itself. Collective: whole_part.
+  // ---- One object by itself. Collective: whole_part, and those that say so.
 
   /// What ranks have of a model with these weights, and of an optimizer that trains these
-  /// parameters; without a folder.
+  /// parameters; without a folder. Collective over `stages`.
   ShardedObject model_object(const NamedTensors& weights, const ShardPlaces& shards) const;
   ShardedObject optimizer_object(SharedOptimizer& optimizer, const NamedTensors& parameters,
                                  const ShardPlaces& shards) const;

@@ -314,10 +314,13 @@ void load_fsdp_model(StateSaver& saver, const std::shared_ptr<ModelState>& model
 void save_fsdp_optimizer(StateSaver& saver, SharedOptimizer& optimizer,
                          const std::shared_ptr<ModelState>& model, const std::string& output_dir,
                          const FsdpObjectOptions& options) {
-  save_object(saver, optimizer_kind("save_fsdp_optimizer"),
-              saver.parts().optimizer_object(optimizer, trained_parameters(one(model)),
-                                             ShardPlaces(one(model))),
-              output_dir, options);
+  TrainingParts parts = saver.parts();
+  // A rank's own part has nothing of other stages.
+  if (form_of(options, /*is_model=*/false) == Form::kOwnPart) parts.stages = nullptr;
+  save_object(
+      saver, optimizer_kind("save_fsdp_optimizer"),
+      parts.optimizer_object(optimizer, trained_parameters(one(model)), ShardPlaces(one(model))),
+      output_dir, options);
 }
 
 void load_fsdp_optimizer(StateSaver& saver, SharedOptimizer& optimizer,

@@ -29,6 +29,11 @@ void keep_rows(Box& box, const ShardRows& rows) {
   box.lengths[0] = rows.count;
 }
 
+// The ranks that write the boxes which all of these have.
+std::vector<int> writing(const std::vector<int>& ranks, const PlacedPart& place) {
+  return place.copies_differ ? std::vector{ranks.front()} : ranks;
+}
+
 // What one of several ranks with the same boxes of a tensor writes of them.
 std::vector<WrittenBox> boxes_of_copy(const std::string& name, const std::vector<PlacedBox>& boxes,
                                       size_t copies, size_t copy) {
@@ -99,7 +104,8 @@ ShardWriters ShardPlan::writers() const {
 
 std::vector<TensorShard> ShardPlan::listed(const std::string& name, const PlacedPart& place) const {
   std::vector<TensorShard> shards;
-  for (const std::vector<int>& ranks : ranks_of(place.placement, place.mesh)) {
+  for (const std::vector<int>& all : ranks_of(place.placement, place.mesh)) {
+    const std::vector<int> ranks = writing(all, place);
     const std::vector<PlacedBox> boxes = boxes_of(place.placement, place.mesh, ranks.front());
     for (size_t copy = 0; copy < ranks.size(); ++copy) {
       for (WrittenBox& box : boxes_of_copy(name, boxes, ranks.size(), copy)) {
@@ -116,8 +122,10 @@ std::vector<TensorShard> ShardPlan::listed(const std::string& name, const Placed
 std::vector<WrittenBox> ShardPlan::own(const std::string& name, const PlacedPart& place) const {
   const int part = part_number(place.placement, place.mesh, rank_);
   if (part < 0) return {};
-  const std::vector<int>& ranks = ranks_of(place.placement, place.mesh)[static_cast<size_t>(part)];
+  const std::vector<int> ranks =
+      writing(ranks_of(place.placement, place.mesh)[static_cast<size_t>(part)], place);
   const auto copy = static_cast<size_t>(std::ranges::find(ranks, rank_) - ranks.begin());
+  if (copy == ranks.size()) return {};
   return boxes_of_copy(name, place.boxes(), ranks.size(), copy);
 }
 

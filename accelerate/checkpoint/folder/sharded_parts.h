@@ -1,10 +1,8 @@
 /// The parts of a checkpoint that ranks have divided among them: each rank's file with its boxes,
 /// and what one rank (or one of each node) writes for all, which is `metadata.json` and the tensors
 /// that all ranks have alike. No rank asks another one for anything: every rank has the layouts of
-/// the models, and so knows every rank's boxes of the tensors of which it has a part. It does not
-/// know which tensors, and which states of their optimizers, ranks have of which it has nothing.
-/// So stages of a pipeline that have different tensors will have to send their names and dtypes to
-/// the rank that writes `metadata.json`, which this version does not do.
+/// the models, and so knows every rank's boxes of all tensors. Where ranks have stages of a
+/// pipeline, they have told each other before what else differs (objects/states_of_stages.h).
 ///
 ///   pytorch_model_fsdp_0/metadata.json             see sharded_metadata.h
 ///   pytorch_model_fsdp_0/shard_00000.safetensors   rank 0's boxes

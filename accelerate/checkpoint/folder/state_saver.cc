@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "accelerate/base/mesh_axis.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/checkpoint/folder/checkpoint_folder.h"
 #include "accelerate/checkpoint/folder/save_job.h"
@@ -24,6 +25,7 @@
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/mesh/device_mesh.h"
+#include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/runtime/numerics.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/progress_bar.h"
@@ -195,6 +197,10 @@ int StateSaver::first_on_node() const {
 
 internal::TrainingParts StateSaver::parts() const {
   const DeviceMesh* mesh = state_.device_mesh();
+  const bool has_stages = std::ranges::any_of(training_.models, [](const auto& model) {
+    const auto& layout = model->placements().layout;
+    return layout != nullptr && layout->cuts().contains(MeshAxis::kPp);
+  });
   return {.runtime = state_.runtime(),
           .training = training_,
           .gradient_state = gradient_state_,
@@ -202,7 +208,8 @@ internal::TrainingParts StateSaver::parts() const {
           .mesh = mesh ? &mesh->mesh() : nullptr,
           .first_on_disk = configuration_.save_on_each_node ? first_on_node() : 0,
           .device = state_.device(),
-          .places = places_};
+          .places = places_,
+          .stages = has_stages ? mesh->group(MeshAxis::kPp) : nullptr};
 }
 
 std::optional<std::vector<internal::RankPlace>> StateSaver::known_places() const {
@@ -343,8 +350,8 @@ std::vector<CheckpointPart> StateSaver::collect(const std::string& checkpoint,
     save_hooks_.call(parts.models(), weights, staging_path(checkpoint));
     return "";
   };
-  // No rank gathers where one has failed.
-  if (parts.gathers()) {
+  // No rank asks others where one has failed.
+  if (parts.is_collective()) {
     agree(state_.group(), kSave, call_hooks);
   } else {
     call_hooks();

@@ -14,6 +14,7 @@
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/folder/sharded_parts.h"
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
+#include "accelerate/checkpoint/objects/states_of_stages.h"
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/random.h"
@@ -307,17 +308,24 @@ ShardedObject TrainingParts::model_object(const NamedTensors& weights,
     const ShardPlaces::Entry* entry = shards.find(tensor);
     model.places.push_back(entry ? std::optional(entry->place) : std::nullopt);
   }
+  const auto dtypes = dtypes_of_stages(stages, shards, model.state.tensors);
+  for (size_t i = 0; i < dtypes.size(); ++i) {
+    at::Tensor& tensor = model.state.tensors[i].second;
+    // This rank has no elements of it.
+    if (tensor.scalar_type() == dtypes[i]) continue;
+    tensor = at::empty({0}, tensor.options().dtype(dtypes[i]));
+  }
   return model;
 }
 
 ShardedObject TrainingParts::optimizer_object(SharedOptimizer& optimizer,
                                               const NamedTensors& parameters,
                                               const ShardPlaces& shards) const {
-  ShardedObject object{
-      .root = kOptimizerName,
-      .state = accelerated_optimizer_state_dict(optimizer, {.parameters = parameters})};
-  object.places = places_of_state(optimizer, shards, object.state.tensors);
-  return object;
+  PlacedState placed =
+      state_of_stages(stages, optimizer, shards,
+                      accelerated_optimizer_state_dict(optimizer, {.parameters = parameters}));
+  return {
+      .root = kOptimizerName, .state = std::move(placed.state), .places = std::move(placed.places)};
 }
 
 CheckpointPart TrainingParts::own_part(ShardedObject object, const std::string& name,

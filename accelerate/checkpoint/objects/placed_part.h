@@ -26,12 +26,17 @@ struct PlacedPart {
   /// mesh; null: this rank has all of it.
   AxisSet axes = {};
   ProcessGroupPtr group = nullptr;
+  /// Whether ranks with the same part may have other values, as of means over their batches: the
+  /// first one's count.
+  bool copies_differ = false;
 
   /// The sizes of the whole parameter.
   const std::vector<int64_t>& shape() const { return placement.shape; }
   /// The boxes of the parameter that the tensor has, and where they are in the tensor. A box
   /// without dims is the one element of a parameter without dims.
   std::vector<PlacedBox> boxes() const { return boxes_of(placement, mesh, rank); }
+  /// Whether this rank is of a stage that has the parameter.
+  bool is_here() const { return part_number(placement, mesh, rank) >= 0; }
   /// Whether ranks divide its rows at most.
   bool is_by_rows() const { return placement.cuts.empty() && placement.stages.empty(); }
   /// part[box], in the memory of `part`, which is what this rank has of the parameter. Whole rows

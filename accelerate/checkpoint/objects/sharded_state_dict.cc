@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -86,6 +87,13 @@ std::map<int64_t, at::Tensor> by_saved_number(const ordered_json& values,
   return named;
 }
 
+// Leaves out what is stored for the parameters with these numbers.
+void erase_states(ordered_json& values, const std::set<int64_t>& numbers) {
+  const auto states = values.find("state");
+  if (states == values.end() || !states->is_object()) return;
+  for (const int64_t number : numbers) states->erase(std::to_string(number));
+}
+
 // Where to read a tensor that is not in memory between uses.
 void add_elsewhere(const std::string& name, const ValuesElsewhere& values, PartsOfModel& parts) {
   if (values.home.defined()) {
@@ -149,6 +157,18 @@ PlacedPart place_of(const ModelPlacements& placements, const TrainedParameter& p
   return part;
 }
 
+// The place of a state that has another shape than its parameter: where that has stages, all ranks
+// of these have it alike.
+std::optional<PlacedPart> undivided_place(const PlacedPart& of_parameter,
+                                          const std::vector<int64_t>& shape) {
+  if (of_parameter.placement.stages.empty()) return std::nullopt;
+  PlacedPart place = of_parameter;
+  place.placement.shape = shape;
+  place.placement.cuts.clear();
+  place.placement.rows = {};
+  return place;
+}
+
 // The sizes of what a rank with these boxes has.
 std::vector<int64_t> sizes_of(const std::vector<PlacedBox>& boxes) {
   std::vector<int64_t> sizes;
@@ -181,11 +201,30 @@ ShardPlaces::ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models)
     const ModelPlacements& placements = model->placements();
     for (const TrainedParameter& each : model->trained()) add(placements, each);
     cuts_ += cuts_of(*model);
+    const auto add_placed = [&](const std::string& name, const at::Tensor& tensor, bool is_buffer) {
+      const auto placed = placements.by_name.find(name);
+      if (find(tensor) != nullptr || placed == placements.by_name.end()) return;
+      const TensorPlacement* const placement = placed->second.placement;
+      if (placement->cuts.empty() && placement->stages.empty()) return;
+      add(placements,
+          {.name = name, .parameter = tensor, .trained = tensor, .placement = placement},
+          /*copies_differ=*/is_buffer);
+    };
+    // What the technique that divides rows leaves as it is may be cut all the same.
+    for (const auto& item : model->module()->named_parameters()) {
+      add_placed(item.key(), item.value(), /*is_buffer=*/false);
+    }
+    // Those of other stages do not change here.
+    for (const auto& item : model->module()->named_buffers()) {
+      if (item.value().defined()) add_placed(item.key(), item.value(), /*is_buffer=*/true);
+    }
   }
 }
 
-void ShardPlaces::add(const ModelPlacements& placements, const TrainedParameter& parameter) {
+void ShardPlaces::add(const ModelPlacements& placements, const TrainedParameter& parameter,
+                      bool copies_differ) {
   Entry entry{.shard = parameter.trained, .place = place_of(placements, parameter)};
+  entry.place.copies_differ = copies_differ;
   mesh_ = entry.place.mesh;
   rank_ = entry.place.rank;
   const TensorPlacement& placement = entry.place.placement;
@@ -232,7 +271,8 @@ at::Tensor gather_whole(const PlacedPart& place, const at::Tensor& part, c10::De
   // Rows follow each other without gaps: all but the last ranks have as many.
   if (place.is_by_rows()) return on_host(all.narrow(0, 0, numel).view(shape));
   at::Tensor whole = at::empty(shape, all.options().device(at::kCPU));
-  for (size_t i = 0; i < boxes.size(); ++i) {
+  // Of ranks with the same boxes, the first one's values remain.
+  for (size_t i = boxes.size(); i-- > 0;) {
     const at::Tensor flat = all.narrow(0, static_cast<int64_t>(i) * most, numel_of(boxes[i]));
     for (const PlacedBox& box : boxes[i]) {
       box_view(whole, box.whole).copy_(box_view(flat.view(sizes_of(boxes[i])), box.part));
@@ -263,6 +303,15 @@ NamedTensors trained_parameters(const std::vector<std::shared_ptr<ModelState>>& 
     for (TrainedParameter& each : models[i]->trained()) {
       all.emplace_back(prefix + each.name, std::move(each.trained));
     }
+    // Optimizers have those of other stages, too, which sharding leaves as they are.
+    const ModelPlacements& placements = models[i]->placements();
+    for (const auto& item : models[i]->module()->named_parameters()) {
+      const auto placed = placements.by_name.find(item.key());
+      if (placed == placements.by_name.end() || models[i]->find_divided(item.value())) continue;
+      const TensorPlacement& placement = *placed->second.placement;
+      if (part_number(placement, placements.layout->mesh(), placements.rank) >= 0) continue;
+      all.emplace_back(prefix + item.key(), item.value());
+    }
   }
   return all;
 }
@@ -272,6 +321,22 @@ bool trains_shards(const internal::SharedOptimizer& optimizer, const ShardPlaces
     if (places.find(parameter) != nullptr) return true;
   }
   return false;
+}
+
+std::vector<at::Tensor> parameters_by_number(const internal::SharedOptimizer& optimizer) {
+  return numbered(*optimizer.optimizer);
+}
+
+std::optional<PlacedPart> place_of_state(const std::vector<at::Tensor>& parameters,
+                                         const ShardPlaces& places, const std::string& name,
+                                         const std::vector<int64_t>& shape) {
+  const std::optional<int64_t> number = number_of(name);
+  TORCH_INTERNAL_ASSERT(number && *number < static_cast<int64_t>(parameters.size()),
+                        "an optimizer has no \"", name, "\"");
+  const ShardPlaces::Entry* const entry = places.find(parameters[static_cast<size_t>(*number)]);
+  if (entry == nullptr) return std::nullopt;
+  return entry->place.shape() == shape ? std::optional(entry->place)
+                                       : undivided_place(entry->place, shape);
 }
 
 std::vector<std::optional<PlacedPart>> places_of_state(const internal::SharedOptimizer& optimizer,
@@ -294,7 +359,9 @@ std::vector<std::optional<PlacedPart>> places_of_state(const internal::SharedOpt
         ", and its parameter \"", entry->place.placement.name, "\" ", parameter.sizes(),
         ": with parameters that are cut along an axis of the ranks, only states of their sizes can "
         "be saved");
-    result.push_back(is_divided ? std::optional(entry->place) : std::nullopt);
+    result.push_back(is_divided         ? std::optional(entry->place)
+                     : entry != nullptr ? undivided_place(entry->place, tensor.sizes().vec())
+                                        : std::nullopt);
   }
   return result;
 }
@@ -383,9 +450,16 @@ StateDict read_optimizer_state(StoredTensors& stored, ordered_json values,
                                const NamedTensors& parameters, const ShardPlaces& places,
                                c10::Device device) {
   const auto by_number = by_saved_number(values, *optimizer.optimizer, parameters);
+  std::set<int64_t> of_other_stages;
+  for (const auto& [number, parameter] : by_number) {
+    const ShardPlaces::Entry* const entry = places.find(parameter);
+    if (entry != nullptr && !entry->place.is_here()) of_other_stages.insert(number);
+  }
+  erase_states(values, of_other_stages);
   StateDict state{.values = std::move(values)};
   std::vector<StoredTensors::Part> parts;
   for (const auto& [name, tensor] : stored.tensors()) {
+    if (of_other_stages.contains(number_of(name).value_or(-1))) continue;
     const auto dtype = at::TensorOptions(internal::value_or_throw(scalar_type_of(tensor.dtype)));
     const std::optional<int64_t> number = number_of(name);
     const auto parameter = by_number.find(number.value_or(-1));

@@ -59,7 +59,8 @@ class ShardPlaces {
   const std::string& cuts() const { return cuts_; }
 
  private:
-  void add(const ModelPlacements& placements, const TrainedParameter& parameter);
+  void add(const ModelPlacements& placements, const TrainedParameter& parameter,
+           bool copies_differ = false);
 
   std::map<const void*, Entry> by_storage_;  // only looked up
   Mesh mesh_ = Mesh(MeshSizes());
@@ -86,6 +87,15 @@ NamedTensors trained_parameters(const std::vector<std::shared_ptr<ModelState>>& 
 
 /// Whether an optimizer trains shards.
 bool trains_shards(const internal::SharedOptimizer& optimizer, const ShardPlaces& places);
+
+/// The optimizer's parameters by the numbers that its state has for them.
+std::vector<at::Tensor> parameters_by_number(const internal::SharedOptimizer& optimizer);
+
+/// The place of a tensor of an optimizer's state whose whole has this shape; absent for one that
+/// all ranks have alike. `parameters`: by their numbers.
+std::optional<PlacedPart> place_of_state(const std::vector<at::Tensor>& parameters,
+                                         const ShardPlaces& places, const std::string& name,
+                                         const std::vector<int64_t>& shape);
 
 /// For each tensor of an optimizer's state its place; absent for one that all ranks have alike.
 /// Errors: c10::ValueError for the state of a class that saves itself, and for a tensor of another
@@ -120,8 +130,9 @@ void read_parts(StoredTensors& stored, const PartsOfModel& parts);
 /// Errors: c10::ValueError for names and sizes that are not the model's, and as read_parts.
 void read_own_part(StoredTensors& stored, const ModelState& model);
 
-/// The state of an optimizer as this rank has it, on `device`: reads its boxes. `values`: what is
-/// stored besides tensors. Errors: c10::ValueError for values that are not those of an optimizer.
+/// The state of an optimizer as this rank has it, on `device`: reads its boxes. What is stored for
+/// parameters of other stages is left out. `values`: what is stored besides tensors.
+/// Errors: c10::ValueError for values that are not those of an optimizer.
 StateDict read_optimizer_state(StoredTensors& stored, nlohmann::ordered_json values,
                                const internal::SharedOptimizer& optimizer,
                                const NamedTensors& parameters, const ShardPlaces& places,

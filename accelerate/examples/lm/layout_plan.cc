@@ -288,8 +288,8 @@ std::vector<LayoutChoice> layout_choices(const PlanRequest& request) {
                           .sequence_shards = sequence_shards};
     for (const RankLayout& ranks : accelerate::legal_layouts(spec.world_size(), like)) {
       if (sequence_shards && ranks.tp == 1) continue;
-      // The training here has whole sequences.
-      if (ranks.cp > 1 || ranks.sp > 1) continue;
+      // The training here has whole models and sequences.
+      if (ranks.pp > 1 || ranks.cp > 1 || ranks.sp > 1) continue;
       for (const bool recomputes : {false, true}) choices.push_back({ranks, recomputes});
     }
   }

@@ -55,8 +55,8 @@ struct PlannedLayout {
   std::string why = {};     ///< it does not fit
 };
 
-/// All that the table of layouts allows without cp and sp, with and without recomputation, and with
-/// sequence shards where layers are divided.
+/// All that the table of layouts allows without pp, cp and sp, with and without recomputation, and
+/// with sequence shards where layers are divided.
 std::vector<LayoutChoice> layout_choices(const PlanRequest& request);
 
 /// One of them. What cannot be, for want of memory or because the model does not allow it, has a

@@ -266,6 +266,16 @@ torch::Tensor LmImpl::take_router_loss() {
   return sum;
 }
 
+std::vector<accelerate::ModelPart> LmImpl::parts() const {
+  std::vector<accelerate::ModelPart> parts = {{.name = "tokens", .uses = {"tokens"}}};
+  if (is_gpt(config_)) parts.front().uses.emplace_back("positions");
+  for (int64_t i = 0; i < config_.layers; ++i) {
+    parts.push_back({.name = "blocks." + std::to_string(i)});
+  }
+  parts.push_back({.name = "head", .uses = {"norm", head_ ? "head" : "tokens"}});
+  return parts;
+}
+
 // Attention is divided by heads of keys, the perceptron and the vocabulary anywhere. With sequence
 // shards norms have parts, and positions are added to whole sequences.
 std::optional<accelerate::TensorParallelPlan> LmImpl::tensor_parallel_plan() const {

@@ -8,9 +8,11 @@
 /// bias stands beside each weight of a norm and a block.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <torch/nn/modules/container/modulelist.h>
@@ -19,6 +21,7 @@
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
+#include "accelerate/config/model_parts.h"
 #include "accelerate/config/model_structure.h"
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/parallel/experts/mixture.h"
@@ -123,7 +126,9 @@ struct PartContext {
   torch::Tensor positions = {};
 };
 
-class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
+class LmImpl : public torch::nn::Module,
+               public accelerate::ModelStructure,
+               public accelerate::ModelParts {
  public:
   /// A configuration of model_config().
   LmImpl(const Config& config, const LmOptions& options);
@@ -150,6 +155,13 @@ class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
   /// The sum of the losses of all blocks' routers in the last forward pass, to be added to its
   /// loss; undefined without such losses, and when it was taken.
   torch::Tensor take_router_loss();
+
+  /// The pieces, as "tokens", "blocks.0" and "head".
+  std::vector<accelerate::ModelPart> parts() const override;
+  torch::Tensor forward_parts(size_t begin, size_t end, torch::Tensor x) override {
+    return forward_part({.begin = static_cast<int64_t>(begin), .end = static_cast<int64_t>(end)},
+                        std::move(x));
+  }
 
   std::vector<std::string> no_split_modules() const override { return {"Block"}; }
   std::optional<std::string> input_embeddings() const override { return "tokens"; }

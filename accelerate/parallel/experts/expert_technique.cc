@@ -163,16 +163,8 @@ std::shared_ptr<const ModelLayout> expert_parallel_layout(const LayoutContext& c
 
 void check_expert_parallel(const TechniqueContext& context) {
   if (mixtures_of(*context.model.module()).empty()) return;
-  const Mesh& mesh = context.plan.mesh;
-  RankLayout layout{.experts = true};
-  for (const MeshAxis axis : mesh.axes()) size_along(layout, axis) = mesh.size(axis);
-  layout.ep = mesh.size(MeshAxis::kEp);
-  const KwargsHandlers& handlers = context.plan.handlers;
-  const auto has_shards = [](const TensorParallelPlan& plan) { return plan.sequence_parallel; };
-  layout.sequence_shards =
-      (handlers.tensor_parallel && has_shards(*handlers.tensor_parallel)) ||
-      std::ranges::any_of(handlers.tensor_parallel_by_class,
-                          [&](const auto& each) { return has_shards(each.second); });
+  RankLayout layout = rank_layout(context.plan);
+  layout.experts = true;
   check_layout(layout, LayoutFacts::kModel);
 }
 

@@ -232,6 +232,8 @@ TEST(ModelLayout, RefusesWhatTheMeshOrTheTensorDoesNotHave) {
   EXPECT_THAT(refused({.name = "w", .shape = {4}, .stages = {2}}), HasSubstr("stages 2 of 2"));
   EXPECT_THAT(refused({.name = "w", .shape = {4}, .cuts = {{.dim = 0}}, .sums = {kTp}}),
               HasSubstr("summed along tp, which cuts the tensor"));
+  EXPECT_THAT(refused({.name = "w", .shape = {4}, .sums = {kPp}}),
+              HasSubstr("summed along pp, for which a placement has stages"));
   EXPECT_THAT(refused({.name = "w",
                        .shape = {4},
                        .cuts = {{.axis = kTp, .blocks = {2, 2}}, {.axis = kCp, .blocks = {4}}}}),

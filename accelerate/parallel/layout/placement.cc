@@ -278,6 +278,9 @@ void check_placement(const TensorPlacement& placement, const Mesh& mesh) {
       stages.empty() || (*stages.begin() >= 0 && *stages.rbegin() < mesh.size(MeshAxis::kPp)),
       "the layout of \"", placement.name, "\": stages ", absl::StrJoin(placement.stages, ", "),
       " of ", mesh.size(MeshAxis::kPp));
+  TORCH_CHECK_VALUE(!mesh.several(placement.sums).contains(MeshAxis::kPp), "the layout of \"",
+                    placement.name,
+                    "\": gradients are summed along pp, for which a placement has stages");
   const AxisSet partial = placement.sums & (placement.rows | cut_axes);
   TORCH_CHECK_VALUE(partial.empty(), "the layout of \"", placement.name,
                     "\": gradients are summed along ", partial.to_string(),

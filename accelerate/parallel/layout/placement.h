@@ -54,7 +54,8 @@ struct TensorPlacement {
   /// The places along pp that have the tensor; several have a copy each, as of a tied tensor.
   /// Empty: all have it.
   std::vector<int> stages = {};
-  /// Along which its gradient is a partial sum after a backward pass.
+  /// Along which its gradient is a partial sum after a backward pass; not pp, whose copies have
+  /// parts of one, too.
   AxisSet sums = {};
 
   /// The axes along which ranks have different parts.
@@ -99,7 +100,7 @@ bool is_first_copy(const TensorPlacement& placement, const Mesh& mesh, int rank,
 /// Errors: c10::ValueError naming the tensor, and a box that no rank would have or that several
 ///         would, for blocks that are not the dim, for an axis that cuts twice, for axes, dims and
 ///         stages that there are not, for copies that do not divide their axis, and for sums along
-///         an axis that cuts it.
+///         an axis that cuts it, or pp.
 void check_placement(const TensorPlacement& placement, const Mesh& mesh);
 
 }  // namespace accelerate

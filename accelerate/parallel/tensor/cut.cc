@@ -109,14 +109,6 @@ void cut(const at::Tensor& parameter, const TensorPlacement& placement, const Mo
   defer({parameter}, dtype, std::make_shared<PartOfValues>(whole, placement, mesh, plan.rank));
 }
 
-void give_values(const torch::nn::Module& module) {
-  std::vector<at::Tensor> waiting = module.parameters();
-  for (const at::Tensor& buffer : module.buffers()) waiting.push_back(buffer);
-  std::erase_if(waiting,
-                [](const at::Tensor& each) { return !each.defined() || !is_recorded(each); });
-  if (!waiting.empty()) replay_construction(waiting, std::nullopt, /*is_last=*/true);
-}
-
 }  // namespace
 
 at::Tensor cut_part(const at::Tensor& whole, const TensorPlacement& placement, const Mesh& mesh,
@@ -137,14 +129,14 @@ void cut_tensor_parallel(const TechniqueContext& context) {
   const std::optional<TensorParallelPlan> rules = find_plan(module, plan.handlers);
   if (!rules) return;
   const at::NoGradGuard no_grad;
-  bool cuts = false;
   std::unordered_set<const c10::TensorImpl*> done;  // one that is tied is cut once
   for (const PlannedParameter& each : planned_parameters(module, *rules)) {
     if (!each.cut_dim() || !done.insert(each.tensor.unsafeGetTensorImpl()).second) continue;
-    cut(each.tensor, along_tp(*plan.layout->find(each.name)), plan);
-    cuts = true;
+    const TensorPlacement& placement = *plan.layout->find(each.name);
+    // What other stages of a pipeline have is dropped.
+    if (part_number(placement, plan.layout->mesh(), plan.rank) < 0) continue;
+    cut(each.tensor, along_tp(placement), plan);
   }
-  if (cuts && !is_sharded(context)) give_values(module);
 }
 
 }  // namespace accelerate

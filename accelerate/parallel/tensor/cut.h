@@ -16,10 +16,10 @@ struct TechniqueContext;
 at::Tensor cut_part(const at::Tensor& whole, const TensorPlacement& placement, const Mesh& mesh,
                     int rank);
 
-/// Leaves the module this rank's parts of the parameters that the plan cuts. They remain the same
-/// tensors. Those of an empty model get parts of the values of their construction, or of the file
-/// that they wait for, of which the rank reads its part: now, or where sharding divides them
-/// further, when it does.
+/// Leaves the module this rank's parts of the parameters that the plan cuts, of which the rank's
+/// stage of a pipeline has all. They remain the same tensors. Those of an empty model wait for
+/// parts of the values of their construction, or of the file that they wait for, of which the rank
+/// reads its part then.
 void cut_tensor_parallel(const TechniqueContext& context);
 
 }  // namespace accelerate

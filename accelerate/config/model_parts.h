@@ -1,0 +1,40 @@
+/// A model's forward pass by parts, for the stages of a pipeline.
+///
+///     class LmImpl : public torch::nn::Module, public accelerate::ModelParts {
+///       std::vector<ModelPart> parts() const override;
+///       torch::Tensor forward_parts(size_t begin, size_t end, torch::Tensor x) override;
+///       ...
+///
+/// The result of one part is the input of the next one, and all parts together give what forward
+/// gives, bit by bit. No other value goes from part to part: what several need, as the rotation of
+/// positions, each computes by itself.
+/// Threads: that of the forward pass.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace accelerate {
+
+struct ModelPart {
+  /// As "blocks.3": what plans and errors call it.
+  std::string name = {};
+  /// The modules and parameters that it uses, by their dotted paths; empty: the module `name`.
+  /// Several parts may use a parameter, as a table of words that is tied to the head.
+  std::vector<std::string> uses = {};
+};
+
+class ModelParts {
+ public:
+  virtual ~ModelParts() = default;
+
+  /// In the order of the forward pass. Each of the model's parameters is used by some of them.
+  virtual std::vector<ModelPart> parts() const = 0;
+  /// The parts [begin, end) of the forward pass. Other parts' parameters may have no rows then.
+  virtual at::Tensor forward_parts(size_t begin, size_t end, at::Tensor x) = 0;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,59 @@
+// Trains language models of which two ranks have stages, in several schedules, and prints every
+// rank's losses and norms bit for bit: stages BACKEND.
+#include <cstddef>
+#include <cstdio>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/config/parallelism_config.h"
+#include "accelerate/config/pipeline_plan.h"
+#include "integration_tests/tensor/formula_model.h"
+
+namespace accelerate {
+namespace {
+
+// Each rank's line, in one piece.
+void print(int step, double loss, double norm) {
+  Runtime& runtime = Runtime::current();
+  char line[128];
+  std::snprintf(line, sizeof(line), "rank %d step %d loss %a norm %a\n", runtime.topology().rank,
+                step, loss, norm);
+  runtime.write_console(ConsoleStream::kOut, line);
+}
+
+int train(int, char** argv) {
+  using enum pipeline::ScheduleKind;
+  const ParallelismOptions sizes = {.pp_size = 2};
+  // The first Accelerator decides on the backend.
+  const Accelerator accelerator({.parallelism_config = ParallelismConfig(sizes),
+                                 .kwargs_handlers = {InitProcessGroupKwargs{.backend = argv[1]}}});
+  int step = 0;
+  for (const lm::Blocks blocks : {lm::Blocks::kGpt, lm::Blocks::kLlama}) {
+    for (const PipelinePlan& plan :
+         {PipelinePlan{.schedule = kGpipe}, PipelinePlan{.schedule = k1f1b},
+          PipelinePlan{.schedule = kInterleaved, .stages_per_rank = 2}}) {
+      const FormulaOutcome outcome = train_rank_by_formula(
+          {.config = lm::model_config("tiny", {.blocks = blocks, .layers = 2}),
+           .sizes = sizes,
+           .steps = 3,
+           .rows = 4,
+           .change =
+               [&plan](AcceleratorOptions& options) { options.kwargs_handlers.emplace_back(plan); },
+           .window = TrainBatchOptions{.micro_batches = 4}});
+      for (size_t i = 0; i < outcome.losses.size(); ++i) {
+        print(step++, outcome.losses[i], outcome.norms[i]);
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace accelerate
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: %s BACKEND\n", argv[0]);
+    return 2;
+  }
+  return accelerate::run(argc, argv, accelerate::train);
+}

@@ -1,0 +1,311 @@
+// Faults that other libraries had in pipelines, each with what is right instead.
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/accelerate.h"
+#include "accelerate/config/pipeline_plan.h"
+#include "accelerate/examples/lm/config.h"
+#include "accelerate/examples/lm/model.h"
+#include "accelerate/pipeline/schedule.h"
+#include "accelerate/step/train_batch.h"
+#include "integration_tests/pipeline/small_pipeline.h"
+#include "integration_tests/tensor/formula_model.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::Rank;
+using ::testing::HasSubstr;
+using enum pipeline::ScheduleKind;
+
+std::vector<TrainBatchOptions> steps_of(int steps, int micro_batches) {
+  return std::vector<TrainBatchOptions>(static_cast<size_t>(steps),
+                                        TrainBatchOptions{.micro_batches = micro_batches});
+}
+
+// That training in one process, in whole batches.
+SmallOutcome in_one_process(SmallTraining training) {
+  training.sizes = {};
+  training.plan = {};
+  for (TrainBatchOptions& window : training.windows) window = {};
+  return train_small(training);
+}
+
+void expect_equal(const SmallOutcome& outcome, const SmallOutcome& expected,
+                  const std::string& what) {
+  ASSERT_EQ(outcome.losses.size(), expected.losses.size()) << what;
+  for (size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(outcome.losses[i], expected.losses[i], 1e-6 * expected.losses[i]) << what << i;
+    EXPECT_NEAR(outcome.norms[i], expected.norms[i], 1e-5 * expected.norms[i]) << what << i;
+  }
+}
+
+// As many micro-batches as there are, fewer than ranks among them, also where they do not divide by
+// the ranks.
+TEST(SmallWindows, RunInEachSchedule) {
+  for (const int micro_batches : {1, 3, 7, 8}) {
+    SmallTraining training = {.sizes = {.pp_size = 4}, .windows = steps_of(3, micro_batches)};
+    const SmallOutcome expected = in_one_process(training);
+    for (const pipeline::ScheduleKind kind : {kGpipe, k1f1b, kZeroBubbleH1}) {
+      training.plan.schedule = kind;
+      expect_equal(train_small(training), expected,
+                   absl::StrCat(to_string(kind), " with ", micro_batches));
+    }
+  }
+}
+
+TEST(SmallWindows, RunInSchedulesWithSeveralStagesARank) {
+  for (const int micro_batches : {1, 2, 3, 4, 6}) {
+    SmallTraining training = {.sizes = {.pp_size = 2}, .windows = steps_of(3, micro_batches)};
+    const SmallOutcome expected = in_one_process(training);
+    for (const pipeline::ScheduleKind kind : {kInterleaved, kLoopedBreadthFirst}) {
+      training.plan = {.schedule = kind, .stages_per_rank = 3};
+      expect_equal(train_small(training), expected,
+                   absl::StrCat(to_string(kind), " with ", micro_batches));
+    }
+  }
+}
+
+// The labels of a micro-batch are those of its rows, and each row counts once.
+TEST(UnequalMicroBatches, WeighTheirRowsAlike) {
+  SmallTraining training = {
+      .sizes = {.pp_size = 2}, .windows = steps_of(3, 4), .batches = {{7, 4}}};
+  expect_equal(train_small(training), in_one_process(training), "7 rows in 4");
+}
+
+// Shapes follow the batch, and are remembered for each.
+TEST(BatchesOfOtherShapes, AreTrainedInTurn) {
+  SmallTraining training = {.sizes = {.pp_size = 3},
+                            .windows = steps_of(4, 3),
+                            .batches = {{8, 5}, {3, 2}, {8, 5}, {4, 2}}};
+  for (const pipeline::ScheduleKind kind : {kGpipe, k1f1b}) {
+    training.plan.schedule = kind;
+    expect_equal(train_small(training), in_one_process(training), to_string(kind));
+  }
+}
+
+// Neither shapes nor dtypes of the training's messages are those of an evaluation between its
+// steps, which changes nothing of the training.
+TEST(EvaluatedBatches, HaveShapesOfTheirOwn) {
+  struct Seen {
+    std::vector<double> training, evaluation;
+  };
+  const auto seen = [](int64_t ranks, bool evaluates, bool by_tokens) {
+    Cluster cluster(absl::StrCat("1x", ranks, ":h100"));
+    std::vector<Seen> all(static_cast<size_t>(ranks));
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(with_stages({.pp_size = ranks}));
+      torch::nn::Sequential made = small_sequential();
+      made->push_back(torch::nn::Dropout(0.3));
+      const std::shared_ptr<torch::optim::Optimizer> sgd =
+          std::make_shared<torch::optim::SGD>(made->parameters(), torch::optim::SGDOptions(0.1));
+      auto [model, optimizer] = accelerator.prepare(made.ptr(), sgd);
+      Seen& own = all[static_cast<size_t>(rank.index())];
+      const auto on_device = [&](int64_t rows, int64_t length, int step) {
+        const auto [inputs, labels] = small_batch(rows, length, step);
+        return std::pair(inputs.to(accelerator.device()), labels.to(accelerator.device()));
+      };
+      const auto evaluate = [&](const TrainBatchOptions& options) {
+        const auto batch = on_device(3, 6, 50);
+        if (!by_tokens) return accelerator.evaluate_batch(model, batch, &small_loss, options);
+        return accelerator.evaluate_batch(
+            model, batch,
+            [](const torch::Tensor& output, const torch::Tensor& labels) {
+              return TokenLoss{.sum = small_loss(output, labels) * labels.numel(),
+                               .tokens = labels.numel()};
+            },
+            options);
+      };
+      for (int step = 0; step < 3; ++step) {
+        const torch::Tensor loss = accelerator.train_batch(model, on_device(8, 4, step),
+                                                           &small_loss, {.micro_batches = 4});
+        own.training.push_back(loss.item<double>());
+        optimizer.step();
+        optimizer.zero_grad();
+        if (!evaluates) continue;
+        model->eval();
+        for (const int micro_batches : {1, 2, 3}) {
+          own.evaluation.push_back(evaluate({.micro_batches = micro_batches}).item<double>());
+        }
+        EXPECT_FALSE(model->parameters()[0].grad().defined() &&
+                     model->parameters()[0].grad().any().item<bool>());
+        model->train();
+      }
+    });
+    for (const Seen& each : all) {
+      EXPECT_EQ(each.training, all[0].training);
+      EXPECT_EQ(each.evaluation, all[0].evaluation);
+    }
+    return all[0];
+  };
+  for (const bool by_tokens : {false, true}) {
+    for (const int64_t ranks : {1, 2, 4}) {
+      const Seen with = seen(ranks, true, by_tokens), without = seen(ranks, false, by_tokens);
+      EXPECT_EQ(with.training, without.training) << ranks;
+      ASSERT_EQ(with.evaluation.size(), 9U);
+      for (size_t step = 0; step < 3; ++step) {
+        // In however many micro-batches.
+        const double whole = with.evaluation[3 * step];
+        EXPECT_NEAR(with.evaluation[3 * step + 1], whole, 1e-6 * whole) << ranks;
+        EXPECT_NEAR(with.evaluation[3 * step + 2], whole, 1e-6 * whole) << ranks;
+      }
+    }
+  }
+}
+
+// The first and the last stage have a table of words each, whose gradients are summed: they remain
+// one table.
+TEST(TiedStages, HaveOneTableAfterManySteps) {
+  lm::Config config = lm::model_config("tiny", {.layers = 2});
+  std::vector<torch::Tensor> tables(2);
+  Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator(with_stages({.pp_size = 2}, {.micro_batches = 2}));
+    lm::Lm made(config);
+    fill_by_formula(*made);
+    const torch::Tensor before = made->named_parameters()["tokens.weight"].clone();
+    const std::shared_ptr<torch::optim::Optimizer> adam =
+        std::make_shared<torch::optim::AdamW>(made->parameters(), torch::optim::AdamWOptions(1e-3));
+    auto [model, optimizer] = accelerator.prepare(made.ptr(), adam);
+    const auto [inputs, labels] = formula_batch(0, 4, 16);
+    const auto batch = std::pair(inputs.to(accelerator.device()), labels.to(accelerator.device()));
+    for (int step = 0; step < 50; ++step) {
+      accelerator.train_batch(model, batch, &small_loss);
+      accelerator.clip_grad_norm_(model->parameters(), 0.5);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    torch::Tensor& table = tables[static_cast<size_t>(rank.index())];
+    table = model->named_parameters()["tokens.weight"].detach().cpu().clone();
+    EXPECT_FALSE(table.equal(before));
+  });
+  EXPECT_TRUE(tables[0].equal(tables[1]));
+}
+
+// Every rank clips by the norm of all stages: train_small compares the ranks'.
+TEST(ClippedStages, HaveTheNormOfTheWholeModel) {
+  SmallTraining training = {.sizes = {.pp_size = 4}, .windows = steps_of(4, 2)};
+  const SmallOutcome outcome = train_small(training);
+  expect_equal(outcome, in_one_process(training), "pp 4");
+  EXPECT_GT(outcome.norms[0], 0.5) << "nothing was clipped";
+}
+
+// Losses that are sums, over micro-batches, ranks and windows with different numbers of tokens.
+TEST(SumsOverTokens, AreDividedOnceByAllTokens) {
+  SmallTraining training = {.windows = steps_of(3, 3), .batches = {{8, 5}}, .by_tokens = true};
+  SmallTraining whole = training;
+  const SmallOutcome expected = in_one_process(whole);
+  for (const ParallelismOptions& sizes :
+       {ParallelismOptions{.pp_size = 2}, ParallelismOptions{.dp_replicate_size = 2},
+        ParallelismOptions{.dp_replicate_size = 2, .pp_size = 2}}) {
+    training.sizes = sizes;
+    expect_equal(train_small(training), expected, "tokens");
+  }
+}
+
+TEST(AccumulatedWindows, AreOneBatch) {
+  for (const bool replicas : {false, true}) {
+    SmallTraining training = {.sizes = {.pp_size = 2}, .windows = steps_of(3, 2)};
+    if (replicas) training.sizes.dp_replicate_size = 2;
+    const SmallOutcome expected = in_one_process(training);
+    training.accumulation = 2;
+    expect_equal(train_small(training), expected, replicas ? "replicas" : "stages");
+  }
+}
+
+// No gradient goes back to stages that want none.
+TEST(FrozenStages, TrainTheOthers) {
+  const auto freeze_until = [](size_t end) {
+    return [end](torch::nn::SequentialImpl& layers) {
+      for (size_t i = 0; i < end; ++i) {
+        for (const torch::Tensor& each : layers[i]->parameters()) {
+          each.set_requires_grad(false);
+        }
+      }
+    };
+  };
+  for (const size_t frozen : {size_t{2}, size_t{4}, size_t{5}}) {
+    SmallTraining training = {
+        .sizes = {.pp_size = 4}, .windows = steps_of(3, 3), .change = freeze_until(frozen)};
+    expect_equal(train_small(training), in_one_process(training), absl::StrCat(frozen, " frozen"));
+  }
+}
+
+// What a stage draws for a micro-batch does not depend on the order of the passes.
+TEST(DroppedOutFeatures, AreTheSameInEachSchedule) {
+  SmallTraining training = {.sizes = {.pp_size = 2}, .windows = steps_of(3, 4)};
+  const SmallOutcome all = train_small(training);
+  training.change = [](torch::nn::SequentialImpl& layers) {
+    layers.push_back(torch::nn::Dropout(0.5));
+  };
+  training.plan.schedule = kGpipe;
+  const SmallOutcome gpipe = train_small(training);
+  training.plan.schedule = k1f1b;
+  const SmallOutcome steady = train_small(training);
+  EXPECT_EQ(steady.losses, gpipe.losses);
+  EXPECT_EQ(steady.norms, gpipe.norms);
+  EXPECT_NE(steady.losses, all.losses) << "nothing is left out";
+}
+
+TEST(CutsByNamesBytesAndWeights, TrainTheSame) {
+  SmallTraining training = {.sizes = {.pp_size = 2}, .windows = steps_of(2, 2)};
+  const SmallOutcome expected = in_one_process(training);
+  training.plan.split_points = {"last"};
+  expect_equal(train_small(training), expected, "names");
+  training.plan = {.balance = StageBalance::kBytes};
+  expect_equal(train_small(training), expected, "bytes");
+  training.plan = {.weights = {7, 1, 1, 1, 1, 1, 1, 1}};
+  expect_equal(train_small(training), expected, "weights");
+}
+
+// As a table of the program's own.
+TEST(OwnSchedules, Run) {
+  SmallTraining training = {.sizes = {.pp_size = 2}, .windows = steps_of(2, 2)};
+  const SmallOutcome expected = in_one_process(training);
+  using enum pipeline::Pass;
+  const pipeline::Schedule own = {
+      .stages = 2,
+      .micro_batches = 2,
+      .ranks = {{{kForward, 0, 1}, {kForward, 0, 0}, {kBackward, 0, 0}, {kBackward, 0, 1}},
+                {{kForward, 1, 0}, {kForward, 1, 1}, {kBackward, 1, 0}, {kBackward, 1, 1}}}};
+  for (TrainBatchOptions& window : training.windows) window.own_schedule = own;
+  expect_equal(train_small(training), expected, "own");
+}
+
+// A stage that throws ends all ranks with its text.
+TEST(StagesThatThrow, EndTheJobWithTheirText) {
+  const auto run = [] {
+    Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+      Accelerator accelerator(with_stages({.pp_size = 2}));
+      auto model = accelerator.prepare(small_sequential().ptr());
+      const auto [inputs, labels] = small_batch(4, 2, 0);
+      accelerator.train_batch(
+          model, std::pair(inputs.to(accelerator.device()), labels.to(accelerator.device())),
+          [&rank](const at::Tensor& output, const at::Tensor& of_rows) {
+            TORCH_CHECK(false, "the loss of rank ", rank.index());
+            return small_loss(output, of_rows);
+          },
+          {.micro_batches = 2});
+    });
+  };
+  try {
+    run();
+    FAIL() << "no error";
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the loss of rank 1"));
+  }
+}
+
+}  // namespace
+}  // namespace accelerate
