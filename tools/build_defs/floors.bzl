@@ -40,8 +40,8 @@ FLOORS = {
     ],
     "simulator": [
         ["core", "hardware", "shape_rules"],
-        ["disk", "network/nccl", "trace"],
-        ["network", "report"],
+        ["faults", "network/nccl", "trace"],
+        ["disk", "network", "report"],
         ["device"],
         ["c10d"],
         ["cluster"],
@@ -107,6 +107,7 @@ WITHOUT_LIBTORCH = [
     "launch",
     "simulator/core",
     "simulator/disk",
+    "simulator/faults",
     "simulator/hardware",
     "simulator/network",
     "simulator/network/nccl",
