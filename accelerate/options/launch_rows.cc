@@ -185,6 +185,11 @@ constexpr Option kRows[] = {
     ours(kSimulation, "no_detect", kText,
          "detectors to turn off in the simulated run: races, leaks, drift, between commas")
         .written_to("ACCELERATE_SIMULATE_NO_DETECT"),
+    ours(kSimulation, "faults", kText,
+         "what goes wrong in the simulated run: rules between semicolons, as in "
+         "\"rank 3 at step 12: crash\", or @FILE with rules")
+        .called("RULES")
+        .written_to("ACCELERATE_SIMULATE_FAULTS"),
     ours(kSimulation, "simulate_numerics", kText,
          "what the simulated run computes: shapes gives times and memory without the values of "
          "large tensors, for models that do not fit on this machine")

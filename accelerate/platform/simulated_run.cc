@@ -87,6 +87,7 @@ std::string repeat_line(const Environment& environment, absl::Span<const std::st
     absl::StrAppend(&line, " --simulate_fold");
   }
   append(env::kSimulateNoDetect, "no_detect", "");
+  append(env::kSimulateFaults, "faults", "");
   if (flags && !flags->empty()) absl::StrAppend(&line, " ", *flags);
   return absl::StrCat(line, " --no_default_config ", shell_line(program));
 }

@@ -21,6 +21,8 @@ namespace env {
 
 /// Detectors to turn off in a simulated run, between commas.
 inline constexpr char kSimulateNoDetect[] = "ACCELERATE_SIMULATE_NO_DETECT";
+/// What goes wrong in a simulated run: rules of faults, or @ and the path of a file with them.
+inline constexpr char kSimulateFaults[] = "ACCELERATE_SIMULATE_FAULTS";
 /// The file for what summary.json of a report has, without the rest of the report.
 inline constexpr char kSimulateSummary[] = "ACCELERATE_SIMULATE_SUMMARY";
 /// A file into which the run mode writes a byte when it begins, so that the launcher knows whether

@@ -78,6 +78,9 @@ SimulationPlan plan_simulated(const PlanInputs& inputs) {
   if (settings.is_set("no_detect")) {
     run.environment[env::kSimulateNoDetect] = settings.text("no_detect");
   }
+  if (settings.is_set("faults")) {
+    run.environment[env::kSimulateFaults] = settings.text("faults");
+  }
   if (settings.flag("quiet")) run.environment[env::kSimulateQuiet] = "true";
   return {process::plan_simulation(run)};
 }

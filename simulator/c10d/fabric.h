@@ -23,6 +23,7 @@
 #include "simulator/c10d/spot_check.h"
 #include "simulator/core/executed_ranks.h"
 #include "simulator/core/scheduler.h"
+#include "simulator/faults/sites.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/network/flows.h"
 #include "simulator/network/network.h"
@@ -65,6 +66,10 @@ class Fabric {
   void set_in_background(std::function<bool(int rank)> in_background) {
     in_background_ = std::move(in_background);
   }
+  /// What goes wrong in this run; null: nothing. It outlives the run.
+  void set_faults(FaultSites* faults) { faults_ = faults; }
+  FaultSites* faults() const { return faults_; }
+
   /// For a rank that will ask again: lets a millisecond pass, in which other ranks run. Does
   /// nothing in a background step, which costs the rank no time.
   void poll() {
@@ -160,6 +165,7 @@ class Fabric {
   Scheduler* scheduler_ = nullptr;
   std::function<void(int rank)> on_use_;
   std::function<bool(int rank)> in_background_;
+  FaultSites* faults_ = nullptr;
   const Network network_;
   Flows flows_;
   CallOrder call_order_;

@@ -20,6 +20,7 @@
 #include "accelerate/comm/watch/operation_log.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/sim_device.h"
+#include "simulator/device/value_faults.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -418,6 +419,33 @@ class SimBackend final : public CallBackend {
     part.has_buffers = true;  // not where the device had no room
   }
 
+  // The rank has come to the call: what strikes its values.
+  std::vector<SiteFault> reach(const Call& call) {
+    const OpType op = call.fingerprint.op;
+    const int peer = call.fingerprint.peer;
+    const bool is_message = c10d::isP2POp(op);
+    const Site site = !is_message          ? Site::kCollective
+                      : op == OpType::SEND ? Site::kSend
+                                           : Site::kRecv;
+    const std::string words = absl::StrCat(op_name(op), " of ", communicator_->name());
+    if (!is_message || peer < 0) {
+      return fabric_->faults()->reach(communicator_->rank(rank_), site, words,
+                                      communicator_->ranks());
+    }
+    return fabric_->faults()->reach(communicator_->rank(rank_), site, words,
+                                    {communicator_->rank(peer)});
+  }
+
+  // Before the collective has them.
+  void strike_inputs(const Call& call) {
+    for (const SiteFault& fault : call.faults) {
+      const std::string& target = fault.effect->word;
+      if (target != "input" && (target != "buffer" || call.device != nullptr)) continue;
+      const int64_t changed = strike_values(fault, call.inputs);
+      if (changed > 0) fabric_->faults()->touched(fault, changed);
+    }
+  }
+
   WorkPtr issue(const CollectiveCall& asked) override {
     const OpType op = check_call(asked, rank_, size_);
     Call call;
@@ -429,10 +457,12 @@ class SimBackend final : public CallBackend {
     call.input_splits = asked.input_splits.vec();
     call.output_splits = asked.output_splits.vec();
     fabric_->use();
+    if (fabric_->faults() != nullptr) call.faults = reach(call);
     if (!c10d::isP2POp(op)) call.fingerprint.sequence = communicator_->sequence(rank_);
     fabric_->spot_check().compare(communicator_->rank(rank_), call.fingerprint, size_);
     SimWork::Parts parts;
     parts.device = call.device = device_of_call(call);
+    if (!call.faults.empty()) strike_inputs(call);
     parts.results = call.outputs.empty() ? call.inputs : call.outputs;
     parts.timeout =
         asked.timeout == c10d::kUnsetTimeout ? timeout_ : absl::FromChrono(asked.timeout);

@@ -8,11 +8,9 @@
 #include <optional>
 #include <utility>
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
 #include <torch/version.h>
 
@@ -29,6 +27,8 @@
 #include "simulator/c10d/communicators.h"
 #include "simulator/c10d/fabric.h"
 #include "simulator/c10d/link_record.h"
+#include "simulator/cluster/fault_actor.h"
+#include "simulator/cluster/libtorch_state.h"
 #include "simulator/cluster/sim_runtime.h"
 #include "simulator/core/scheduler.h"
 #include "simulator/device/generator.h"
@@ -36,6 +36,8 @@
 #include "simulator/device/sim_device.h"
 #include "simulator/disk/disk_queue.h"
 #include "simulator/disk/file_faults.h"
+#include "simulator/faults/deaths.h"
+#include "simulator/faults/fault_run.h"
 #include "simulator/hardware/driver_memory.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/report/report.h"
@@ -43,6 +45,30 @@
 
 namespace accelerate::simulator {
 namespace {
+
+// More ranks than these make folding pointless.
+constexpr size_t kMostTouchedRanks = 64;
+
+// What the rules of faults are for.
+FaultGrounds grounds_of(const ClusterSpec& spec, const ClusterOptions& options) {
+  FaultGrounds grounds{.world_size = spec.world_size(),
+                       .ranks_per_node = spec.ranks_per_node,
+                       .seed = options.seed,
+                       .has_devices = spec.device.has_value(),
+                       .has_simulated_disk = options.disk != nullptr || !options.node_disks.empty(),
+                       .has_shared_disk = options.disk != nullptr};
+  grounds.disk_takes_time =
+      spec.disk.takes_time() && (grounds.has_simulated_disk || options.host_files_take_time);
+  std::optional<Mesh> mesh = options.mesh;
+  if (!mesh && options.fold) mesh = options.fold->mesh;
+  if (mesh) {
+    grounds.mesh_size = [mesh = *mesh](MeshAxis axis) { return mesh.size(axis); };
+    grounds.coordinate = [mesh = *mesh](int rank, MeshAxis axis) {
+      return mesh.coordinate(rank, axis);
+    };
+  }
+  return grounds;
+}
 
 // Which ranks of the cluster run.
 FoldPlan fold_plan(const ClusterSpec& spec, const ClusterOptions& options) {
@@ -55,6 +81,11 @@ FoldPlan fold_plan(const ClusterSpec& spec, const ClusterOptions& options) {
   for (const FileFault& fault : options.file_faults) {
     if (fault.rank >= 0 && fault.rank < spec.world_size()) touched.push_back(fault.rank);
   }
+  const std::vector<int> struck = ranks_touched(options.faults, grounds_of(spec, options));
+  TORCH_CHECK_VALUE(struck.size() <= kMostTouchedRanks, "faults strike ", struck.size(),
+                    " ranks, each of which has to be executed; with folding there may be ",
+                    kMostTouchedRanks, ": name fewer, or run without ClusterOptions::fold");
+  touched.insert(touched.end(), struck.begin(), struck.end());
   return FoldPlan(spec, *options.fold, touched, options.seed);
 }
 
@@ -147,55 +178,6 @@ Environment rank_environment(const Environment& base, const Topology& topology) 
   return environment;
 }
 
-// The state that LibTorch keeps once per process although each rank of a real job has its own: the
-// default CPU generator, the default dtype, the flags for deterministic algorithms and matmul
-// precision. The cluster exchanges it whenever the baton changes hands; of the generator, whose
-// state has kilobytes, it exchanges the object.
-class LibtorchState {
- public:
-  // The state of a fresh process.
-  LibtorchState()
-      : generator_(new_cpu_generator()),
-        default_dtype_(caffe2::TypeMeta::fromScalarType(at::kFloat)) {}
-
-  // Copies LibTorch's present state into this object.
-  void capture() {
-    generator_ = default_cpu_generator();
-    default_dtype_ = c10::get_default_dtype();
-    const at::Context& context = at::globalContext();
-    deterministic_ = context.deterministicAlgorithms();
-    deterministic_warn_only_ = context.deterministicAlgorithmsWarnOnly();
-    fill_uninitialized_ = context.deterministicFillUninitializedMemory();
-    deterministic_cudnn_ = context.deterministicCuDNN();
-    benchmark_cudnn_ = context.benchmarkCuDNN();
-    matmul_precision_ = context.float32MatmulPrecision();
-  }
-
-  // Copies this object's state into LibTorch.
-  void install() const {
-    default_cpu_generator() = generator_;
-    c10::set_default_dtype(default_dtype_);
-    at::Context& context = at::globalContext();
-    context.setDeterministicAlgorithms(deterministic_, deterministic_warn_only_);
-    context.setDeterministicFillUninitializedMemory(fill_uninitialized_);
-    context.setDeterministicCuDNN(deterministic_cudnn_);
-    context.setBenchmarkCuDNN(benchmark_cudnn_);
-    // By its name: all releases of LibTorch take that.
-    constexpr const char* kNames[] = {"highest", "high", "medium"};
-    context.setFloat32MatmulPrecision(kNames[static_cast<int>(matmul_precision_)]);
-  }
-
- private:
-  at::Generator generator_;
-  caffe2::TypeMeta default_dtype_;
-  bool deterministic_ = false;
-  bool deterministic_warn_only_ = false;
-  bool deterministic_cudnn_ = false;
-  bool benchmark_cudnn_ = false;
-  bool fill_uninitialized_ = true;
-  at::Float32MatmulPrecision matmul_precision_ = at::Float32MatmulPrecision::HIGHEST;
-};
-
 // Everything one run needs; it is destroyed when the run is over.
 class Run {
  public:
@@ -218,11 +200,12 @@ class Run {
                     .on_stall = [this] { return stalled(); },
                     .next_event_ns = [this] { return fabric_->next_event_ns(); },
                     .run_event = [this] { return run_event(*fabric_); }}),
-        faults_(std::make_shared<FaultPlan>(
-            options.file_faults, spec.world_size(), options.seed, disk_of(options, 0),
-            FaultPlan::Hooks{.before_operation = [this](int rank) { runtime_of(rank).use_files(); },
-                             .machine_died = [this] { wake_all(); }})) {
+        deaths_(std::make_shared<Deaths>(spec.world_size())),
+        actor_(make_actor(options)),
+        faults_(std::make_shared<FaultPlan>(options.file_faults, spec.world_size(), options.seed,
+                                            disk_of(options, 0), file_hooks(options))) {
     fabric_->attach(&scheduler_);
+    fabric_->set_faults(actor_.get());
     fabric_->set_on_use([this](int rank) { runtime_of(rank).use(); });
     fabric_->set_in_background(
         [this](int rank) { return runtime_of(rank).background().in_step(); });
@@ -243,6 +226,7 @@ class Run {
       for (SimDevice* device : devices) {
         device->reset(spec, scheduler_.clock_ns(executed_.task_of(rank)), recorder);
         device->set_await_collectives([this] { await_collectives(*fabric_); });
+        device->set_faults(actor_.get());
         if (options.numerics == Numerics::kShapes) {
           device->compute_shapes(options.largest_real_tensor, options.unknown_value);
         }
@@ -254,6 +238,7 @@ class Run {
           fabric_, topology, rank_environment(options.environment, topology), options.seed, devices,
           disk_of(options, topology.node_rank), faults_, queue_of_node(topology.node_rank, options),
           in_memory));
+      runtimes_.back()->set_faults(actor_.get());
       ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back(), devices));
     }
   }
@@ -263,6 +248,7 @@ class Run {
     for (auto& [disk_of_node, queue] : queues_) queue->end();
     fabric_->set_on_use(nullptr);
     fabric_->set_in_background(nullptr);
+    fabric_->set_faults(nullptr);
     fabric_->attach(nullptr);
     for (SimDevice* device : devices_) {
       if (device != nullptr) device->detach();
@@ -296,6 +282,14 @@ class Run {
   }
   std::vector<RankAtFailure> ranks_at_failure() const { return fabric_->ranks_at_failure(); }
   const std::vector<std::string>& fired_file_faults() const { return faults_->fired(); }
+  // Empty without a plan.
+  std::vector<FaultOutcome> fault_outcomes() {
+    if (actor_ == nullptr) return {};
+    return actor_->run().outcomes(absl::ToInt64Nanoseconds(elapsed()));
+  }
+  std::vector<SiteCounts> sites() const {
+    return actor_ == nullptr ? std::vector<SiteCounts>() : actor_->run().all_counts();
+  }
   Rank& rank_of_task(int task) { return *ranks_[task]; }
   absl::Duration elapsed() {
     int64_t end_ns = 0;
@@ -306,6 +300,34 @@ class Run {
   }
 
  private:
+  // Null without anything to do.
+  std::unique_ptr<FaultActor> make_actor(const ClusterOptions& options) {
+    if (options.faults.empty() && !options.count_sites) return nullptr;
+    return std::make_unique<FaultActor>(
+        options.faults, grounds_of(spec_, options),
+        FaultActor::Surroundings{
+            .fabric = *fabric_,
+            .deaths = deaths_,
+            .devices_of = [this](int rank) { return ranks_[executed_.task_of(rank)]->devices(); },
+            .wake_all = [this] { wake_all(); }});
+  }
+
+  FaultPlan::Hooks file_hooks(const ClusterOptions& options) {
+    FaultPlan::Hooks hooks{.before_operation = [this](int rank) { runtime_of(rank).use_files(); },
+                           .machine_died = [this] { wake_all(); },
+                           .deaths = deaths_,
+                           .sites = actor_.get()};
+    if (options.node_disks.empty()) return hooks;
+    hooks.disk_of = [this, &options](int rank) {
+      return disk_of(options, rank / spec_.ranks_per_node).get();
+    };
+    hooks.machine_of = [size = spec_.ranks_per_node, world = spec_.world_size()](int rank) {
+      const int first = rank / size * size;
+      return IndexSet{.ranges = {{first, first + size - 1}}}.below(world);
+    };
+    return hooks;
+  }
+
   // Among its node's devices, which are neighbours in devices_.
   RankPlace place_of(int rank) const {
     if (devices_.empty()) return {.rank = rank};
@@ -335,6 +357,7 @@ class Run {
     RuntimeScope scope(*runtimes_[task]);
     std::string failure;
     try {
+      if (actor_ != nullptr) actor_->progress(rank, FaultPoint::Kind::kStart);
       body(*ranks_[task]);
       fabric_->spot_check().compare_end(rank);
     } catch (...) {
@@ -393,6 +416,11 @@ class Run {
         .now_ns = [this](int rank) { return runtime_of(rank).background().now_ns(); },
         .wait_until = [this](int rank,
                              int64_t ns) { runtime_of(rank).background().wait_until(ns); }};
+    if (actor_ != nullptr) {
+      hooks.speed = [this](int rank) {
+        return actor_->disk_speed(rank, runtime_of(rank).background().now_ns());
+      };
+    }
     if (executed_.folds()) {
       hooks.counts_for = [ranks = ranks_per_executed(node, options)](int rank) {
         return ranks.at(rank);
@@ -465,6 +493,8 @@ class Run {
   std::vector<LibtorchState> states_;
   std::vector<std::exception_ptr> failures_;
   Scheduler scheduler_;
+  const std::shared_ptr<Deaths> deaths_;
+  const std::unique_ptr<FaultActor> actor_;
   const std::shared_ptr<FaultPlan> faults_;
   std::map<std::pair<const SimDisk*, int>, std::shared_ptr<DiskQueue>> queues_;
   // By number; null for folded ranks. Complete before the first rank's place.
@@ -498,6 +528,11 @@ Cluster::Cluster(absl::string_view spec, ClusterOptions options)
     TORCH_CHECK_VALUE(options_.disk != nullptr, "file fault ", fault.to_string(),
                       ": the cluster has no simulated disk; see ClusterOptions::disk");
   }
+  const std::optional<Mesh>& mesh = options_.mesh;
+  TORCH_CHECK_VALUE(!mesh || mesh->num_ranks() == world_size(), "ClusterOptions::mesh has ",
+                    mesh ? mesh->num_ranks() : 0, " ranks, and the cluster has ", world_size());
+  const std::string problem = problem_on(options_.faults, grounds_of(spec_, options_));
+  TORCH_CHECK_VALUE(problem.empty(), problem);
   TORCH_CHECK_VALUE(options_.node_disks.empty() ||
                         (options_.disk == nullptr &&
                          options_.node_disks.size() == static_cast<size_t>(spec_.num_nodes)),
@@ -542,6 +577,10 @@ std::string Cluster::repeat_hint() const {
                         options_.fold->mesh ? ", .mesh = " : "",
                         options_.fold->mesh ? options_.fold->mesh->to_string() : "", "}");
   }
+  if (!options_.faults.empty()) {
+    absl::StrAppend(&faults, ", .faults = *simulator::FaultRules::parse(R\"(",
+                    options_.faults.to_string(), ")\")");
+  }
   return absl::StrCat("simulator::Cluster(\"", spec_.to_string(), "\", {.seed = ", options_.seed,
                       numerics, fold, faults, "})");
 }
@@ -569,6 +608,8 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
   run(body);
   elapsed_ = run.elapsed();
   fired_file_faults_ = run.fired_file_faults();
+  fault_outcomes_ = run.fault_outcomes();
+  sites_ = run.sites();
   std::vector<RankFailure> failures = run.failures();
   const std::string failure = failure_text(failures, run.unnoticed_failure());
   if (recorder) {
@@ -631,6 +672,9 @@ std::string Cluster::failure_text(const std::vector<RankFailure>& failures,
   }
   if (!fired_file_faults_.empty()) {
     absl::StrAppend(&message, "\nfile faults: ", absl::StrJoin(fired_file_faults_, "; "));
+  }
+  for (const FaultOutcome& outcome : fault_outcomes_) {
+    absl::StrAppend(&message, "\nfault: ", outcome.to_string());
   }
   absl::StrAppend(&message, "\n", headline(), "; repeat with: ", repeat_hint());
   return message;

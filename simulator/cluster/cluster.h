@@ -30,6 +30,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "accelerate/mesh/mesh.h"
 #include "accelerate/runtime/runtime.h"
 #include "simulator/c10d/fold_plan.h"
 #include "simulator/core/executed_ranks.h"
@@ -38,6 +39,8 @@
 #include "simulator/disk/file_faults.h"
 #include "simulator/disk/overlay_files.h"
 #include "simulator/disk/sim_disk.h"
+#include "simulator/faults/fault_run.h"
+#include "simulator/faults/rules.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/report/report.h"
 #include "simulator/trace/trace.h"
@@ -136,13 +139,19 @@ struct ClusterOptions {
   std::vector<std::shared_ptr<SimDisk>> node_disks = {};
   /// The faults of the disk, which apply to every run.
   std::vector<FileFault> file_faults = {};
+  /// What goes wrong in every run: see simulator/faults/rules.h. Without rules nothing changes.
+  FaultRules faults = {};
+  /// The mesh by whose axes `faults` name ranks; by default that of `fold`.
+  std::optional<Mesh> mesh = std::nullopt;
+  /// Counts what ranks come to although there are no `faults`: see Cluster::sites().
+  bool count_sites = false;
 };
 
 class Cluster {
  public:
   /// `spec` is text as in ClusterSpec. Errors: c10::ValueError that points at the character, says
-  /// that a node has more devices than LibTorch counts, names a file fault that can never fire, or
-  /// says what folding needs.
+  /// that a node has more devices than LibTorch counts, names a fault that can never fire, or says
+  /// what folding needs.
   explicit Cluster(absl::string_view spec, ClusterOptions options = {});
 
   const ClusterSpec& spec() const { return spec_; }
@@ -168,6 +177,13 @@ class Cluster {
   /// The file faults that had an effect in the last run, each with its operation.
   const std::vector<std::string>& fired_file_faults() const { return fired_file_faults_; }
 
+  /// What became of each of ClusterOptions::faults in the last run, in their order.
+  const std::vector<FaultOutcome>& fault_outcomes() const { return fault_outcomes_; }
+
+  /// How often each rank came to each site in the last run, so that a loop over them strikes each
+  /// once. Empty without faults and without ClusterOptions::count_sites.
+  const std::vector<SiteCounts>& sites() const { return sites_; }
+
   /// Under kShapes: the machine's files with what the runs of this cluster changed in them, which
   /// is in memory alone. Null otherwise.
   const OverlayFiles* files_in_memory() const { return files_in_memory_.get(); }
@@ -190,6 +206,8 @@ class Cluster {
   absl::Duration elapsed_;
   std::optional<Trace> trace_;
   std::vector<std::string> fired_file_faults_;
+  std::vector<FaultOutcome> fault_outcomes_;
+  std::vector<SiteCounts> sites_;
 };
 
 }  // namespace accelerate::simulator

@@ -372,10 +372,33 @@ void SimRuntime::check_replicas(const std::string& what,
   fabric_->replicas().check(topology().rank, what, communicator.num_executed(without), tensors);
 }
 
+void SimRuntime::note_step() {
+  if (actor_ != nullptr) actor_->progress(topology().rank, FaultPoint::Kind::kStep);
+}
+
+void SimRuntime::note_save() {
+  if (actor_ != nullptr) actor_->progress(topology().rank, FaultPoint::Kind::kSave);
+}
+
+void SimRuntime::note_load() {
+  if (actor_ != nullptr) actor_->progress(topology().rank, FaultPoint::Kind::kLoad);
+}
+
+bool SimRuntime::note_batch() { return actor_ == nullptr || actor_->batch(topology().rank); }
+
+std::optional<absl::Time> SimRuntime::termination() {
+  if (actor_ == nullptr) return std::nullopt;
+  const std::optional<absl::Duration> end = actor_->termination(topology().rank);
+  if (!end) return std::nullopt;
+  return absl::FromUnixSeconds(kEpochSeconds) + *end;
+}
+
 // Does not throw on a dead rank, because destructors read the clock.
 absl::Time SimRuntime::now() {
   if (!is_dead()) background_.occasion();
-  return absl::FromUnixSeconds(kEpochSeconds) + absl::Nanoseconds(background_.now_ns());
+  int64_t ns = background_.now_ns();
+  if (actor_ != nullptr) ns += actor_->skew_ns(topology().rank, ns);
+  return absl::FromUnixSeconds(kEpochSeconds) + absl::Nanoseconds(ns);
 }
 
 void SimRuntime::sleep_for(absl::Duration duration) {
@@ -399,6 +422,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> SimRuntime::new_group(const GroupOptions&
   TORCH_CHECK_VALUE(resolved.backend.empty() || resolved.backend == "sim",
                     "a simulated cluster has the backend \"sim\" only, not \"", resolved.backend,
                     "\"");
+  if (actor_ != nullptr) actor_->reach(topology().rank, Site::kGroup, resolved.name);
   const std::vector<int>& ranks = resolved.ranks;
   const int member = static_cast<int>(
       std::lower_bound(ranks.begin(), ranks.end(), topology().rank) - ranks.begin());

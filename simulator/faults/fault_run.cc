@@ -255,6 +255,15 @@ std::vector<int> ranks_touched(const FaultRules& plan, const FaultGrounds& groun
   return {ranks.begin(), ranks.end()};
 }
 
+std::string FaultOutcome::to_string() const {
+  if (!unfired.empty()) return absl::StrCat("\"", rule, "\" did not fire: ", unfired);
+  if (fired == 0) return absl::StrCat("\"", rule, "\" is for worlds of another size");
+  return absl::StrCat("\"", rule, "\" fired ", fired == 1 ? "once" : absl::StrCat(fired, " times"),
+                      ", ", absl::StrJoin(struck, "; "),
+                      static_cast<size_t>(fired) > struck.size() ? "; ..." : "", ", and touched ",
+                      touched == 0 ? "nothing" : absl::StrCat(touched));
+}
+
 FaultRun::FaultRun(FaultRules plan, FaultGrounds grounds)
     : plan_(std::move(plan)),
       grounds_(std::move(grounds)),
@@ -448,14 +457,13 @@ std::vector<const FaultRun::Lasting*> FaultRun::lasting(FaultKind kind, int rank
     if (counts.steps >= each.until_step) continue;
     // The operation that a rank makes is counted already.
     if (counts.of(Site::kFile) > each.until_file) continue;
-    const std::vector<int>& ranks = each.fault.ranks;
-    if (rank >= 0 && std::ranges::find(ranks, rank) == ranks.end()) continue;
+    if (rank >= 0 && !each.fault.has(rank)) continue;
     found.push_back(&each);
   }
   return found;
 }
 
-double FaultRun::speed(int rank, int64_t now_ns, bool of_disk) const {
+double FaultRun::speed(int rank, int64_t now_ns, bool of_disk) {
   double speed = 1;
   for (const Lasting* each : lasting(FaultKind::kSlow, rank, now_ns)) {
     const FaultEffect& effect = *each->fault.effect;
@@ -466,6 +474,7 @@ double FaultRun::speed(int rank, int64_t now_ns, bool of_disk) const {
             ? 1
             : static_cast<double>(since_ns) / static_cast<double>(effect.duration_ns);
     speed *= 1 - share * (1 - effect.number);
+    touched(each->fault.rule, 1);
   }
   return speed;
 }

@@ -13,6 +13,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -62,6 +63,9 @@ struct FaultOutcome {
   std::vector<std::string> struck = {};
   /// Why it did not fire; empty if it did, or if it is for worlds of another size.
   std::string unfired = {};
+
+  /// One line: the rule, where it fired or why not, and how much it touched.
+  std::string to_string() const;
 };
 
 /// How many sites of each kind each rank came to, and its steps.
@@ -103,10 +107,12 @@ class FaultRun {
     int64_t until_file = kNever;
     int counts_as = 0;  ///< the rank at whose site it began
   };
-  /// Those of the kind that last for the rank at that time, or for any rank if that is -1.
+  /// Those of the kind that last for the rank at that time, or for any rank if that is -1. They are
+  /// valid as long as this.
   std::vector<const Lasting*> lasting(FaultKind kind, int rank, int64_t now_ns) const;
 
-  double speed(int rank, int64_t now_ns, bool of_disk) const;
+  /// A factor of the speed of the rank, or of its disk. Notes that the faults had an effect.
+  double speed(int rank, int64_t now_ns, bool of_disk);
   /// What a rank's clock shows beyond the time.
   int64_t skew_ns(int rank, int64_t now_ns) const;
 
@@ -155,7 +161,7 @@ class FaultRun {
   std::vector<std::vector<DeterministicRandom>> random_;  // by rule and rank
   std::vector<SiteCounts> counts_;
   std::vector<std::string> places_;  // by rank
-  std::vector<Lasting> lasting_;
+  std::deque<Lasting> lasting_;      // at addresses that stay
 };
 
 }  // namespace accelerate::simulator

@@ -6,6 +6,7 @@
 /// Threads: the rank's thread, which holds the baton.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -26,6 +27,8 @@ struct SiteFault {
   const FaultEffect* effect = nullptr;
   std::vector<int> ranks = {};  ///< that it is for: the one at the site, or all of its node
   DeterministicRandom random = DeterministicRandom(0);
+
+  bool has(int rank) const { return std::ranges::find(ranks, rank) != ranks.end(); }
 };
 
 class FaultSites {

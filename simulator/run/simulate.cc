@@ -14,6 +14,9 @@
 
 #include <c10/util/Exception.h>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -29,6 +32,8 @@
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/values/texts.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/faults/fault_run.h"
+#include "simulator/faults/rules.h"
 #include "simulator/report/report.h"
 #include "simulator/report/report_text.h"
 
@@ -100,6 +105,30 @@ bool read_word(const Environment& environment, const char* variable, const char*
   return false;
 }
 
+// The rules in the variable, or in the file that it names; those that begin with a bracket are
+// JSON. Says so on stderr and returns false if they are something else.
+bool read_faults(const Environment& environment, FaultRules& faults) {
+  std::string text = environment.get_or(env::kSimulateFaults, "");
+  if (absl::StartsWith(text, "@")) {
+    const std::string path = text.substr(1);
+    std::ifstream file(path);
+    text = std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    if (!file) {
+      std::cerr << "accelerate: " << env::kSimulateFaults << ": cannot read " << path << std::endl;
+      return false;
+    }
+  }
+  const bool is_json = absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[");
+  absl::StatusOr<FaultRules> parsed =
+      is_json ? FaultRules::from_json(text) : FaultRules::parse(text);
+  if (!parsed.ok()) {
+    std::cerr << "accelerate: " << parsed.status().message() << std::endl;
+    return false;
+  }
+  faults = *std::move(parsed);
+  return true;
+}
+
 // Whether the settings divide models among the ranks of each node.
 bool divides_by_node(const Environment& environment) {
   if (!parse_flag_from_env(kUseFsdp, false, environment)) return false;
@@ -111,20 +140,15 @@ bool divides_by_node(const Environment& environment) {
   }
 }
 
-// Along the axes of the mesh that the settings describe; else all ranks are replicas. Rank 0 may
-// initialise the model, save and log.
-Folding folding(const Environment& environment, const ClusterSpec& spec) {
-  Folding folding{.rank_0_apart = true};
+// The mesh that the settings describe; absent: all ranks are replicas.
+std::optional<Mesh> mesh_of(const Environment& environment, const ClusterSpec& spec) {
   if (!parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG", false, environment)) {
-    if (divides_by_node(environment)) {
-      folding.mesh = Mesh({.dp_replicate = spec.num_nodes, .dp_shard = spec.ranks_per_node});
-    }
-    return folding;
+    if (!divides_by_node(environment)) return std::nullopt;
+    return Mesh({.dp_replicate = spec.num_nodes, .dp_shard = spec.ranks_per_node});
   }
   const Mesh mesh(ParallelismConfig({}, environment));
   // As an Accelerator does it, a configuration without any axis makes replicas of all ranks.
-  if (mesh.num_ranks() > 1) folding.mesh = mesh;
-  return folding;
+  return mesh.num_ranks() > 1 ? std::optional(mesh) : std::nullopt;
 }
 
 // Turns off what `names` lists. Says so on stderr and returns false if one of them is unknown.
@@ -198,6 +222,7 @@ class SimulatedRun {
   // Returns the exit code.
   int run(const std::string& spec, int num_ranks, ClusterOptions options) {
     codes_.assign(num_ranks, 0);
+    const bool has_faults = !options.faults.empty();
     options.environment = environment_;
     options.program = argc_ > 0 ? argv_[0] : "";
     options.repeat_command =
@@ -206,6 +231,7 @@ class SimulatedRun {
     options.report_directory = report_;
     try {
       run_ranks(spec, std::move(options));
+      say_faults();
       say_report();
     } catch (const ClusterError& error) {
       std::cerr << "accelerate: " << error.what() << std::endl;
@@ -214,7 +240,8 @@ class SimulatedRun {
     } catch (const std::exception& error) {
       // The cluster itself failed: a report that cannot be written, threads that cannot be started.
       std::cerr << "accelerate: " << exception_text(error) << std::endl;
-      return 1;
+      // Rules that cannot fire on the cluster.
+      return has_faults && !cluster_ ? kUsageError : 1;
     }
     return exit_code();
   }
@@ -237,6 +264,13 @@ class SimulatedRun {
       Arguments arguments(argc_, argv_);
       codes_[rank.index()] = train_(arguments.argc(), arguments.argv());
     });
+  }
+
+  // After a failure its message has them.
+  void say_faults() const {
+    for (const FaultOutcome& outcome : cluster_->fault_outcomes()) {
+      std::cerr << "accelerate: fault: " << outcome.to_string() << std::endl;
+    }
   }
 
   void say_report() const {
@@ -303,11 +337,18 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   ClusterOptions options = {
       .seed = choices.seed,
       .numerics = choices.numerics == kShapes ? Numerics::kShapes : Numerics::kReal,
-      .fold =
-          choices.fold == kTrue ? std::optional(folding(run.environment(), *parsed)) : std::nullopt,
       .max_trace_slices = max_trace_slices,
       .unknown_value = std::move(unknown_value),
       .host_files_take_time = true};
+  // Rank 0 may initialise the model, save and log.
+  if (choices.fold == kTrue) {
+    options.fold = Folding{.rank_0_apart = true, .mesh = mesh_of(run.environment(), *parsed)};
+  }
+  if (!read_faults(environment, options.faults)) return kUsageError;
+  if (!options.faults.empty()) {
+    options.mesh = mesh_of(run.environment(), *parsed);
+    if (options.mesh && options.mesh->num_ranks() != parsed->world_size()) options.mesh.reset();
+  }
   if (!turn_off_detectors(environment.get_or(env::kSimulateNoDetect, ""), options)) {
     return kUsageError;
   }
