@@ -139,14 +139,14 @@ TEST(Faults, ChangeNothingWithoutRules) {
     EXPECT_TRUE(at::equal(plain.sums[rank], without_faults().sums[rank]));
   }
   for (const Site site : accelerate::values<Site>()) {
-    EXPECT_GE(without_faults().sites[1].of(site), kRounds) << to_string(site);
+    EXPECT_GE(without_faults().sites[1].of(site), kRounds) << accelerate::to_string(site);
   }
   EXPECT_EQ(without_faults().sites[1].steps, kRounds);
 }
 
 TEST(Faults, KillARankAtEverySite) {
   for (const Site site : accelerate::values<Site>()) {
-    const std::string at = absl::StrCat(to_string(site), "#1");
+    const std::string at = absl::StrCat(accelerate::to_string(site), "#1");
     const std::string plan = absl::StrCat("rank 1 at ", at, ": crash(SIGBUS)");
     const Outcome outcome = run(plan);
     EXPECT_THAT(outcome.failure,
@@ -175,7 +175,7 @@ TEST(Faults, KillARankAtOtherPoints) {
 TEST(Faults, LetARankHangAtEverySite) {
   for (const Site site : accelerate::values<Site>()) {
     if (site == Site::kFree) continue;
-    const std::string at = absl::StrCat(to_string(site), "#1");
+    const std::string at = absl::StrCat(accelerate::to_string(site), "#1");
     const std::string plan = absl::StrCat("rank 1 at ", at, ": hang");
     const Outcome outcome = run(plan);
     EXPECT_THAT(outcome.failure, HasSubstr(absl::StrCat("rank 1 failed: rank 1 hung at ", at)))
@@ -188,7 +188,8 @@ TEST(Faults, DelayARankAtEverySite) {
   for (const Site site : accelerate::values<Site>()) {
     if (site == Site::kFree) continue;
     for (const char* what : {"delay(1s)", "hang for 1s"}) {
-      const std::string plan = absl::StrCat("rank 1 at ", to_string(site), "#1: ", what);
+      const std::string plan =
+          absl::StrCat("rank 1 at ", accelerate::to_string(site), "#1: ", what);
       const Outcome outcome = run(plan);
       EXPECT_EQ(outcome.failure, "") << plan;
       EXPECT_GE(outcome.elapsed, absl::Seconds(1)) << plan;

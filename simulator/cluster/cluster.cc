@@ -578,8 +578,8 @@ std::string Cluster::repeat_hint() const {
                         options_.fold->mesh ? options_.fold->mesh->to_string() : "", "}");
   }
   if (!options_.faults.empty()) {
-    absl::StrAppend(&faults, ", .faults = *simulator::FaultRules::parse(R\"(",
-                    options_.faults.to_string(), ")\")");
+    absl::StrAppend(&faults, ", .faults = *simulator::FaultRules::parse(R\"plan(",
+                    options_.faults.to_string(), ")plan\")");
   }
   return absl::StrCat("simulator::Cluster(\"", spec_.to_string(), "\", {.seed = ", options_.seed,
                       numerics, fold, faults, "})");

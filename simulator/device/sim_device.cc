@@ -296,7 +296,9 @@ uint32_t SimDevice::number_of(const char* name) {
 }
 
 void SimDevice::host_waits(int64_t until_ns, const char* call) {
-  if (faults_ != nullptr && call != nullptr) faults_->reach(rank_, Site::kSync, call);
+  if (faults_ != nullptr && call != nullptr && current_rank() == rank_) {
+    faults_->reach(rank_, Site::kSync, call);
+  }
   chain_.end();
   const int64_t from_ns = *host_clock_ns_;
   if (call != nullptr && recorder_ != nullptr) {

@@ -114,7 +114,8 @@ std::vector<std::vector<int>> units_of(const FaultRule& rule, const FaultGrounds
     case FaultPlace::kStore: return {all_ranks(grounds)};
     case FaultPlace::kGroup: return each_alone(all_ranks(grounds));
     case FaultPlace::kCluster:
-      return joint ? std::vector{all_ranks(grounds)} : each_alone(all_ranks(grounds));
+      return joint ? std::vector<std::vector<int>>{all_ranks(grounds)}
+                   : each_alone(all_ranks(grounds));
     case FaultPlace::kLink: return {};
     case FaultPlace::kNode:
     case FaultPlace::kDisk: break;
@@ -149,8 +150,9 @@ std::string problem_of_coordinates(const FaultWhere& where, const FaultGrounds& 
   for (const auto& [axis, set] : where.coordinates) {
     const int size = grounds.mesh_size(axis);
     if (set.highest() < size) continue;
-    return absl::StrCat("there is no ", to_string(axis), "=", set.highest(), ": the mesh has ",
-                        size, size == 1 ? " place" : " places", " along that axis");
+    return absl::StrCat("there is no ", accelerate::to_string(axis), "=", set.highest(),
+                        ": the mesh has ", size, size == 1 ? " place" : " places",
+                        " along that axis");
   }
   return "";
 }
@@ -179,7 +181,7 @@ std::string problem_of_where(const FaultRule& rule, const FaultGrounds& grounds)
 
 std::string problem_of_effect(const FaultRule& rule, const FaultEffect& effect,
                               const FaultGrounds& grounds) {
-  const char* const kind = to_string(effect.kind);
+  const char* const kind = accelerate::to_string(effect.kind);
   if (rule.where.place == FaultPlace::kLink) return info_of(FaultKind::kDown).missing;
   switch (effect.kind) {
     case FaultKind::kPowerLoss:
@@ -218,7 +220,7 @@ std::string problem_on(const FaultRule& rule, const FaultGrounds& grounds) {
   const bool counts_sites =
       rule.when.form != FaultWhen::Form::kAfter && point.kind == FaultPoint::Kind::kSite;
   if (counts_sites && is_of_device(point.site) && !grounds.has_devices) {
-    return absl::StrCat("ranks come to ", to_string(point.site),
+    return absl::StrCat("ranks come to ", accelerate::to_string(point.site),
                         " on devices, and the cluster names none, as in 2x4:h100");
   }
   for (const FaultEffect& effect : rule.effects) {
@@ -423,7 +425,7 @@ std::vector<SiteFault> FaultRun::reach(int rank, Site site, absl::string_view wo
                                        int64_t now_ns) {
   const int64_t number = counts_[rank].sites[static_cast<size_t>(site)]++;
   if (of_rank_[rank].empty()) return {};
-  places_[rank] = absl::StrCat("at ", to_string(site), "#", number,
+  places_[rank] = absl::StrCat("at ", accelerate::to_string(site), "#", number,
                                words.empty() ? "" : absl::StrCat(" (", words, ")"));
   return fire({.rank = rank, .site = site, .words = words, .now_ns = now_ns});
 }
@@ -507,7 +509,7 @@ std::string FaultRun::why_unfired(size_t rule, int64_t end_ns) const {
   const FaultPoint& point = when.point;
   switch (point.kind) {
     case FaultPoint::Kind::kSite:
-      return absl::StrCat(who, " came to ", to_string(point.site), " ", unit.matched,
+      return absl::StrCat(who, " came to ", accelerate::to_string(point.site), " ", unit.matched,
                           unit.matched == 1 ? " time" : " times",
                           point.pattern.empty() ? "" : " with these words");
     case FaultPoint::Kind::kTime:

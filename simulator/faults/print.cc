@@ -15,7 +15,7 @@
 namespace accelerate::simulator {
 namespace {
 
-std::string quoted(absl::string_view text) {
+std::string in_quotes(absl::string_view text) {
   std::string result = "\"";
   for (const char c : text) {
     if (c == '\n') {
@@ -32,7 +32,7 @@ std::string quoted(absl::string_view text) {
 std::string pattern_text(absl::string_view pattern) {
   const bool is_word =
       pattern.find_first_of(" \t\r\n\";#\\") == absl::string_view::npos && pattern.back() != ':';
-  return is_word ? std::string(pattern) : quoted(pattern);
+  return is_word ? std::string(pattern) : in_quotes(pattern);
 }
 
 std::string point_text(const FaultPoint& point) {
@@ -83,7 +83,7 @@ std::string argument_text(const FaultEffect& effect, FaultArgument argument) {
   switch (argument) {
     case FaultArgument::kSignal:
     case FaultArgument::kTarget: return effect.word;
-    case FaultArgument::kMessage: return effect.word.empty() ? "" : quoted(effect.word);
+    case FaultArgument::kMessage: return effect.word.empty() ? "" : in_quotes(effect.word);
     case FaultArgument::kDuration:
       return effect.duration_ns == 0 ? "" : duration_text(effect.duration_ns);
     case FaultArgument::kOffset: return duration_text(effect.duration_ns);
@@ -180,7 +180,7 @@ std::string FaultWhere::to_string() const {
                                             along.second.to_string());
                           }));
     case FaultPlace::kNode: return absl::StrCat("node ", set.to_string());
-    case FaultPlace::kGroup: return absl::StrCat("group ", quoted(group));
+    case FaultPlace::kGroup: return absl::StrCat("group ", in_quotes(group));
     case FaultPlace::kStore: return "store";
     case FaultPlace::kCluster: return "cluster";
     case FaultPlace::kDisk:

@@ -135,12 +135,11 @@ TEST(Simulate, RunsUnderAPlanOfFaults) {
               HasSubstr("accelerate: fault: \"rank 1 at step 9: crash\" did not fire: "
                         "rank 1 made 3 steps"));
   const Outcome from_json =
-      under(R"([{"where": "rank 1", "when": "at step 2", "what": ["exit(4)"]
-}])");
+      under(R"json([{"where": "rank 1", "when": "at step 2", "what": ["exit(4)"]}])json");
   EXPECT_THAT(from_json.said, HasSubstr("rank 1 exited with code 4 at step 2"));
-const std::string path = ::testing::TempDir() + "/plan.txt";
-std::ofstream(path) << "# a plan\nrank 0 at step 1: crash\n";
-EXPECT_THAT(under("@" + path).said, HasSubstr("rank 0 was killed at step 1"));
+  const std::string path = ::testing::TempDir() + "/plan.txt";
+  std::ofstream(path) << "# a plan\nrank 0 at step 1: crash\n";
+  EXPECT_THAT(under("@" + path).said, HasSubstr("rank 0 was killed at step 1"));
 }
 
 TEST(Simulate, RefusesPlansThatAreWrong) {
