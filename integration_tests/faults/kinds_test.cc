@@ -225,7 +225,7 @@ TEST(Faults, TakeMemory) {
   const Outcome outcome = run("rank 1 at alloc#3: out_of_memory");
   EXPECT_THAT(outcome.failure, AllOf(HasSubstr("rank 1 failed: "), HasSubstr("out of memory")));
   expect_touched(outcome, "out_of_memory");
-  // Of an h100's 80 GiB.
+  // An h100 has 80 GiB.
   ClusterOptions options = {.numerics = Numerics::kShapes,
                             .faults = FaultRules::parse("rank 0 at start: shrink(70GiB)").value()};
   Cluster cluster("1x2:h100", options);

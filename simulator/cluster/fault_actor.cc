@@ -173,11 +173,11 @@ bool FaultActor::act_on_rank(int rank, SiteFault& fault) {
     case FaultKind::kHang: hang(rank, fault); return true;
     case FaultKind::kDelay: {
       const auto choices = static_cast<uint64_t>(effect.longest_ns - effect.duration_ns + 1);
-      sleep(rank, fault, effect.duration_ns + static_cast<int64_t>(fault.random.below(choices)));
+      pause(fault, effect.duration_ns + static_cast<int64_t>(fault.random.below(choices)));
       return true;
     }
     case FaultKind::kStall:
-    case FaultKind::kSlowStart: sleep(rank, fault, effect.duration_ns); return true;
+    case FaultKind::kSlowStart: pause(fault, effect.duration_ns); return true;
     case FaultKind::kGone: gone_ = fault; return true;
     default: return false;
   }
@@ -214,7 +214,7 @@ void FaultActor::shrink(const SiteFault& fault) {
   }
 }
 
-void FaultActor::sleep(int rank, const SiteFault& fault, int64_t ns) {
+void FaultActor::pause(const SiteFault& fault, int64_t ns) {
   touched(fault, 1);
   if (ns > 0) to_.fabric.sleep_for(absl::Nanoseconds(ns));
 }

@@ -32,7 +32,7 @@ class FaultActor final : public FaultSites {
   struct Surroundings {
     Fabric& fabric;
     std::shared_ptr<Deaths> deaths;
-    /// Of an executed rank.
+    /// The devices of an executed rank.
     std::function<absl::Span<SimDevice* const>(int rank)> devices_of;
     /// Wakes all ranks, so that blocked ones see that they are dead.
     std::function<void()> wake_all;
@@ -70,7 +70,7 @@ class FaultActor final : public FaultSites {
   void kill(int rank, const SiteFault& fault, absl::string_view how);
   void kill_at_its_end(int rank);
   void shrink(const SiteFault& fault);
-  void sleep(int rank, const SiteFault& fault, int64_t ns);
+  void pause(const SiteFault& fault, int64_t ns);
   void hang(int rank, const SiteFault& fault);
   // Waits until the fault that lasts is over. Returns false if it never is.
   bool wait_for_end(const FaultRun::Lasting& lasting, absl::string_view what);

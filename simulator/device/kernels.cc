@@ -455,7 +455,7 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                 "CPU kernels");
   }
   SimDevice& device = SimDevice::of(current_device());
-  // Other threads are no part of the rank's program.
+  // A rank's program is what its own thread runs.
   if (device.faults() == nullptr || current_rank() != device.rank()) {
     return run_on_values_or_shapes(op, info, keys, stack, device.computes_shapes());
   }

@@ -251,7 +251,7 @@ double SimDevice::unknown_value(const std::string& operation) const {
 void SimDevice::set_faults(FaultSites* faults) {
   faults_ = faults;
   if (faults == nullptr) return memory_.set_watch({});
-  // Helper threads of the rank are no part of its program's order.
+  // A rank's program is what its own thread runs, not its helper threads.
   memory_.set_watch({.allocating =
                          [this](const char* operation) {
                            if (current_rank() != rank_) return false;

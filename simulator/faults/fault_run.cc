@@ -16,7 +16,7 @@ namespace {
 // Distinct from the random streams of ranks, disks and background work.
 constexpr uint64_t kRuleStreams = uint64_t{1} << 42;
 
-// Of what is said about one rule.
+// How many places are listed for one rule.
 constexpr size_t kMostPlaces = 10;
 
 // FNV-1a, the same with every compiler.

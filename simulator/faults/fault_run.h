@@ -107,8 +107,8 @@ class FaultRun {
     int64_t until_file = kNever;
     int counts_as = 0;  ///< the rank at whose site it began
   };
-  /// Those of the kind that last for the rank at that time, or for any rank if that is -1. They are
-  /// valid as long as this.
+  /// Those of the kind that last for the rank at that time, or for any rank if that is -1. The
+  /// pointers are valid as long as the FaultRun.
   std::vector<const Lasting*> lasting(FaultKind kind, int rank, int64_t now_ns) const;
 
   /// A factor of the speed of the rank, or of its disk. Notes that the faults had an effect.
@@ -131,7 +131,7 @@ class FaultRun {
   struct State {
     bool is_for_this_world = true;
     std::vector<Unit> units;
-    int64_t drawn = 0;  // sites at which it was drawn whether it fires
+    int64_t drawn = 0;  // draws of a rule with a probability
     int64_t first_fired_ns = -1;
     uint64_t stream = 0;
   };

@@ -33,7 +33,7 @@ enum class FaultArgument : uint8_t {
 
 constexpr uint32_t mask(FaultPlace place) { return uint32_t{1} << static_cast<uint32_t>(place); }
 constexpr uint32_t mask(Site site) { return uint32_t{1} << static_cast<uint32_t>(site); }
-/// Points that are no sites, in the same mask.
+/// The other points, in the same mask.
 constexpr uint32_t mask(FaultPoint::Kind point) {
   return uint32_t{1} << (16 + static_cast<uint32_t>(point));
 }

@@ -28,7 +28,7 @@ std::string in_quotes(absl::string_view text) {
   return result + "\"";
 }
 
-// As it is, where the parser reads it as one word.
+// Between quotes, unless the parser reads the pattern as a single word.
 std::string pattern_text(absl::string_view pattern) {
   const bool is_word =
       pattern.find_first_of(" \t\r\n\";#\\") == absl::string_view::npos && pattern.back() != ':';
@@ -75,7 +75,7 @@ std::string every_text(const FaultWhen& when) {
                       when.from > 0 ? absl::StrCat(" from ", point_text(from)) : "");
 }
 
-// Empty where it is the usual one.
+// The text of the usual value is empty.
 std::string argument_text(const FaultEffect& effect, FaultArgument argument) {
   const auto numbered = [](const char* word, const std::optional<int64_t>& number) {
     return number ? absl::StrCat(word, *number) : std::string();

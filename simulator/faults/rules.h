@@ -127,7 +127,7 @@ struct FaultWhen {
 };
 
 enum class FaultKind : uint8_t {
-  // Of ranks.
+  // What ranks do.
   kCrash,
   kExit,
   kException,
@@ -144,13 +144,13 @@ enum class FaultKind : uint8_t {
   kFail,
   kShort,
   kSlowStart,
-  // Of disks.
+  // What disks do.
   kPowerLoss,
   kTorn,
   kFull,
   kIoError,
   kBitFlip,
-  // Of the store, clocks and the network.
+  // The store, clocks and the network.
   kSilent,
   kGone,
   kSkew,

@@ -44,7 +44,7 @@ class RandomRules {
   uint64_t below(uint64_t bound) { return random_.below(bound); }
   bool coin() { return below(2) == 0; }
   int64_t number() { return static_cast<int64_t>(below(coin() ? 10 : 1'000'000)); }
-  // Of all sizes, in all units.
+  // Short and long, in all units.
   int64_t duration() {
     constexpr int64_t kUnits[] = {1, 1'000, 1'000'000, 1'000'000'000, 60'000'000'000};
     return static_cast<int64_t>(below(1'000)) * kUnits[below(5)];
