@@ -287,7 +287,11 @@ void Communicator::set_time(Operation& operation) {
       collective_kind(fingerprint.op), ranks_, operation.bytes, reduction_of(fingerprint), beside_);
   operation.channels = alone.channels;
   operation.start_ns = operation.end_ns = operation.ready_ns;
-  if (fabric_.models_time()) share_links(operation, alone);
+  if (fabric_.models_time() && !share_links(operation, alone)) {
+    operation.is_stuck = true;
+    for (int task : std::exchange(operation.waiting, {})) fabric_.scheduler().wake(task);
+    return;
+  }
   const int64_t traced =
       fabric_.recorder() != nullptr ? record_collective(operation, alone) : int64_t{-1};
   for (int each = 0; each < num_executed(); ++each) {
@@ -297,8 +301,8 @@ void Communicator::set_time(Operation& operation) {
 }
 
 // Sets the time of a collective that would take so long alone, beside those of other groups, and
-// records what crosses the links.
-void Communicator::share_links(Operation& operation, const CollectiveTime& alone) {
+// records what crosses the links. Returns false if it never ends.
+bool Communicator::share_links(Operation& operation, const CollectiveTime& alone) {
   const CollectiveFingerprint& fingerprint = operation.calls[0].fingerprint;
   const std::vector<LinkBytes>& use =
       links_.use(fabric_.network().spec(), collective_kind(fingerprint.op), alone.algorithm, ranks_,
@@ -312,16 +316,20 @@ void Communicator::share_links(Operation& operation, const CollectiveTime& alone
     }
     on_links_.push_back({.rank = ranks_[member],
                          .bytes = use[member] * size_of_result,
-                         .not_before_ns = operation.calls[each].called_ns});
+                         .not_before_ns =
+                             fabric_.oldest_use_ns(operation.calls[each].called_ns)});
   }
   const SharedLinks::Interval time =
       fabric_.shared_links().add(number_, operation.ready_ns, alone.ns, on_links_);
+  fabric_.note_slow_links(on_links_, time.start_ns, time.end_ns);
+  if (time.end_ns == SharedLinks::kNever) return false;
   operation.start_ns = time.start_ns;
   operation.end_ns = time.end_ns;
-  if (fabric_.recorder() == nullptr) return;
+  if (fabric_.recorder() == nullptr) return true;
   for (const SharedLinks::Member& each : on_links_) {
     record_links(*fabric_.recorder(), each.rank, each.bytes, time.start_ns, time.end_ns);
   }
+  return true;
 }
 
 // Returns the recorder's number of the operation.
@@ -436,6 +444,7 @@ void Communicator::fail(std::string report) {
   for (auto& operation : collectives_) fail_one(operation);
   for (Message& message : sends_) fail_one(message.operation);
   for (Message& message : receives_) fail_one(message.operation);
+  fabric_.note_waiting_messages(-static_cast<int>(sends_.size() + receives_.size()));
   collectives_.clear();
   sends_.clear();
   receives_.clear();
@@ -489,10 +498,12 @@ std::shared_ptr<Operation> Communicator::post(int member, Call call) {
   operation->calls[sends ? 0 : 1] = std::move(call);
   if (is_first) {
     (sends ? sends_ : receives_).push_back({own.sender, own.receiver, tag, operation});
+    fabric_.note_waiting_messages(1);
     return operation;
   }
   operation->source = sends ? member : found->sender;
   others.erase(found);
+  fabric_.note_waiting_messages(-1);
   deliver(operation);
   return operation;
 }
@@ -574,15 +585,17 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
     operation->waiting.push_back(fabric_.executed().task_of(ranks_[member]));
     operation->awaited_from_ns = std::min(operation->awaited_from_ns, fabric_.scheduler().now_ns());
     // The time of what was carried out comes without another rank's call.
+    const bool ends = operation->carried_out && !operation->is_stuck;
     const Wake wake = fabric_.scheduler().block([&] { return describe_wait(member, *operation); },
-                                                operation->carried_out ? Deadline() : deadline);
+                                                ends ? Deadline() : deadline);
     fabric_.use();
     if (wake == Wake::kStalled) {
       // The first member to wake makes the report for all.
       if (failure_.empty()) fail(fabric_.scheduler().stall_report() + progress_of_ranks());
       raise();
     }
-    if (wake == Wake::kDeadline && !operation->done && !operation->carried_out) {
+    const bool may_be_late = !operation->carried_out || operation->is_stuck;
+    if (wake == Wake::kDeadline && !operation->done && may_be_late) {
       time_out(member, *operation, limit.timeout);
     }
   }
@@ -604,7 +617,8 @@ bool Communicator::poll(int member, const std::shared_ptr<Operation>& operation,
   fabric_.scheduler().poll();
   fabric_.use();
   const bool is_late = fabric_.scheduler().now() >= limit.since + limit.timeout;
-  if (!operation->done && !operation->carried_out && is_late) {
+  const bool may_be_late = !operation->carried_out || operation->is_stuck;
+  if (!operation->done && may_be_late && is_late) {
     time_out(member, *operation, limit.timeout);
   }
   return operation->done;

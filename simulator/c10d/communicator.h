@@ -129,7 +129,7 @@ class Communicator {
   void finish_message(Operation& operation, int64_t start_ns, int64_t end_ns,
                       int64_t trace_operation);
   std::optional<std::string> late_member(Operation& operation) const;
-  void share_links(Operation& operation, const CollectiveTime& alone);
+  bool share_links(Operation& operation, const CollectiveTime& alone);
   int64_t record_collective(const Operation& operation, const CollectiveTime& alone);
   std::optional<std::string> unlike_values(const Operation& operation) const;
   void record(const Operation& operation, const Call& call, int member, int64_t start_ns,
