@@ -358,6 +358,17 @@ TEST(Faults, StrikeDisksByNode) {
   expect_touched(flipped, "bit_flip");
 }
 
+TEST(Faults, ChangeTheSpeedOfLinks) {
+  for (const char* kind : {"slow(0.25)", "down for 1s", "flap(1ms) for 1s"}) {
+    for (const char* link : {"nic of node 0", "nic of rank 1", "between node 0 and node 1",
+                             "node-link of rank 2"}) {
+      const Outcome outcome = run(absl::StrCat("link ", link, " at collective#1: ", kind));
+      EXPECT_EQ(outcome.failure, "") << link << " " << kind;
+      expect_touched(outcome, kind);
+    }
+  }
+}
+
 TEST(Faults, NameTheRulesThatDidNotFire) {
   const Outcome outcome = run("rank 1 at collective#1000: crash");
   EXPECT_EQ(outcome.failure, "");
@@ -369,7 +380,7 @@ TEST(Faults, NameTheRulesThatDidNotFire) {
 TEST(Faults, RefuseWhatTheClusterDoesNotHave) {
   for (const char* plan :
        {"rank 4 at start: crash", "node 2 at start: lost", "rank pp=0 at start: crash",
-        "link nic of node 0 at step 3: slow(0.25)"}) {
+        "link nic 9 of node 0 at step 3: slow(0.25)"}) {
     EXPECT_THROW(run(plan), c10::ValueError) << plan;
   }
 }

@@ -28,6 +28,7 @@
 #include "simulator/c10d/fabric.h"
 #include "simulator/c10d/link_record.h"
 #include "simulator/cluster/fault_actor.h"
+#include "simulator/cluster/fault_grounds.h"
 #include "simulator/cluster/libtorch_state.h"
 #include "simulator/cluster/sim_runtime.h"
 #include "simulator/core/scheduler.h"
@@ -48,27 +49,6 @@ namespace {
 
 // More ranks than these make folding pointless.
 constexpr size_t kMostTouchedRanks = 64;
-
-// What the rules of faults are for.
-FaultGrounds grounds_of(const ClusterSpec& spec, const ClusterOptions& options) {
-  FaultGrounds grounds{.world_size = spec.world_size(),
-                       .ranks_per_node = spec.ranks_per_node,
-                       .seed = options.seed,
-                       .has_devices = spec.device.has_value(),
-                       .has_simulated_disk = options.disk != nullptr || !options.node_disks.empty(),
-                       .has_shared_disk = options.disk != nullptr};
-  grounds.disk_takes_time =
-      spec.disk.takes_time() && (grounds.has_simulated_disk || options.host_files_take_time);
-  std::optional<Mesh> mesh = options.mesh;
-  if (!mesh && options.fold) mesh = options.fold->mesh;
-  if (mesh) {
-    grounds.mesh_size = [mesh = *mesh](MeshAxis axis) { return mesh.size(axis); };
-    grounds.coordinate = [mesh = *mesh](int rank, MeshAxis axis) {
-      return mesh.coordinate(rank, axis);
-    };
-  }
-  return grounds;
-}
 
 // Which ranks of the cluster run.
 FoldPlan fold_plan(const ClusterSpec& spec, const ClusterOptions& options) {

@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
+#include "simulator/cluster/link_faults.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -28,7 +29,61 @@ FaultActor::FaultActor(FaultRules plan, FaultGrounds grounds, Surroundings surro
       to_(std::move(surroundings)),
       ends_ns_(run_.grounds().world_size, kNever),
       ends_by_(run_.grounds().world_size),
-      notes_steps_(run_.grounds().world_size) {}
+      notes_steps_(run_.grounds().world_size) {
+  begin_timed_link_faults();
+}
+
+// Links change exactly at the time, which is known before the run.
+void FaultActor::begin_timed_link_faults() {
+  const ClusterSpec& spec = to_.fabric.network().spec();
+  for (size_t number = 0; number < run_.plan().rules.size(); ++number) {
+    const FaultRule& rule = run_.plan().rules[number];
+    const bool is_timed = rule.where.place == FaultPlace::kLink &&
+                          rule.when.form == FaultWhen::Form::kAt &&
+                          rule.when.point.kind == FaultPoint::Kind::kTime;
+    if (!is_timed) continue;
+    const auto from_ns = static_cast<double>(rule.when.point.number);
+    for (const std::vector<int>& ranks : run_.units(number)) {
+      for (const FaultEffect& effect : rule.effects) {
+        const bool is_over = effect.lasts.kind == FaultSpan::Kind::kTime;
+        const double until_ns = is_over ? from_ns + static_cast<double>(effect.lasts.number)
+                                        : LinkSpeeds::kNever;
+        const size_t change = to_.fabric.link_speeds().add(
+            link_change(spec, rule, number, effect, ranks, from_ns, until_ns));
+        link_faults_.push_back({.effect = &effect, .ranks = ranks, .change = change});
+      }
+    }
+  }
+}
+
+void FaultActor::change_links(const SiteFault& fault) {
+  const FaultRun::Lasting& lasting = run_.latest_of(fault);
+  auto known = std::ranges::find_if(link_faults_, [&](const LinkFault& each) {
+    return each.effect == fault.effect && each.ranks == fault.ranks && each.counts_as < 0;
+  });
+  if (known == link_faults_.end()) {
+    const FaultRule& rule = run_.plan().rules[fault.rule];
+    const bool is_over = lasting.until_ns != FaultRun::Lasting::kNever;
+    const size_t change = to_.fabric.link_speeds().add(link_change(
+        to_.fabric.network().spec(), rule, fault.rule, *fault.effect, fault.ranks,
+        static_cast<double>(lasting.from_ns),
+        is_over ? static_cast<double>(lasting.until_ns) : LinkSpeeds::kNever));
+    known = link_faults_.insert(
+        link_faults_.end(), {.effect = fault.effect, .ranks = fault.ranks, .change = change});
+  }
+  known->counts_as = lasting.counts_as;
+  known->until_step = lasting.until_step;
+}
+
+// Those that last for a number of steps.
+void FaultActor::end_link_faults() {
+  std::erase_if(link_faults_, [&](const LinkFault& each) {
+    if (each.counts_as < 0 || run_.counts(each.counts_as).steps < each.until_step) return false;
+    to_.fabric.link_speeds().end(each.change,
+                                 static_cast<double>(to_.fabric.scheduler().now_ns()));
+    return true;
+  });
+}
 
 std::string FaultActor::by(const SiteFault& fault) const {
   return absl::StrCat("by the fault \"", run_.text(fault), "\"");
@@ -74,7 +129,9 @@ std::optional<SiteFault> FaultActor::lasting(int rank, FaultKind kind) {
 void FaultActor::progress(int rank, FaultPoint::Kind kind) {
   if (!is_open(rank, /*may_throw=*/true)) return;
   if (kind == FaultPoint::Kind::kStep) notes_steps_[rank] = true;
-  act(rank, run_.progress(rank, kind, to_.fabric.scheduler().now_ns()), /*may_throw=*/true);
+  const std::vector<SiteFault> faults = run_.progress(rank, kind, to_.fabric.scheduler().now_ns());
+  end_link_faults();
+  act(rank, faults, /*may_throw=*/true);
   kill_at_its_end(rank);
   to_.deaths->check_alive(rank);
 }
@@ -85,8 +142,10 @@ void FaultActor::count_updates(int rank) {
   if (notes_steps_[rank] || devices.empty()) return;
   const int64_t steps = devices[0]->memory().step();
   while (run_.counts(rank).steps < steps) {
-    act(rank, run_.progress(rank, FaultPoint::Kind::kStep, to_.fabric.scheduler().now_ns()),
-        /*may_throw=*/true);
+    const std::vector<SiteFault> faults =
+        run_.progress(rank, FaultPoint::Kind::kStep, to_.fabric.scheduler().now_ns());
+    end_link_faults();
+    act(rank, faults, /*may_throw=*/true);
     to_.deaths->check_alive(rank);
   }
 }
@@ -120,6 +179,10 @@ std::vector<SiteFault> FaultActor::act(int rank, std::vector<SiteFault> faults, 
 // What all ranks of the fault have at once.
 bool FaultActor::act_on_ranks(int rank, const SiteFault& fault) {
   const FaultEffect& effect = *fault.effect;
+  if (run_.plan().rules[fault.rule].where.place == FaultPlace::kLink) {
+    change_links(fault);
+    return true;
+  }
   switch (effect.kind) {
     case FaultKind::kCrash:
     case FaultKind::kLost: {

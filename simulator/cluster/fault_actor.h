@@ -24,6 +24,7 @@
 #include "simulator/faults/fault_run.h"
 #include "simulator/faults/rules.h"
 #include "simulator/faults/sites.h"
+#include "simulator/network/link_speeds.h"
 
 namespace accelerate::simulator {
 
@@ -70,6 +71,9 @@ class FaultActor final : public FaultSites {
   void kill(int rank, const SiteFault& fault, absl::string_view how);
   void kill_at_its_end(int rank);
   void shrink(const SiteFault& fault);
+  void begin_timed_link_faults();
+  void change_links(const SiteFault& fault);
+  void end_link_faults();
   void pause(const SiteFault& fault, int64_t ns);
   void hang(int rank, const SiteFault& fault);
   // Waits until the fault that lasts is over. Returns false if it never is.
@@ -79,8 +83,18 @@ class FaultActor final : public FaultSites {
   void count_updates(int rank);
   std::string by(const SiteFault& fault) const;
 
+  // A change of links that is known before it begins, or that ends at a step.
+  struct LinkFault {
+    const FaultEffect* effect;
+    std::vector<int> ranks;
+    size_t change;  // its number
+    int counts_as = -1;
+    int64_t until_step = FaultRun::Lasting::kNever;
+  };
+
   FaultRun run_;
   const Surroundings to_;
+  std::vector<LinkFault> link_faults_;
   std::vector<int64_t> ends_ns_;      // by rank: when it is ended, after a notice
   std::vector<std::string> ends_by_;  // by rank: by what
   std::vector<bool> notes_steps_;     // by rank: its program says when it steps

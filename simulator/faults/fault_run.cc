@@ -101,6 +101,29 @@ std::vector<int> all_ranks(const FaultGrounds& grounds) {
 
 int num_nodes(const FaultGrounds& grounds) { return grounds.world_size / grounds.ranks_per_node; }
 
+// Each link that the rule names is for itself.
+std::vector<std::vector<int>> units_of_link(const FaultRule& rule, const FaultGrounds& grounds) {
+  const FaultLink& link = rule.where.link;
+  const bool is_between = link.kind == FaultLink::Kind::kBetween;
+  std::vector<int> numbers = {link.from};
+  if (!is_between) {
+    const int size = link.of_node ? num_nodes(grounds) : grounds.world_size;
+    numbers = chosen(rule.where.set, size, rule, grounds);
+  }
+  std::vector<std::vector<int>> units;
+  for (const int number : numbers) {
+    if (grounds.ranks_of_link != nullptr) {
+      units.push_back(grounds.ranks_of_link(link, number));
+    } else if (is_between) {
+      units.push_back(ranks_of_nodes({link.from, link.to}, grounds));
+    } else {
+      units.push_back(link.of_node ? ranks_of_nodes({number}, grounds)
+                                   : std::vector<int>{number});
+    }
+  }
+  return units;
+}
+
 // The ranks of each unit.
 std::vector<std::vector<int>> units_of(const FaultRule& rule, const FaultGrounds& grounds) {
   const FaultWhere& where = rule.where;
@@ -116,7 +139,7 @@ std::vector<std::vector<int>> units_of(const FaultRule& rule, const FaultGrounds
     case FaultPlace::kCluster:
       return joint ? std::vector<std::vector<int>>{all_ranks(grounds)}
                    : each_alone(all_ranks(grounds));
-    case FaultPlace::kLink: return {};
+    case FaultPlace::kLink: return units_of_link(rule, grounds);
     case FaultPlace::kNode:
     case FaultPlace::kDisk: break;
   }
@@ -182,7 +205,10 @@ std::string problem_of_where(const FaultRule& rule, const FaultGrounds& grounds)
 std::string problem_of_effect(const FaultRule& rule, const FaultEffect& effect,
                               const FaultGrounds& grounds) {
   const char* const kind = accelerate::to_string(effect.kind);
-  if (rule.where.place == FaultPlace::kLink) return info_of(FaultKind::kDown).missing;
+  if (rule.where.place == FaultPlace::kLink) {
+    if (grounds.problem_of_link != nullptr) return grounds.problem_of_link(rule.where.link);
+    return "communication takes no time in this run";
+  }
   switch (effect.kind) {
     case FaultKind::kPowerLoss:
     case FaultKind::kTorn:
@@ -465,11 +491,24 @@ std::vector<const FaultRun::Lasting*> FaultRun::lasting(FaultKind kind, int rank
   return found;
 }
 
+const FaultRun::Lasting& FaultRun::latest_of(const SiteFault& fault) const {
+  return *std::ranges::find_if(lasting_.rbegin(), lasting_.rend(), [&](const Lasting& each) {
+    return each.fault.effect == fault.effect && each.fault.ranks == fault.ranks;
+  });
+}
+
+std::vector<std::vector<int>> FaultRun::units(size_t rule) const {
+  std::vector<std::vector<int>> units;
+  for (const Unit& unit : states_[rule].units) units.push_back(unit.ranks);
+  return units;
+}
+
 double FaultRun::speed(int rank, int64_t now_ns, bool of_disk) {
   double speed = 1;
   for (const Lasting* each : lasting(FaultKind::kSlow, rank, now_ns)) {
     const FaultEffect& effect = *each->fault.effect;
-    if ((plan_.rules[each->fault.rule].where.place == FaultPlace::kDisk) != of_disk) continue;
+    const FaultPlace place = plan_.rules[each->fault.rule].where.place;
+    if (place == FaultPlace::kLink || (place == FaultPlace::kDisk) != of_disk) continue;
     const int64_t since_ns = now_ns - each->from_ns;
     const double share =
         since_ns >= effect.duration_ns

@@ -44,6 +44,11 @@ struct FaultGrounds {
   /// The mesh's size along an axis, and a rank's place; null without a mesh.
   std::function<int(MeshAxis)> mesh_size = nullptr;
   std::function<int(int rank, MeshAxis)> coordinate = nullptr;
+  /// Why the cluster has no such link; empty if it has. Null: communication takes no time.
+  std::function<std::string(const FaultLink&)> problem_of_link = nullptr;
+  /// The ranks at whose links a fault of a link of that rank or node is; null: the ranks that the
+  /// rule names.
+  std::function<std::vector<int>(const FaultLink&, int number)> ranks_of_link = nullptr;
 };
 
 /// Why one of the rules cannot fire on the cluster, with the rule; empty if all can. Rules for
@@ -110,6 +115,11 @@ class FaultRun {
   /// Those of the kind that last for the rank at that time, or for any rank if that is -1. The
   /// pointers are valid as long as the FaultRun.
   std::vector<const Lasting*> lasting(FaultKind kind, int rank, int64_t now_ns) const;
+
+  /// The latest that began by a fault which has just fired, and whose kind may last.
+  const Lasting& latest_of(const SiteFault& fault) const;
+  /// The ranks of each unit of a rule; none if it is for worlds of another size.
+  std::vector<std::vector<int>> units(size_t rule) const;
 
   /// A factor of the speed of the rank, or of its disk. Notes that the faults had an effect.
   double speed(int rank, int64_t now_ns, bool of_disk);

@@ -50,9 +50,6 @@ constexpr const char* kUnsynced[] = {"lost", "kept", "drawn"};
 constexpr const char* kParts[] = {"both", "data", "store"};
 constexpr absl::Span<const char* const> kNoWords = {};
 
-constexpr char kNoLinks[] =
-    "links whose speed changes are not in this version: it has one speed for the whole run";
-
 // By FaultKind.
 constexpr FaultKindInfo kKinds[] = {
     {FaultKind::kCrash, kOfCrash, 0, kNoWords, kCallers, kAnywhere, false},
@@ -82,10 +79,9 @@ constexpr FaultKindInfo kKinds[] = {
     {FaultKind::kGone, kNone, 0, kNoWords, mask(FaultPlace::kStore), kAnywhere, false},
     {FaultKind::kSkew, kOfSkew, 1, kNoWords, kRanks, kAnywhere, true},
     {FaultKind::kPartition, kOfPowerLoss, 0, kParts, mask(FaultPlace::kNode), kAnywhere, true},
-    {FaultKind::kDown, kNone, 0, kNoWords, mask(FaultPlace::kLink), kAnywhere, true, kNoLinks},
-    {FaultKind::kFlap, kOfDuration, 1, kNoWords, mask(FaultPlace::kLink), kAnywhere, true,
-     kNoLinks},
-    {FaultKind::kOneWay, kNone, 0, kNoWords, mask(FaultPlace::kLink), kAnywhere, true, kNoLinks},
+    {FaultKind::kDown, kNone, 0, kNoWords, mask(FaultPlace::kLink), kAnywhere, true},
+    {FaultKind::kFlap, kOfDuration, 1, kNoWords, mask(FaultPlace::kLink), kAnywhere, true},
+    {FaultKind::kOneWay, kNone, 0, kNoWords, mask(FaultPlace::kLink), kAnywhere, true},
 };
 
 // The points that make sense where a place has no program of its own.
@@ -146,7 +142,8 @@ std::string problem_of_span(const FaultEffect& effect) {
     return absl::StrCat(kind, " does not last for a number of ", to_string(lasts.site), " sites");
   }
   const bool waits = effect.kind == FaultKind::kHang || effect.kind == FaultKind::kSilent ||
-                     effect.kind == FaultKind::kPartition;
+                     effect.kind == FaultKind::kPartition || effect.kind == FaultKind::kDown ||
+                     effect.kind == FaultKind::kOneWay;
   if (lasts.kind == Span::kSteps && waits) {
     return absl::StrCat(kind,
                         " lasts for a time, because ranks that wait for its end make no "
@@ -172,7 +169,8 @@ std::string problem_of_effect(const FaultRule& rule, const FaultEffect& effect) 
   if (changes_values && !has_target(rule.when.point.site, effect.word)) {
     return absl::StrCat("a ", to_string(rule.when.point.site), " has no ", effect.word);
   }
-  return problem_of_span(effect);
+  const bool is_ready_made = effect.kind != FaultKind::kFlap || effect.duration_ns > 0;
+  return is_ready_made ? problem_of_span(effect) : "flap has a period of no time";
 }
 
 }  // namespace

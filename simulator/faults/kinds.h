@@ -49,8 +49,6 @@ struct FaultKindInfo {
   uint32_t places;  ///< mask(FaultPlace)
   uint32_t points;  ///< mask(Site) and mask(FaultPoint::Kind)
   bool may_last;    ///< takes `for`
-  /// Why this version has no such fault; empty: it has.
-  const char* missing = "";
 };
 
 const FaultKindInfo& info_of(FaultKind kind);
