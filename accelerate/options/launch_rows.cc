@@ -190,6 +190,16 @@ constexpr Option kRows[] = {
          "\"rank 3 at step 12: crash\", or @FILE with rules")
         .called("RULES")
         .written_to("ACCELERATE_SIMULATE_FAULTS"),
+    ours(kSimulation, "timeouts", kText,
+         "whether ranks of the simulated run that wait in vain are reported at once, or after their "
+         "time-outs as on a cluster")
+        .one_of("diagnose|wait")
+        .written_to("ACCELERATE_SIMULATE_TIMEOUTS"),
+    ours(kSimulation, "semantics", kText,
+         "the library behind process groups that the simulated run is like, where --timeouts wait: "
+         "who notices that a rank has ended")
+        .one_of("any|gloo|nccl|mpi")
+        .written_to("ACCELERATE_SIMULATE_SEMANTICS"),
     ours(kSimulation, "simulate_numerics", kText,
          "what the simulated run computes: shapes gives times and memory without the values of "
          "large tensors, for models that do not fit on this machine")

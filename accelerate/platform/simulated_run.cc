@@ -88,6 +88,8 @@ std::string repeat_line(const Environment& environment, absl::Span<const std::st
   }
   append(env::kSimulateNoDetect, "no_detect", "");
   append(env::kSimulateFaults, "faults", "");
+  append(env::kSimulateTimeOuts, "timeouts", "diagnose");
+  append(env::kSimulateSemantics, "semantics", "any");
   if (flags && !flags->empty()) absl::StrAppend(&line, " ", *flags);
   return absl::StrCat(line, " --no_default_config ", shell_line(program));
 }

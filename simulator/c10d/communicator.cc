@@ -14,6 +14,7 @@
 #include "accelerate/base/message_text.h"
 #include "accelerate/comm/watch/operation_log.h"
 #include "accelerate/values/texts.h"
+#include "simulator/c10d/traffic_record.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/network/network.h"
@@ -23,45 +24,6 @@ namespace accelerate::simulator {
 namespace {
 
 using c10d::OpType;
-
-// Records the bytes that each member sends: to or from the root what is gathered or scattered, all
-// else to the next member, as on a ring. A broadcast ends, and a reduction begins, where the ring
-// comes round to the root.
-void record_traffic(Recorder& recorder, const Operation& operation, const Members& members,
-                    const std::vector<int>& ranks, int axis) {
-  const CollectiveFingerprint& fingerprint = operation.calls[0].fingerprint;
-  const int64_t bytes = operation.bytes;
-  const CollectiveKind kind = collective_kind(fingerprint.op);
-  const size_t count = ranks.size();
-  const auto root = static_cast<size_t>(std::max(fingerprint.root, 0));
-  const double part = static_cast<double>(bytes) / static_cast<double>(count);
-  for (size_t member = 0; member < count; ++member) {
-    size_t source = member;
-    size_t target = (member + 1) % count;
-    double sent = 0;
-    switch (kind) {
-      case CollectiveKind::kGather:
-        target = root;
-        sent = part;
-        break;
-      case CollectiveKind::kScatter:
-        source = root;
-        target = member;
-        sent = part;
-        break;
-      case CollectiveKind::kBroadcast:
-        sent = target != root ? static_cast<double>(bytes) : 0;
-        break;
-      case CollectiveKind::kReduce: sent = source != root ? static_cast<double>(bytes) : 0; break;
-      case CollectiveKind::kAllToAll:
-        sent = static_cast<double>(operation.sent[members.call_of[member]]);
-        break;
-      case CollectiveKind::kAllReduce: sent = 2 * part * static_cast<double>(count - 1); break;
-      default: sent = part * static_cast<double>(count - 1);
-    }
-    if (source != target && sent > 0) recorder.traffic(ranks[source], ranks[target], sent, axis);
-  }
-}
 
 // The call that was ready first and the one that was ready last; of several, the first in order.
 std::pair<std::vector<Call>::const_iterator, std::vector<Call>::const_iterator> first_and_last(
@@ -323,6 +285,10 @@ bool Communicator::share_links(Operation& operation, const CollectiveTime& alone
       fabric_.shared_links().add(number_, operation.ready_ns, alone.ns, on_links_);
   fabric_.note_slow_links(on_links_, time.start_ns, time.end_ns);
   if (time.end_ns == SharedLinks::kNever) return false;
+  // A link that comes back too late.
+  const bool may_be_late = fabric_.waits_for_time_outs() && !fabric_.link_speeds().empty();
+  const auto first = std::ranges::min_element(operation.calls, {}, &Call::deadline_ns);
+  if (may_be_late && time.end_ns > first->deadline_ns) return false;
   operation.start_ns = time.start_ns;
   operation.end_ns = time.end_ns;
   if (fabric_.recorder() == nullptr) return true;
@@ -582,6 +548,7 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
   fabric_.use();
   const Deadline deadline{.at = limit.since + limit.timeout, .counts_as_progress = limit.asked_for};
   while (!operation->done) {
+    check_connections(member, *operation);
     operation->waiting.push_back(fabric_.executed().task_of(ranks_[member]));
     operation->awaited_from_ns = std::min(operation->awaited_from_ns, fabric_.scheduler().now_ns());
     // The time of what was carried out comes without another rank's call.
@@ -600,6 +567,35 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
     }
   }
   if (operation->failed) raise();
+}
+
+// The executed ranks that the operation waits for.
+std::vector<int> Communicator::awaited_ranks(const Operation& operation) const {
+  for (const Message& message : sends_) {
+    if (message.operation.get() == &operation) return {ranks_[message.receiver]};
+  }
+  for (const Message& message : receives_) {
+    // From any rank: whoever is left may send.
+    const bool is_its = message.operation.get() == &operation && message.sender >= 0;
+    if (is_its) return {ranks_[message.sender]};
+  }
+  std::vector<int> ranks;
+  if (operation.communicator == nullptr || operation.carried_out) return ranks;
+  for (int each = 0; each < num_executed(); ++each) {
+    if (!operation.calls[each].joined) ranks.push_back(caller(each));
+  }
+  return ranks;
+}
+
+// Fails the group if a rank that it waits for is seen to have ended.
+void Communicator::check_connections(int member, Operation& operation) {
+  if (!fabric_.waits_for_time_outs()) return;
+  const std::string closed = fabric_.closed_connection(awaited_ranks(operation));
+  if (closed.empty()) return;
+  const std::string wait = describe_wait(member, operation);
+  fabric_.save_states(wait);
+  fail(absl::StrCat("rank ", ranks_[member], " ", wait, ": ", closed, progress_of_ranks()));
+  raise();
 }
 
 void Communicator::await_on_device(int rank, const std::shared_ptr<Operation>& collective) {

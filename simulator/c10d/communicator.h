@@ -118,6 +118,8 @@ class Communicator {
   // The global rank of the member that makes a collective's call of that index.
   int caller(int call) const { return ranks_[members_.of_call[call]]; }
   std::vector<int> executed_ranks() const;
+  std::vector<int> awaited_ranks(const Operation& operation) const;
+  void check_connections(int member, Operation& operation);
   [[noreturn]] void raise();
   void fail_one(const std::shared_ptr<Operation>& operation);
   void fail(const std::shared_ptr<Operation>& operation, std::string report);

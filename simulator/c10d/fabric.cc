@@ -191,7 +191,25 @@ std::vector<int> Fabric::receive_next_message() {
 void Fabric::end_rank(int rank, std::string failure) {
   log(rank).end(failure.empty() ? "ended normally" : "failed");
   failure.resize(std::min(failure.size(), failure.find('\n')));
-  outcomes_[executed().task_of(rank)] = {.ended = true, .failure = std::move(failure)};
+  outcomes_[executed().task_of(rank)] = {
+      .ended = true, .failure = std::move(failure), .ended_ns = scheduler().now_ns()};
+  if (!waits_for_time_outs() || options_.semantics != Semantics::kGloo) return;
+  for (int task = 0; task < executed().num_tasks(); ++task) scheduler().wake(task);
+}
+
+std::string Fabric::closed_connection(const std::vector<int>& ranks) {
+  if (!waits_for_time_outs() || options_.semantics != Semantics::kGloo) return "";
+  for (const int rank : ranks) {
+    if (!executed().is_executed(rank)) continue;
+    const Outcome& outcome = outcomes_[executed().task_of(rank)];
+    if (!outcome.ended) continue;
+    const int64_t latency_ns =
+        models_time() ? network_.route(rank, running_rank()).latency_ns : int64_t{0};
+    scheduler().advance_to(outcome.ended_ns + latency_ns);
+    return absl::StrCat("the connection to rank ", rank, " was closed: rank ", rank, " ",
+                        state_of(rank));
+  }
+  return "";
 }
 
 // What the rank waits for, or how it ended; empty if it does neither.

@@ -21,6 +21,7 @@
 #include "simulator/c10d/call_order.h"
 #include "simulator/c10d/fold_plan.h"
 #include "simulator/c10d/replicas.h"
+#include "simulator/c10d/semantics.h"
 #include "simulator/c10d/spot_check.h"
 #include "simulator/core/executed_ranks.h"
 #include "simulator/core/scheduler.h"
@@ -47,6 +48,8 @@ class Fabric {
     bool detect_races = true;
     /// Whether replicas are compared.
     bool detect_drift = true;
+    TimeOuts time_outs = TimeOuts::kDiagnose;
+    Semantics semantics = Semantics::kAny;
   };
   Fabric(const ClusterSpec& spec, FoldPlan folds, Options options);
   ~Fabric();
@@ -131,8 +134,17 @@ class Fabric {
 
   int number_of_next_group() { return num_groups_++; }
 
-  /// Records that a rank's program has ended; `failure` is empty if the program succeeded.
+  /// Records that a rank's program has ended; `failure` is empty if the program succeeded. Where
+  /// its peers notice that, they are woken.
   void end_rank(int rank, std::string failure);
+
+  /// Of these ranks, the first whose process has ended, as the running rank sees it, with how it
+  /// ended; empty if there is none, or if nothing tells. Moves the running rank's clock to the time
+  /// at which it sees that.
+  std::string closed_connection(const std::vector<int>& ranks);
+
+  /// Whether default time-outs pass.
+  bool waits_for_time_outs() const { return options_.time_outs == TimeOuts::kWait; }
 
   /// One report for all ranks: the condition that each rank waits for, or how it ended.
   std::string stall_report() const;
@@ -172,6 +184,7 @@ class Fabric {
   struct Outcome {
     bool ended = false;
     std::string failure;  // the first line; the rest is a backtrace
+    int64_t ended_ns = 0;
   };
 
   const Options options_;

@@ -27,6 +27,7 @@
 #include "simulator/c10d/communicators.h"
 #include "simulator/c10d/fabric.h"
 #include "simulator/c10d/link_record.h"
+#include "simulator/cluster/failure_kinds.h"
 #include "simulator/cluster/fault_actor.h"
 #include "simulator/cluster/fault_grounds.h"
 #include "simulator/cluster/libtorch_state.h"
@@ -124,30 +125,6 @@ std::vector<LinkClass> links_of(const ClusterSpec& spec, const ClusterOptions& o
   return links;
 }
 
-// Whether a rank failed because of other ranks: its peers had ended, were blocked or disagreed, or
-// its machine died.
-bool is_consequence(const std::exception_ptr& exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const c10::DistError&) {
-    return true;
-  } catch (const RankKilled& death) {
-    return !death.is_cause();
-  } catch (...) {
-    return false;
-  }
-}
-
-bool is_out_of_memory(const std::exception_ptr& exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const c10::OutOfMemoryError&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
-}
-
 Environment rank_environment(const Environment& base, const Topology& topology) {
   Environment environment = base;
   export_topology(topology, environment);
@@ -171,7 +148,9 @@ class Run {
                                          Fabric::Options{.headline = std::move(headline),
                                                          .recorder = recorder,
                                                          .detect_races = options.detect_races,
-                                                         .detect_drift = options.detect_drift})),
+                                                         .detect_drift = options.detect_drift,
+                                                         .time_outs = options.time_outs,
+                                                         .semantics = options.semantics})),
         states_(executed_.num_tasks()),
         failures_(executed_.num_tasks()),
         scheduler_(executed_.num_tasks(), options.seed,
@@ -179,7 +158,8 @@ class Run {
                     .on_suspend = [this](int task) { states_[task].capture(); },
                     .on_stall = [this] { return stalled(); },
                     .next_event_ns = [this] { return fabric_->next_event_ns(); },
-                    .run_event = [this] { return run_event(*fabric_); }}),
+                    .run_event = [this] { return run_event(*fabric_); },
+                    .waits_for_deadlines = fabric_->waits_for_time_outs()}),
         deaths_(std::make_shared<Deaths>(spec.world_size())),
         actor_(make_actor(options)),
         faults_(std::make_shared<FaultPlan>(options.file_faults, spec.world_size(), options.seed,
@@ -358,7 +338,9 @@ class Run {
       if (failure.empty() && detect_leaks_) check_leaks(task, *device, failure);
       if (recorder_ != nullptr) recorder_->end_rank(rank, device->host_ns());
     }
+    const bool failed = !failure.empty();
     fabric_->end_rank(rank, std::move(failure));
+    if (failed) end_job(rank);
   }
 
   void record_memory(Rank& rank) {
@@ -448,6 +430,20 @@ class Run {
   std::string stalled() {
     fabric_->save_states();
     return fabric_->stall_report();
+  }
+
+  // As mpirun does it when a rank has failed.
+  void end_job(int failed) {
+    const Fabric::Options& options = fabric_->options();
+    if (!fabric_->waits_for_time_outs() || options.semantics != Semantics::kMpi) return;
+    for (const int rank : executed_.ranks()) {
+      if (rank == failed) continue;
+      deaths_->kill(rank,
+                    absl::StrCat("rank ", rank, " was ended by mpirun, because rank ", failed,
+                                 " failed"),
+                    /*is_cause=*/false);
+    }
+    wake_all();
   }
 
   // Wakes all ranks, so that blocked ranks see that they are dead.

@@ -13,6 +13,7 @@
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/runtime/runtime.h"
 #include "simulator/c10d/fold_plan.h"
+#include "simulator/c10d/semantics.h"
 #include "simulator/device/shapes.h"
 #include "simulator/disk/file_faults.h"
 #include "simulator/disk/sim_disk.h"
@@ -42,6 +43,9 @@ struct ClusterOptions {
   std::string report_directory = {};
   /// The most slices in trace.json: a longer run is shown there with less detail.
   size_t max_trace_slices = kMaxTraceSlices;
+  /// What time-outs cost, and what ranks notice of those that have ended. See semantics.h.
+  TimeOuts time_outs = TimeOuts::kDiagnose;
+  Semantics semantics = Semantics::kAny;
   /// Fails programs that use a collective's tensors before they have waited for it.
   bool detect_races = true;
   /// Fails programs whose ranks end while their devices hold memory.

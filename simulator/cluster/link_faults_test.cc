@@ -101,7 +101,8 @@ TEST(LinkFaults, AFlappingLinkTakesTwiceAsLong) {
 TEST(LinkFaults, WhatIsUnderWayWaitsForALinkThatIsDown) {
   for (const Communicate communicate : {all_reduce, send_to_rank_1}) {
     const double whole = steps_under("", communicate)[0];
-    const double slow = steps_under("link nic of node 1 at time 500us: down for 3s", communicate)[0];
+    const double slow =
+        steps_under("link nic of node 1 at time 500us: down for 3s", communicate)[0];
     EXPECT_NEAR(slow - whole, 3e9, 1e6);
   }
 }

@@ -73,8 +73,7 @@ double LinkSpeeds::left_at_rank(int rank, size_t link, absl::Span<const int> nod
   double left = 1;
   if (is_of_nics(link)) {
     const int first_of_node = rank / spec_.ranks_per_node * spec_.nics_per_node;
-    const auto [first, last] =
-        internal::nics_of_local_rank(spec_, rank % spec_.ranks_per_node);
+    const auto [first, last] = internal::nics_of_local_rank(spec_, rank % spec_.ranks_per_node);
     for (int nic = first; nic < last; ++nic) {
       left = std::min(left, left_of_nic(rank, first_of_node + nic, link, nodes, now_ns));
     }

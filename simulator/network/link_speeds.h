@@ -29,11 +29,11 @@ class LinkSpeeds {
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
   struct Change {
-    size_t rule = 0;                                ///< the rule of the plan that it comes from
-    std::string text = {};                          ///< what it is, for reports
-    std::vector<int> ranks = {};                    ///< at whose links, ascending
-    std::array<bool, kNumLinksAtRank> links = {};   ///< at which of them, by LinkAtRank
-    std::vector<int> nics = {};                     ///< of the cluster: which NICs, ascending
+    size_t rule = 0;                               ///< the rule of the plan that it comes from
+    std::string text = {};                         ///< what it is, for reports
+    std::vector<int> ranks = {};                   ///< at whose links, ascending
+    std::array<bool, kNumLinksAtRank> links = {};  ///< at which of them, by LinkAtRank
+    std::vector<int> nics = {};                    ///< of the cluster: which NICs, ascending
     /// Only what passes between the two nodes; from the first to the second if `one_way`.
     std::optional<std::pair<int, int>> between = {};
     bool one_way = false;

@@ -28,9 +28,12 @@ ClusterSpec unit_cluster() {
 }
 
 LinkSpeeds::Change of_nic(int rank, double from_ns, double until_ns, double part) {
-  LinkSpeeds::Change change{
-      .text = "it", .ranks = {rank}, .nics = {rank}, .from_ns = from_ns, .until_ns = until_ns,
-      .part = part};
+  LinkSpeeds::Change change{.text = "it",
+                            .ranks = {rank},
+                            .nics = {rank},
+                            .from_ns = from_ns,
+                            .until_ns = until_ns,
+                            .part = part};
   change.links[kNicOut] = change.links[kNicIn] = true;
   return change;
 }
@@ -81,8 +84,7 @@ class Slow : public ::testing::Test {
                             std::vector<int> ranks = {0, 4}) {
     std::vector<SharedLinks::Member> members;
     for (const int rank : ranks) {
-      members.push_back(
-          {.rank = rank, .bytes = {.nic_out = busy * static_cast<double>(alone_ns)}});
+      members.push_back({.rank = rank, .bytes = {.nic_out = busy * static_cast<double>(alone_ns)}});
     }
     return links_.add(group, /*ready_ns=*/0, alone_ns, members);
   }
@@ -149,9 +151,9 @@ class Messages : public ::testing::Test {
                                                          {.rank = 1, .bytes = {.node_in = bytes}}});
     }
     const LinkBytes both = {.node_out = bytes, .node_in = bytes};
-    return links_.add(group, ready_ns, alone_ns,
-                      std::vector<SharedLinks::Member>{{.rank = 0, .bytes = both},
-                                                       {.rank = 1, .bytes = both}});
+    return links_.add(
+        group, ready_ns, alone_ns,
+        std::vector<SharedLinks::Member>{{.rank = 0, .bytes = both}, {.rank = 1, .bytes = both}});
   }
 
   const Network network_{unit_cluster()};

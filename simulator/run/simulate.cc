@@ -19,8 +19,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "accelerate/base/enum_text.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/config/fsdp_plugin.h"
@@ -102,6 +104,23 @@ bool read_word(const Environment& environment, const char* variable, const char*
   if (word == usual || word == other) return true;
   std::cerr << "accelerate: " << variable << "=\"" << word << "\" is neither " << usual << " nor "
             << other << std::endl;
+  return false;
+}
+
+// The member of an enumeration that a variable names; `member` as it is where the variable is unset.
+// Says so on stderr and returns false if the text is something else.
+template <EnumWithText E>
+bool read_member(const Environment& environment, const char* variable, E& member) {
+  const std::string text = environment.get_or(variable, to_string(member));
+  std::vector<std::string> known;
+  for (const E each : accelerate::values<E>()) {
+    known.emplace_back(to_string(each));
+    if (known.back() != text) continue;
+    member = each;
+    return true;
+  }
+  std::cerr << "accelerate: " << variable << "=\"" << text << "\" is none of "
+            << absl::StrJoin(known, ", ") << std::endl;
   return false;
 }
 
@@ -344,7 +363,11 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   if (choices.fold == kTrue) {
     options.fold = Folding{.rank_0_apart = true, .mesh = mesh_of(run.environment(), *parsed)};
   }
-  if (!read_faults(environment, options.faults)) return kUsageError;
+  if (!read_faults(environment, options.faults) ||
+      !read_member(environment, env::kSimulateTimeOuts, options.time_outs) ||
+      !read_member(environment, env::kSimulateSemantics, options.semantics)) {
+    return kUsageError;
+  }
   if (!options.faults.empty()) {
     options.mesh = mesh_of(run.environment(), *parsed);
     if (options.mesh && options.mesh->num_ranks() != parsed->world_size()) options.mesh.reset();

@@ -99,7 +99,9 @@ TEST(Simulate, RefusesWordsThatItDoesNotKnow) {
                                                         {env::kSimulateNumerics, "fake"},
                                                         {env::kSimulateUnknownValues, "0"},
                                                         {env::kSimulateFold, "1"},
-                                                        {env::kSimulateNoDetect, "races,leeks"}}) {
+                                                        {env::kSimulateNoDetect, "races,leeks"},
+                                                        {env::kSimulateTimeOuts, "never"},
+                                                        {env::kSimulateSemantics, "gloom"}}) {
     const Outcome outcome = simulate("1x2:h100",
                                      [](int, char**) {
                                        ADD_FAILURE() << "it runs";
@@ -150,7 +152,7 @@ TEST(Simulate, RefusesPlansThatAreWrong) {
            {"rank 7 at step 2: crash", "there is no rank 7: the cluster has 2 ranks"},
            {"rank tp=0 at step 2: crash", "this run has no mesh"},
            {"rank 1 at op#2: crash", "the cluster names none"},
-           {"link nic of node 0 at step 1: down", "links whose speed changes"},
+           {"link nic of node 0 at step 1: down", "communication takes no time"},
            {"@/nowhere/plan.txt", "cannot read /nowhere/plan.txt"}}) {
     const Outcome outcome = simulate("1x2",
                                      [](int, char**) {
