@@ -27,6 +27,11 @@ inline constexpr char kSimulateFaults[] = "ACCELERATE_SIMULATE_FAULTS";
 /// manners: "any", "gloo", "nccl" or "mpi".
 inline constexpr char kSimulateTimeOuts[] = "ACCELERATE_SIMULATE_TIMEOUTS";
 inline constexpr char kSimulateSemantics[] = "ACCELERATE_SIMULATE_SEMANTICS";
+/// The file for the log of a simulated run, that of the log which the run follows, and "true" where
+/// the run is to be made twice and compared.
+inline constexpr char kSimulateLog[] = "ACCELERATE_SIMULATE_LOG";
+inline constexpr char kSimulateReplay[] = "ACCELERATE_SIMULATE_REPLAY";
+inline constexpr char kSimulateTwice[] = "ACCELERATE_SIMULATE_TWICE";
 /// The file for what summary.json of a report has, without the rest of the report.
 inline constexpr char kSimulateSummary[] = "ACCELERATE_SIMULATE_SUMMARY";
 /// A file into which the run mode writes a byte when it begins, so that the launcher knows whether

@@ -79,10 +79,13 @@ SimulationPlan plan_simulated(const PlanInputs& inputs) {
       {"no_detect", env::kSimulateNoDetect},
       {"faults", env::kSimulateFaults},
       {"timeouts", env::kSimulateTimeOuts},
-      {"semantics", env::kSimulateSemantics}};
+      {"semantics", env::kSimulateSemantics},
+      {"log", env::kSimulateLog},
+      {"replay", env::kSimulateReplay}};
   for (const auto& [name, variable] : kVariables) {
     if (settings.is_set(name)) run.environment[variable] = settings.text(name);
   }
+  if (settings.flag("twice")) run.environment[env::kSimulateTwice] = "true";
   if (settings.flag("quiet")) run.environment[env::kSimulateQuiet] = "true";
   return {process::plan_simulation(run)};
 }

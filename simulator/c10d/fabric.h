@@ -24,6 +24,7 @@
 #include "simulator/c10d/semantics.h"
 #include "simulator/c10d/spot_check.h"
 #include "simulator/core/executed_ranks.h"
+#include "simulator/core/run_log.h"
 #include "simulator/core/scheduler.h"
 #include "simulator/faults/sites.h"
 #include "simulator/hardware/cluster_spec.h"
@@ -74,6 +75,9 @@ class Fabric {
   /// What goes wrong in this run; null: nothing. It outlives the run.
   void set_faults(FaultSites* faults) { faults_ = faults; }
   FaultSites* faults() const { return faults_; }
+  /// Who writes down what the run does; null: none. It outlives the run.
+  void set_witness(RunWitness* witness) { witness_ = witness; }
+  RunWitness* witness() const { return witness_; }
 
   /// For a rank that will ask again: lets a millisecond pass, in which other ranks run. Does
   /// nothing in a background step, which costs the rank no time.
@@ -193,6 +197,7 @@ class Fabric {
   std::function<void(int rank)> on_use_;
   std::function<bool(int rank)> in_background_;
   FaultSites* faults_ = nullptr;
+  RunWitness* witness_ = nullptr;
   // A message on its way.
   struct Message {
     int source = 0;

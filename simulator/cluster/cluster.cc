@@ -27,6 +27,7 @@
 #include "simulator/c10d/communicators.h"
 #include "simulator/c10d/fabric.h"
 #include "simulator/c10d/link_record.h"
+#include "simulator/cluster/cluster_setup.h"
 #include "simulator/cluster/failure_kinds.h"
 #include "simulator/cluster/fault_actor.h"
 #include "simulator/cluster/fault_grounds.h"
@@ -47,49 +48,6 @@
 
 namespace accelerate::simulator {
 namespace {
-
-// More ranks than these make folding pointless.
-constexpr size_t kMostTouchedRanks = 64;
-
-// Which ranks of the cluster run.
-FoldPlan fold_plan(const ClusterSpec& spec, const ClusterOptions& options) {
-  if (!options.fold) return FoldPlan(spec.world_size());
-  TORCH_CHECK_VALUE(options.numerics == Numerics::kShapes || options.fold->with_real_numerics,
-                    "ClusterOptions::fold needs numerics = shapes: ranks that compute values have "
-                    "data of their own, so that none can be counted for another");
-  std::vector<int> touched;
-  if (options.fold->rank_0_apart) touched.push_back(0);
-  for (const FileFault& fault : options.file_faults) {
-    if (fault.rank >= 0 && fault.rank < spec.world_size()) touched.push_back(fault.rank);
-  }
-  const std::vector<int> struck = ranks_touched(options.faults, grounds_of(spec, options));
-  TORCH_CHECK_VALUE(struck.size() <= kMostTouchedRanks, "faults strike ", struck.size(),
-                    " ranks, each of which has to be executed; with folding there may be ",
-                    kMostTouchedRanks, ": name fewer, or run without ClusterOptions::fold");
-  touched.insert(touched.end(), struck.begin(), struck.end());
-  return FoldPlan(spec, *options.fold, touched, options.seed);
-}
-
-// The settings of LibTorch's allocator; the newer variable counts first, as there.
-void read_allocator_settings(const Environment& environment, ClusterSpec& spec) {
-  if (!spec.device) return;
-  for (const char* variable : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
-    const std::optional<std::string> settings = environment.get(variable);
-    if (!settings) continue;
-    const std::optional<std::string> problem = apply_allocator_settings(*settings, *spec.device);
-    TORCH_CHECK_VALUE(!problem, variable, ": ", problem.value_or(""));
-    return;
-  }
-}
-
-ClusterSpec parsed(absl::string_view text, const ClusterOptions& options) {
-  absl::StatusOr<ClusterSpec> spec = ClusterSpec::parse(text);
-  TORCH_CHECK_VALUE(spec.ok(), spec.status().message());
-  const absl::Status devices = internal::check_devices(*spec, text);
-  TORCH_CHECK_VALUE(devices.ok(), devices.message());
-  read_allocator_settings(options.environment, *spec);
-  return *std::move(spec);
-}
 
 const std::shared_ptr<SimDisk>& disk_of(const ClusterOptions& options, int node) {
   return options.node_disks.empty() ? options.disk : options.node_disks[node];
@@ -139,11 +97,13 @@ Environment rank_environment(const Environment& base, const Topology& topology) 
 class Run {
  public:
   Run(const ClusterSpec& spec, const ClusterOptions& options, const FoldPlan& folds,
-      std::string headline, Recorder* recorder, const std::shared_ptr<OverlayFiles>& in_memory)
+      std::string headline, Recorder* recorder, const std::shared_ptr<OverlayFiles>& in_memory,
+      RunWitness* witness)
       : spec_(spec),
         executed_(folds.executed()),
         detect_leaks_(options.detect_leaks),
         recorder_(recorder),
+        witness_(witness),
         fabric_(std::make_shared<Fabric>(spec, folds,
                                          Fabric::Options{.headline = std::move(headline),
                                                          .recorder = recorder,
@@ -166,6 +126,8 @@ class Run {
                                             disk_of(options, 0), file_hooks(options))) {
     fabric_->attach(&scheduler_);
     fabric_->set_faults(actor_.get());
+    fabric_->set_witness(witness);
+    scheduler_.set_witness(witness);
     fabric_->set_on_use([this](int rank) { runtime_of(rank).use(); });
     fabric_->set_in_background(
         [this](int rank) { return runtime_of(rank).background().in_step(); });
@@ -209,6 +171,7 @@ class Run {
     fabric_->set_on_use(nullptr);
     fabric_->set_in_background(nullptr);
     fabric_->set_faults(nullptr);
+    fabric_->set_witness(nullptr);
     fabric_->attach(nullptr);
     for (SimDevice* device : devices_) {
       if (device != nullptr) device->detach();
@@ -262,14 +225,15 @@ class Run {
  private:
   // Null without anything to do.
   std::unique_ptr<FaultActor> make_actor(const ClusterOptions& options) {
-    if (options.faults.empty() && !options.count_sites) return nullptr;
+    if (options.faults.empty() && !options.count_sites && witness_ == nullptr) return nullptr;
     return std::make_unique<FaultActor>(
         options.faults, grounds_of(spec_, options),
         FaultActor::Surroundings{
             .fabric = *fabric_,
             .deaths = deaths_,
             .devices_of = [this](int rank) { return ranks_[executed_.task_of(rank)]->devices(); },
-            .wake_all = [this] { wake_all(); }});
+            .wake_all = [this] { wake_all(); },
+            .witness = witness_});
   }
 
   FaultPlan::Hooks file_hooks(const ClusterOptions& options) {
@@ -465,6 +429,7 @@ class Run {
   const ExecutedRanks& executed_;
   const bool detect_leaks_;
   Recorder* const recorder_;
+  RunWitness* const witness_;
   const std::shared_ptr<Fabric> fabric_;
   std::vector<LibtorchState> states_;
   std::vector<std::exception_ptr> failures_;
@@ -580,14 +545,24 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
       recorder->fold(std::move(counts_as));
     }
   }
-  Run run(spec_, options_, folds_, headline(), recorder ? &*recorder : nullptr, files_in_memory_);
+  std::optional<RunWitness> witness = make_witness();
+  Run run(spec_, options_, folds_, headline(), recorder ? &*recorder : nullptr, files_in_memory_,
+          witness ? &*witness : nullptr);
   run(body);
   elapsed_ = run.elapsed();
   fired_file_faults_ = run.fired_file_faults();
   fault_outcomes_ = run.fault_outcomes();
   sites_ = run.sites();
   std::vector<RankFailure> failures = run.failures();
-  const std::string failure = failure_text(failures, run.unnoticed_failure());
+  std::string failure = failure_text(failures, run.unnoticed_failure());
+  if (witness) {
+    const absl::Status written = witness->end();
+    TORCH_CHECK(written.ok(), written.message());
+    log_difference_ = witness->difference();
+    if (failure.empty() && !witness->difference().empty()) {
+      failure = absl::StrCat("the run differs from its log: ", witness->difference());
+    }
+  }
   if (recorder) {
     std::optional<RunFailure> told;
     if (!failure.empty()) {
@@ -601,6 +576,43 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
     reports_.push_back(std::move(run.rank_of_task(task).reports_));
   }
   if (!failure.empty()) throw ClusterError(failure, std::move(failures));
+}
+
+RunLog::Header Cluster::log_header() const {
+  return {{"program", options_.program},
+          {"cluster", spec_.to_string()},
+          {"seed", absl::StrCat(options_.seed)},
+          {"numerics", options_.numerics == Numerics::kShapes ? "shapes" : "real"},
+          {"executed ranks", absl::StrCat(executed().num_tasks())},
+          {"faults", options_.faults.to_string()},
+          {"time-outs", accelerate::to_string(options_.time_outs)},
+          {"semantics", accelerate::to_string(options_.semantics)},
+          {"version of accelerate", kAccelerateVersion},
+          {"version of LibTorch", TORCH_VERSION},
+          {"instruction set", at::get_cpu_capability()},
+          {"number of threads", absl::StrCat(at::get_num_threads())}};
+}
+
+// Empty if nothing of the run is to be written down or followed.
+std::optional<RunWitness> Cluster::make_witness() {
+  if (options_.log == nullptr && options_.replay == nullptr && options_.log_file.empty()) {
+    return std::nullopt;
+  }
+  RunLog::Header header = log_header();
+  const RunLog* const followed = options_.replay.get();
+  if (followed != nullptr) {
+    const std::string difference = followed->difference_of_header(header);
+    TORCH_CHECK_VALUE(difference.empty(), difference);
+  }
+  const bool names_work = followed != nullptr ? followed->names_work() : options_.log_names_work;
+  RunLog& log = options_.log != nullptr ? *options_.log : own_log_;
+  log = RunLog(std::move(header), names_work);
+  std::optional<RunWitness> witness(std::in_place, executed().ranks(), log, followed);
+  if (!options_.log_file.empty()) {
+    const absl::Status opened = witness->write_to(options_.log_file);
+    TORCH_CHECK(opened.ok(), opened.message());
+  }
+  return witness;
 }
 
 // Called before failures are raised, because the report of a failed run is needed most.

@@ -34,6 +34,7 @@
 #include "simulator/c10d/fold_plan.h"
 #include "simulator/cluster/cluster_options.h"
 #include "simulator/core/executed_ranks.h"
+#include "simulator/core/run_log.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/disk/overlay_files.h"
 #include "simulator/faults/fault_run.h"
@@ -129,6 +130,11 @@ class Cluster {
   /// once. Empty without faults and without ClusterOptions::count_sites.
   const std::vector<SiteCounts>& sites() const { return sites_; }
 
+  /// How the last run differed first from ClusterOptions::replay; empty if it did not.
+  const std::string& log_difference() const { return log_difference_; }
+  /// What the log of a run begins with.
+  RunLog::Header log_header() const;
+
   /// Under kShapes: the machine's files with what the runs of this cluster changed in them, which
   /// is in memory alone. Null otherwise.
   const OverlayFiles* files_in_memory() const { return files_in_memory_.get(); }
@@ -138,6 +144,7 @@ class Cluster {
 
  private:
   std::string headline() const;
+  std::optional<RunWitness> make_witness();
   void write_report(Recorder& recorder, std::optional<RunFailure> failure);
   std::string repeat_hint() const;
   std::string failure_text(const std::vector<RankFailure>& failures,
@@ -153,6 +160,8 @@ class Cluster {
   std::vector<std::string> fired_file_faults_;
   std::vector<FaultOutcome> fault_outcomes_;
   std::vector<SiteCounts> sites_;
+  RunLog own_log_;  // of a run without ClusterOptions::log
+  std::string log_difference_;
 };
 
 }  // namespace accelerate::simulator

@@ -14,6 +14,7 @@
 #include "accelerate/runtime/runtime.h"
 #include "simulator/c10d/fold_plan.h"
 #include "simulator/c10d/semantics.h"
+#include "simulator/core/run_log.h"
 #include "simulator/device/shapes.h"
 #include "simulator/disk/file_faults.h"
 #include "simulator/disk/sim_disk.h"
@@ -72,6 +73,15 @@ struct ClusterOptions {
   FaultRules faults = {};
   /// The mesh by whose axes `faults` name ranks; by default that of `fold`.
   std::optional<Mesh> mesh = std::nullopt;
+  /// Each run is written to it: what was drawn, what ranks came to, what they contributed. With
+  /// `log_file` to a file as well. See simulator/core/run_log.h.
+  std::shared_ptr<RunLog> log = nullptr;
+  std::string log_file = {};
+  /// Each run follows it, and fails at the first difference. It must be of the same cluster, seed,
+  /// faults, program and versions.
+  std::shared_ptr<const RunLog> replay = nullptr;
+  /// A log without `replay` names operators and allocations, rather than hash them.
+  bool log_names_work = false;
   /// Counts what ranks come to although there are no `faults`: see Cluster::sites().
   bool count_sites = false;
 };

@@ -89,6 +89,23 @@ std::string FaultActor::by(const SiteFault& fault) const {
   return absl::StrCat("by the fault \"", run_.text(fault), "\"");
 }
 
+// Ends the rank where the run differs from the log that it follows.
+void FaultActor::witness(int rank, absl::string_view words, bool is_work, bool may_throw) {
+  if (to_.witness == nullptr) return;
+  to_.witness->site(rank, words, to_.fabric.scheduler().now_ns(), is_work);
+  if (!may_throw || to_.witness->difference().empty()) return;
+  throw std::runtime_error(
+      absl::StrCat("the run differs from its log: ", to_.witness->difference()));
+}
+
+void FaultActor::witness_faults(int rank, const std::vector<SiteFault>& faults) {
+  if (to_.witness == nullptr) return;
+  for (const SiteFault& fault : faults) {
+    to_.witness->note(RunLog::Kind::kFault, rank, run_.text(fault), 0,
+                      to_.fabric.scheduler().now_ns());
+  }
+}
+
 // What unwinds has no faults: an exception out of a destructor would end the program.
 bool FaultActor::is_open(int rank, bool may_throw) const {
   return !to_.deaths->is_dead(rank) && (!may_throw || std::uncaught_exceptions() == 0);
@@ -98,9 +115,14 @@ std::vector<SiteFault> FaultActor::reach(int rank, Site site, absl::string_view 
                                          absl::Span<const int> peers) {
   const bool may_throw = may_throw_at(site);
   if (!is_open(rank, may_throw)) return {};
+  if (to_.witness != nullptr) {
+    const bool is_work = site == Site::kOp || site == Site::kAlloc || site == Site::kFree;
+    witness(rank, absl::StrCat(accelerate::to_string(site), " ", words), is_work, may_throw);
+  }
   if (site == Site::kOp) count_updates(rank);
-  std::vector<SiteFault> faults =
-      act(rank, run_.reach(rank, site, words, to_.fabric.scheduler().now_ns()), may_throw);
+  std::vector<SiteFault> fired = run_.reach(rank, site, words, to_.fabric.scheduler().now_ns());
+  witness_faults(rank, fired);
+  std::vector<SiteFault> faults = act(rank, std::move(fired), may_throw);
   kill_at_its_end(rank);
   if (!to_.deaths->is_dead(rank)) {
     if (site == Site::kStore) wait_for_store(rank);
@@ -129,7 +151,10 @@ std::optional<SiteFault> FaultActor::lasting(int rank, FaultKind kind) {
 void FaultActor::progress(int rank, FaultPoint::Kind kind) {
   if (!is_open(rank, /*may_throw=*/true)) return;
   if (kind == FaultPoint::Kind::kStep) notes_steps_[rank] = true;
+  constexpr const char* kWords[] = {"step", "time", "site", "start", "save", "load"};
+  witness(rank, kWords[static_cast<size_t>(kind)], /*is_work=*/false, /*may_throw=*/true);
   const std::vector<SiteFault> faults = run_.progress(rank, kind, to_.fabric.scheduler().now_ns());
+  witness_faults(rank, faults);
   end_link_faults();
   act(rank, faults, /*may_throw=*/true);
   kill_at_its_end(rank);
@@ -144,6 +169,7 @@ void FaultActor::count_updates(int rank) {
   while (run_.counts(rank).steps < steps) {
     const std::vector<SiteFault> faults =
         run_.progress(rank, FaultPoint::Kind::kStep, to_.fabric.scheduler().now_ns());
+    witness_faults(rank, faults);
     end_link_faults();
     act(rank, faults, /*may_throw=*/true);
     to_.deaths->check_alive(rank);

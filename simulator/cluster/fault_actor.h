@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "simulator/c10d/fabric.h"
+#include "simulator/core/run_log.h"
 #include "simulator/core/scheduler.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/faults/deaths.h"
@@ -37,6 +38,8 @@ class FaultActor final : public FaultSites {
     std::function<absl::Span<SimDevice* const>(int rank)> devices_of;
     /// Wakes all ranks, so that blocked ones see that they are dead.
     std::function<void()> wake_all;
+    /// Sees what ranks come to; null: none.
+    RunWitness* witness = nullptr;
   };
   FaultActor(FaultRules plan, FaultGrounds grounds, Surroundings surroundings);
 
@@ -82,6 +85,8 @@ class FaultActor final : public FaultSites {
   void wait_for_peers(int rank, absl::Span<const int> peers);
   void count_updates(int rank);
   std::string by(const SiteFault& fault) const;
+  void witness(int rank, absl::string_view words, bool is_work, bool may_throw);
+  void witness_faults(int rank, const std::vector<SiteFault>& faults);
 
   // A change of links that is known before it begins, or that ends at a step.
   struct LinkFault {

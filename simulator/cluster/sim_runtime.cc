@@ -82,6 +82,7 @@ class NamesOfBlocks final : public MemoryNames {
 }  // namespace
 
 struct Background::Shared {
+  int rank;
   Surroundings surroundings;
   DeterministicRandom random;
   std::vector<Task*> tasks;  // unfinished tasks, oldest first
@@ -123,7 +124,12 @@ class Background::Task final : public BackgroundTask {
 
   // Draws whether the task runs a step now, unless it waits for its files.
   bool is_next() {
-    const bool drawn = shared_->random.below(one_in_) == 0;
+    auto number = static_cast<int64_t>(shared_->random.below(one_in_));
+    if (RunWitness* witness = shared_->surroundings.witness()) {
+      number = witness->choose(shared_->rank, static_cast<int64_t>(one_in_), number,
+                               shared_->surroundings.scheduler().now_ns());
+    }
+    const bool drawn = number == 0;
     return drawn && !waits_for_files();
   }
 
@@ -192,7 +198,8 @@ class Background::Task final : public BackgroundTask {
 
 Background::Background(uint64_t seed, int rank, Surroundings surroundings)
     : shared_(std::make_shared<Shared>(
-          Shared{.surroundings = std::move(surroundings),
+          Shared{.rank = rank,
+                 .surroundings = std::move(surroundings),
                  .random = DeterministicRandom::stream(seed, kBackgroundStreams + rank)})) {}
 
 Background::~Background() = default;
@@ -247,7 +254,8 @@ SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Enviro
            .wait_for_files =
                [fabric = fabric_](absl::Duration duration) {
                  fabric->sleep_for(duration, SliceKind::kDisk);
-               }}),
+               },
+           .witness = [fabric = fabric_] { return fabric->witness(); }}),
       random_(DeterministicRandom::stream(seed, topology.rank)),
       devices_(devices),
       device_(devices.empty() ? nullptr : devices[0]),

@@ -41,6 +41,8 @@ class Background {
     std::function<void()> check_alive;
     std::function<Scheduler&()> scheduler;
     std::function<void(absl::Duration)> wait_for_files;
+    /// The run's witness; null: none.
+    std::function<RunWitness*()> witness;
   };
   Background(uint64_t seed, int rank, Surroundings surroundings);
   ~Background();

@@ -143,7 +143,10 @@ void Scheduler::pass_baton(int task) {
 int Scheduler::draw() {
   running_ = -1;
   if (ready_.empty()) advance_or_stall();
-  const size_t drawn = random_.below(ready_.size());
+  size_t drawn = random_.below(ready_.size());
+  if (witness_ != nullptr && ready_.size() > 1) {
+    drawn = witness_->choose_task(ready_, drawn, now_ns_);
+  }
   running_ = ready_[drawn];
   ready_[drawn] = ready_.back();
   ready_.pop_back();

@@ -39,6 +39,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "simulator/core/random.h"
+#include "simulator/core/run_log.h"
 
 namespace accelerate::simulator {
 
@@ -85,6 +86,9 @@ class Scheduler {
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
+
+  /// Shows each choice among several ready tasks to a witness, who may make another. Null: none.
+  void set_witness(RunWitness* witness) { witness_ = witness; }
 
   /// Runs `body(task)` on a thread per task and returns when all have ended. `body` must not throw.
   /// Errors: std::system_error, before any task has run, if the machine cannot start the threads.
@@ -155,6 +159,7 @@ class Scheduler {
 
   const Hooks hooks_;
   DeterministicRandom random_;
+  RunWitness* witness_ = nullptr;
   std::vector<std::unique_ptr<Task>> tasks_;
   std::vector<int> ready_;
   // Blocked tasks with a finite deadline, soonest first; ties go by task number.

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,6 +35,7 @@
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/values/texts.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/core/run_log.h"
 #include "simulator/faults/fault_run.h"
 #include "simulator/faults/rules.h"
 #include "simulator/report/report.h"
@@ -148,6 +150,21 @@ bool read_faults(const Environment& environment, FaultRules& faults) {
   return true;
 }
 
+// The log that the variable names, if it does. Says so on stderr and returns false if there is
+// none.
+bool read_log(const Environment& environment, std::shared_ptr<const RunLog>& log) {
+  const std::string path = environment.get_or(env::kSimulateReplay, "");
+  if (path.empty()) return true;
+  absl::StatusOr<RunLog> read = RunLog::read(path);
+  if (!read.ok()) {
+    std::cerr << "accelerate: " << env::kSimulateReplay << ": " << read.status().message()
+              << std::endl;
+    return false;
+  }
+  log = std::make_shared<RunLog>(*std::move(read));
+  return true;
+}
+
 // Whether the settings divide models among the ranks of each node.
 bool divides_by_node(const Environment& environment) {
   if (!parse_flag_from_env(kUseFsdp, false, environment)) return false;
@@ -248,6 +265,27 @@ class SimulatedRun {
         repeat_line(environment_, std::vector<std::string>(argv_, argv_ + argc_));
     options.record = !summary_.empty();
     options.report_directory = report_;
+    const bool twice = environment_.get_or(env::kSimulateTwice, kFalse) == kTrue;
+    if (!twice) return run_once(spec, std::move(options), has_faults);
+    options.log = std::make_shared<RunLog>();
+    options.log_names_work = true;
+    const int code = run_once(spec, options, has_faults);
+    return cluster_ ? compare(spec, std::move(options), code) : code;
+  }
+
+  // Says so on stderr where the report that is asked for has no times.
+  void note_on_times(const std::string& spec, bool has_device) const {
+    if (report_.empty() || has_device || is_quiet_) return;
+    std::cerr << "accelerate: the report in " << report_ << " has no times: " << spec
+              << " names no hardware, so time is not modelled; name a device, as in "
+                 "--simulate 2x4:h100"
+              << std::endl;
+  }
+
+  const Environment& environment() const { return environment_; }
+
+ private:
+  int run_once(const std::string& spec, ClusterOptions options, bool has_faults) {
     try {
       run_ranks(spec, std::move(options));
       say_faults();
@@ -265,18 +303,29 @@ class SimulatedRun {
     return exit_code();
   }
 
-  // Says so where the report that is asked for has no times.
-  void note_on_times(const std::string& spec, bool has_device) const {
-    if (report_.empty() || has_device || is_quiet_) return;
-    std::cerr << "accelerate: the report in " << report_ << " has no times: " << spec
-              << " names no hardware, so time is not modelled; name a device, as in "
-                 "--simulate 2x4:h100"
-              << std::endl;
+  // Runs the program once more, and tells whether it does the same. `code` is that of the first
+  // run.
+  int compare(const std::string& spec, ClusterOptions options, int code) {
+    options.replay = std::exchange(options.log, nullptr);
+    options.log_file.clear();
+    options.record = false;
+    options.report_directory.clear();
+    try {
+      run_ranks(spec, std::move(options));
+    } catch (const ClusterError&) {
+      // The first run has told of its failure.
+    } catch (const std::exception& error) {
+      std::cerr << "accelerate: the second run: " << exception_text(error) << std::endl;
+      return 1;
+    }
+    const std::string& difference = cluster_->log_difference();
+    std::cerr << "accelerate: "
+              << (difference.empty() ? "both runs did the same"
+                                     : "the second run differs from the first: ")
+              << difference << std::endl;
+    return difference.empty() ? code : 1;
   }
 
-  const Environment& environment() const { return environment_; }
-
- private:
   void run_ranks(const std::string& spec, ClusterOptions options) {
     cluster_.emplace(spec, std::move(options));
     cluster_->run_on_every_rank([&](Rank& rank) {
@@ -330,12 +379,29 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   say_that_it_began(environment);
   const std::string spec = environment.get_or(env::kSimulate, "");
   Choices choices;
+  std::string twice;
+  std::shared_ptr<const RunLog> replay;
   uint64_t max_trace_slices = kMaxTraceSlices;
   if (!read_number(environment, env::kSimulateSeed, choices.seed) ||
       !read_number(environment, env::kSimulateReportSlices, max_trace_slices) ||
       !read_word(environment, env::kSimulateNumerics, kReal, kShapes, choices.numerics) ||
       !read_word(environment, env::kSimulateUnknownValues, kError, kNan, choices.unknown_values) ||
-      !read_word(environment, env::kSimulateFold, kFalse, kTrue, choices.fold)) {
+      !read_word(environment, env::kSimulateFold, kFalse, kTrue, choices.fold) ||
+      !read_word(environment, env::kSimulateTwice, kFalse, kTrue, twice) ||
+      !read_log(environment, replay)) {
+    return kUsageError;
+  }
+  // What the log says holds where nothing else is asked for.
+  const auto of_log = [&](const char* variable, const char* name, Environment& into) {
+    if (replay != nullptr && !into.get(variable)) into.set(variable, replay->header(name));
+  };
+  Environment settings = environment;
+  of_log(env::kSimulateFaults, "faults", settings);
+  of_log(env::kSimulateTimeOuts, "time-outs", settings);
+  of_log(env::kSimulateSemantics, "semantics", settings);
+  if (replay != nullptr && !environment.get(env::kSimulateSeed) &&
+      !absl::SimpleAtoi(replay->header("seed"), &choices.seed)) {
+    std::cerr << "accelerate: " << env::kSimulateReplay << ": the log has no seed" << std::endl;
     return kUsageError;
   }
   const absl::StatusOr<ClusterSpec> parsed = ClusterSpec::parse(spec);
@@ -363,11 +429,13 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   if (choices.fold == kTrue) {
     options.fold = Folding{.rank_0_apart = true, .mesh = mesh_of(run.environment(), *parsed)};
   }
-  if (!read_faults(environment, options.faults) ||
-      !read_member(environment, env::kSimulateTimeOuts, options.time_outs) ||
-      !read_member(environment, env::kSimulateSemantics, options.semantics)) {
+  if (!read_faults(settings, options.faults) ||
+      !read_member(settings, env::kSimulateTimeOuts, options.time_outs) ||
+      !read_member(settings, env::kSimulateSemantics, options.semantics)) {
     return kUsageError;
   }
+  options.log_file = environment.get_or(env::kSimulateLog, "");
+  options.replay = std::move(replay);
   if (!options.faults.empty()) {
     options.mesh = mesh_of(run.environment(), *parsed);
     if (options.mesh && options.mesh->num_ranks() != parsed->world_size()) options.mesh.reset();

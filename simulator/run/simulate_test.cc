@@ -144,6 +144,45 @@ TEST(Simulate, RunsUnderAPlanOfFaults) {
   EXPECT_THAT(under("@" + path).said, HasSubstr("rank 0 was killed at step 1"));
 }
 
+TEST(Simulate, WritesALogAndFollowsIt) {
+  const auto sums = [](int, char**) {
+    const auto store = Runtime::current().store();
+    for (int round = 0; round < 5; ++round) store->add("round", 1);
+    Runtime::current().note_step();
+    return 0;
+  };
+  const std::string path = ::testing::TempDir() + "/simulate_run.log";
+  const Outcome first = simulate("1x3", sums,
+                                 {{env::kSimulateLog, path},
+                                  {env::kSimulateSeed, "9"},
+                                  {env::kSimulateFaults, "rank 1 at step 1: crash"}});
+  EXPECT_THAT(first.said, HasSubstr("rank 1 was killed at step 1"));
+  // The seed and the faults are those of the log.
+  const Outcome second = simulate("1x3", sums, {{env::kSimulateReplay, path}});
+  EXPECT_THAT(second.said, HasSubstr("rank 1 was killed at step 1"));
+  EXPECT_THAT(second.said, Not(HasSubstr("differs")));
+  const Outcome other = simulate("1x2", sums, {{env::kSimulateReplay, path}});
+  EXPECT_NE(other.code, 0);
+  EXPECT_THAT(other.said, HasSubstr("the log is of another cluster: \"1x3\", not \"1x2\""));
+  EXPECT_EQ(simulate("1x3", sums, {{env::kSimulateReplay, "/nowhere/log"}}).code, 2);
+}
+
+TEST(Simulate, RunsTwiceAndTellsTheDifference) {
+  int calls = 0;
+  const auto changing = [&](int, char**) {
+    Runtime::current().store()->set(absl::StrCat("key", ++calls > 2 ? 1 : 0), "value");
+    return 0;
+  };
+  const Outcome differs = simulate("1x2", changing, {{env::kSimulateTwice, "true"}});
+  EXPECT_EQ(differs.code, 1);
+  EXPECT_THAT(differs.said, HasSubstr("the second run differs from the first: entry"));
+  EXPECT_THAT(differs.said, HasSubstr("store set key1"));
+  const Outcome alike =
+      simulate("1x2", [](int, char**) { return 0; }, {{env::kSimulateTwice, "true"}});
+  EXPECT_EQ(alike.code, 0);
+  EXPECT_THAT(alike.said, HasSubstr("both runs did the same"));
+}
+
 TEST(Simulate, RefusesPlansThatAreWrong) {
   for (const auto& [plan, error] : std::vector<std::pair<std::string, std::string>>{
            {"rank 1 at step 2: crahs",
