@@ -28,6 +28,7 @@
 #include "simulator/c10d/fabric.h"
 #include "simulator/c10d/link_record.h"
 #include "simulator/cluster/cluster_setup.h"
+#include "simulator/cluster/failure_dump.h"
 #include "simulator/cluster/failure_kinds.h"
 #include "simulator/cluster/fault_actor.h"
 #include "simulator/cluster/fault_grounds.h"
@@ -204,6 +205,7 @@ class Run {
     return simulator::unnoticed_failure(*fabric_);
   }
   std::vector<RankAtFailure> ranks_at_failure() const { return fabric_->ranks_at_failure(); }
+  std::vector<RankDump> dumps() const { return dumps_of(*fabric_); }
   const std::vector<std::string>& fired_file_faults() const { return faults_->fired(); }
   // Empty without a plan.
   std::vector<FaultOutcome> fault_outcomes() {
@@ -562,6 +564,9 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
     if (failure.empty() && !witness->difference().empty()) {
       failure = absl::StrCat("the run differs from its log: ", witness->difference());
     }
+  }
+  if (!failure.empty() && !options_.dump_folder.empty()) {
+    write_failure(options_.dump_folder, failure, repeat_hint(), log_header(), run.dumps());
   }
   if (recorder) {
     std::optional<RunFailure> told;

@@ -82,6 +82,9 @@ struct ClusterOptions {
   std::shared_ptr<const RunLog> replay = nullptr;
   /// A log without `replay` names operators and allocations, rather than hash them.
   bool log_names_work = false;
+  /// A run that fails writes what each executed rank did last into this folder; see
+  /// accelerate/dumps/dump_folder.h. Empty: nowhere.
+  std::string dump_folder = {};
   /// Counts what ranks come to although there are no `faults`: see Cluster::sites().
   bool count_sites = false;
 };

@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "absl/time/time.h"
+#include "accelerate/dumps/dump_folder.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/faults/rules.h"
 
@@ -162,6 +163,20 @@ TEST(TimeOuts, AProgramMayCatchThem) {
   });
   EXPECT_THAT(outcome.text, Not(HasSubstr("failed")));
   EXPECT_EQ(outcome.elapsed, absl::Minutes(2));
+}
+
+// Every failure leaves what its ranks did, which tells the same.
+TEST(Dumps, TellWhatTheFailureTells) {
+  const std::string folder = ::testing::TempDir() + "/cluster_failure";
+  Cluster cluster("1x3", {.seed = 5, .dump_folder = folder});
+  EXPECT_THROW(cluster.run_on_every_rank(last_rank_leaves), ClusterError);
+  for (const std::string& from : {folder, folder + "/flight_recorder"}) {
+    const auto dumps = read_dumps(from);
+    ASSERT_TRUE(dumps.ok()) << dumps.status();
+    ASSERT_EQ(dumps->size(), 3U);
+    EXPECT_THAT(dumps_report(*dumps),
+                AllOf(HasSubstr("behind: rank 2: 1 operation behind"), HasSubstr("all_reduce #1")));
+  }
 }
 
 // A link that is down for longer than the time-out fails what crosses it.

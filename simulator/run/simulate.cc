@@ -265,6 +265,8 @@ class SimulatedRun {
         repeat_line(environment_, std::vector<std::string>(argv_, argv_ + argc_));
     options.record = !summary_.empty();
     options.report_directory = report_;
+    options.dump_folder =
+        environment_.get_or(env::kDumpDir, report_.empty() ? "" : report_ + "/failure");
     const bool twice = environment_.get_or(env::kSimulateTwice, kFalse) == kTrue;
     if (!twice) return run_once(spec, std::move(options), has_faults);
     options.log = std::make_shared<RunLog>();
@@ -310,6 +312,7 @@ class SimulatedRun {
     options.log_file.clear();
     options.record = false;
     options.report_directory.clear();
+    options.dump_folder.clear();
     try {
       run_ranks(spec, std::move(options));
     } catch (const ClusterError&) {

@@ -25,6 +25,7 @@ FLOORS = {
         [
             "big_model",
             "data",
+            "dumps",
             "parallel",
             "parallel/residency",
             "parallel/tensor",
