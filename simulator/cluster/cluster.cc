@@ -634,6 +634,7 @@ void Cluster::write_report(Recorder& recorder, std::optional<RunFailure> failure
        .memory_capacity = memory_capacity(spec_),
        .peak_flops = spec_.device ? spec_.device->flops(MathType::kBf16) : 0,
        .failure = std::move(failure),
+       .faults = fault_lines(),
        .links = links_of(spec_, options_)});
   if (options_.report_directory.empty()) return;
   const absl::Status written =
@@ -645,6 +646,12 @@ const Trace& Cluster::trace() const {
   TORCH_CHECK_VALUE(trace_.has_value(),
                     "no trace: the run was not recorded; see ClusterOptions::record");
   return *trace_;
+}
+
+std::vector<std::string> Cluster::fault_lines() const {
+  std::vector<std::string> lines;
+  for (const FaultOutcome& outcome : fault_outcomes_) lines.push_back(outcome.to_string());
+  return lines;
 }
 
 // The message of a ClusterError; empty if the run succeeded. `unnoticed` counts if no rank failed.
@@ -666,9 +673,7 @@ std::string Cluster::failure_text(const std::vector<RankFailure>& failures,
   if (!fired_file_faults_.empty()) {
     absl::StrAppend(&message, "\nfile faults: ", absl::StrJoin(fired_file_faults_, "; "));
   }
-  for (const FaultOutcome& outcome : fault_outcomes_) {
-    absl::StrAppend(&message, "\nfault: ", outcome.to_string());
-  }
+  for (const std::string& line : fault_lines()) absl::StrAppend(&message, "\nfault: ", line);
   absl::StrAppend(&message, "\n", headline(), "; repeat with: ", repeat_hint());
   return message;
 }

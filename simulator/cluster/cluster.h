@@ -147,6 +147,7 @@ class Cluster {
   std::optional<RunWitness> make_witness();
   void write_report(Recorder& recorder, std::optional<RunFailure> failure);
   std::string repeat_hint() const;
+  std::vector<std::string> fault_lines() const;
   std::string failure_text(const std::vector<RankFailure>& failures,
                            const std::optional<std::string>& unnoticed) const;
 

@@ -25,14 +25,14 @@ std::string words_at(int task, int round) {
   return "round " + std::to_string(round) + " of " + std::to_string(task);
 }
 
-struct Run {
+struct Trial {
   RunLog log;
   std::vector<int> order;
   std::string difference;
 };
 
-Run run(uint64_t seed, const RunLog* expected, int odd_round = -1) {
-  Run result{.log = RunLog(kHeader)};
+Trial run(uint64_t seed, const RunLog* expected, int odd_round = -1) {
+  Trial result{.log = RunLog(kHeader)};
   RunWitness witness({0, 1, 2}, result.log, expected);
   Scheduler scheduler(3, seed);
   scheduler.set_witness(&witness);
@@ -51,8 +51,8 @@ Run run(uint64_t seed, const RunLog* expected, int odd_round = -1) {
 }
 
 TEST(RunLog, TheSameRunFollowsIt) {
-  const Run first = run(1, nullptr);
-  const Run second = run(1, &first.log);
+  const Trial first = run(1, nullptr);
+  const Trial second = run(1, &first.log);
   EXPECT_EQ(second.difference, "");
   EXPECT_EQ(second.order, first.order);
   EXPECT_EQ(second.log.entries(), first.log.entries());
@@ -60,23 +60,23 @@ TEST(RunLog, TheSameRunFollowsIt) {
 
 // The choices are those of the log, whatever the seed draws.
 TEST(RunLog, ARunWithAnotherSeedMakesItsChoices) {
-  const Run first = run(1, nullptr);
+  const Trial first = run(1, nullptr);
   EXPECT_NE(run(2, nullptr).order, first.order);
-  const Run second = run(2, &first.log);
+  const Trial second = run(2, &first.log);
   EXPECT_EQ(second.difference, "");
   EXPECT_EQ(std::vector<int>(second.order.begin() + 1, second.order.end()),
             std::vector<int>(first.order.begin() + 1, first.order.end()));
 }
 
 TEST(RunLog, NamesTheFirstDifferenceWithBothSides) {
-  const Run first = run(1, nullptr);
-  const Run second = run(1, &first.log, /*odd_round=*/5);
+  const Trial first = run(1, nullptr);
+  const Trial second = run(1, &first.log, /*odd_round=*/5);
   EXPECT_THAT(second.difference, AllOf(HasSubstr("the log has rank 1 at round 5 of 1"),
                                        HasSubstr("this run has rank 1 at elsewhere")));
 }
 
 TEST(RunLog, NamesWhatIsMissingAtTheEnd) {
-  const Run first = run(1, nullptr);
+  const Trial first = run(1, nullptr);
   RunLog log(kHeader);
   RunWitness witness({0, 1, 2}, log, &first.log);
   EXPECT_TRUE(witness.end().ok());
@@ -118,7 +118,7 @@ TEST(RunLog, ComparesTimesAndValues) {
 }
 
 TEST(RunLog, IsReadAsItIsWritten) {
-  const Run first = run(3, nullptr);
+  const Trial first = run(3, nullptr);
   const RunLog again = RunLog::parse(first.log.to_string()).value();
   EXPECT_EQ(again.entries(), first.log.entries());
   EXPECT_EQ(again.header(), kHeader);
