@@ -247,9 +247,13 @@ std::vector<RankAtFailure> Fabric::ranks_at_failure() const {
 std::string Fabric::stall_report() const {
   std::vector<std::pair<int, std::string>> texts;
   for (int rank = 0; rank < world_size(); ++rank) texts.emplace_back(rank, state_of(rank));
+  // Hosts may be ahead of the scheduler.
+  int64_t latest_ns = scheduler_->now_ns();
+  for (int task = 0; task < executed().num_tasks(); ++task) {
+    latest_ns = std::max(latest_ns, *scheduler_->clock_ns(task));
+  }
   std::string down;
-  const std::vector<std::string> links =
-      link_speeds_.down(static_cast<double>(scheduler_->now_ns()));
+  const std::vector<std::string> links = link_speeds_.down(static_cast<double>(latest_ns));
   for (const std::string& link : links) absl::StrAppend(&down, "\nlinks are down: ", link);
   return absl::StrCat(options_.headline, ": no rank can make progress at virtual time ",
                       absl::FormatDuration(scheduler_->now()), "\n", lines_by_rank(texts), down);

@@ -452,7 +452,7 @@ TEST(Report, ShowsWhereEachRankWasWhenTheRunFailed) {
 }
 
 TEST(Report, ListsTheFaultsOfThePlan) {
-  Trace trace = sample_trace();
+  Trace trace = make_sample_trace({.ranks = 2});
   trace.faults = {"\"rank 1 at step 2: crash\" fired once, rank 1 at step 2, 5ms, and touched 1"};
   const std::filesystem::path directory = reported(trace, "faults");
   for (const Json& faults :

@@ -113,10 +113,10 @@ bool read_word(const Environment& environment, const char* variable, const char*
 // Says so on stderr and returns false if the text is something else.
 template <EnumWithText E>
 bool read_member(const Environment& environment, const char* variable, E& member) {
-  const std::string text = environment.get_or(variable, to_string(member));
+  const std::string text = environment.get_or(variable, accelerate::to_string(member));
   std::vector<std::string> known;
   for (const E each : accelerate::values<E>()) {
-    known.emplace_back(to_string(each));
+    known.emplace_back(accelerate::to_string(each));
     if (known.back() != text) continue;
     member = each;
     return true;
