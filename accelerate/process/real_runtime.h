@@ -30,7 +30,7 @@ class JobWatch;
 
 /// How long an operation of real ranks may last before one of them says who holds it up:
 /// ACCELERATE_WATCH_SECONDS; 30 s where unset, a year for 0. Errors: c10::ValueError for a text
-/// that is no whole number.
+/// that is not a whole number.
 absl::Duration watch_patience(const Environment& environment);
 
 class RealRuntime final : public Runtime {

@@ -153,7 +153,7 @@ absl::StatusOr<RunLog> RunLog::parse(absl::string_view text) {
       }
     } else {
       Entry entry;
-      if (!read_entry(line, entry)) return wrong("this is no entry of a log");
+      if (!read_entry(line, entry)) return wrong("this is not an entry of a log");
       if (entry.word >= log.words_.size()) return wrong("the words of this entry are missing");
       digest = hashed(digest, absl::StrCat(line, "\n"));
       log.entries_.push_back(entry);

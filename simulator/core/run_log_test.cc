@@ -155,7 +155,7 @@ TEST(RunLog, SaysWhatIsWrongWithAText) {
   EXPECT_THAT(error(""), HasSubstr("line 1: this is not the log of a run"));
   EXPECT_THAT(error("accelerate run log 9\n"), HasSubstr("another version of logs"));
   EXPECT_THAT(error("accelerate run log 1\nr 0 0 2 0 0\n"), HasSubstr("line 2: the words of"));
-  EXPECT_THAT(error("accelerate run log 1\nq\n"), HasSubstr("line 2: this is no entry"));
+  EXPECT_THAT(error("accelerate run log 1\nq\n"), HasSubstr("line 2: this is not an entry"));
   EXPECT_THAT(error("accelerate run log 1\nw a\ns 0 0 x 0 0\n"), HasSubstr("line 3"));
   EXPECT_THAT(std::string(RunLog::read("/nowhere/run.log").status().message()),
               HasSubstr("cannot read /nowhere/run.log"));

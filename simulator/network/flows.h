@@ -2,9 +2,9 @@
 /// links it crosses, and shares change whenever a flow starts or ends.
 ///
 /// Bertsekas, Gallager: "Data Networks" (progressive filling). A flow waits for its latency first,
-/// then transfers its bytes. Where SharedLinks are given, flows divide what collectives leave of each
-/// link, and what there is of it at the time. What happened up to the end of the latest flow stays,
-/// whatever is known later.
+/// then transfers its bytes. Where SharedLinks are given, flows divide what collectives leave of
+/// each link, and what there is of it at the time. What happened up to the end of the latest flow
+/// stays, whatever is known later.
 ///
 /// Cost: a start or an end examines the flows that share links with it, directly or through others.
 ///       next() tries the starts that are still to come, so call it after all starts that are
@@ -38,8 +38,8 @@ class Flows {
   /// Starts a message at `at_ns`, or now if that time is past. Zero bytes take the latency only.
   Id start(int source, int target, int64_t bytes, int64_t at_ns);
 
-  /// The flow that ends next if no other starts; nullopt if no flow is in flight, or if the links of
-  /// all of them are down for ever. Among equal times (before rounding) the lowest id is first.
+  /// The flow that ends next if no other starts; nullopt if no flow is in flight, or if the links
+  /// of all of them are down for ever. Among equal times (before rounding) the lowest id is first.
   std::optional<Completion> next() const;
 
   /// Moves time to the end of that flow and removes the flow. next() has one.

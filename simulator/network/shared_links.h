@@ -14,8 +14,8 @@
 /// what is too early are the ends that were told before.
 ///
 /// Each rank is looked at for itself, with the collectives that it is a member of: groups of one
-/// axis of a mesh that divide a NIC are in the time of each alone (Beside::kItsAxis). On a mesh and a
-/// torus the links that leave one device count together.
+/// axis of a mesh that divide a NIC are in the time of each alone (Beside::kItsAxis). On a mesh and
+/// a torus the links that leave one device count together.
 ///
 /// A message is added as a collective of its two ends. So it takes its part from the collectives
 /// there; what it has itself, beside collectives and other messages, is worked out by Flows, which
@@ -75,7 +75,8 @@ class SharedLinks {
   /// The message of that group between those ranks has ended.
   void end_message(int group, absl::Span<const int> ranks, int64_t at_ns);
 
-  /// The part of a link that `num_messages` messages have together at that time, beside collectives.
+  /// The part of a link that `num_messages` messages have together at that time, beside
+  /// collectives.
   double left_for_messages(const Network::LinkOwners& link, int num_messages, double now_ns) const;
   /// The next time after `now_ns` at which that changes, or infinity.
   double next_change_ns(const Network::LinkOwners& link, double now_ns) const;

@@ -109,8 +109,8 @@ bool read_word(const Environment& environment, const char* variable, const char*
   return false;
 }
 
-// The member of an enumeration that a variable names; `member` as it is where the variable is unset.
-// Says so on stderr and returns false if the text is something else.
+// The member of an enumeration that a variable names; `member` as it is where the variable is
+// unset. Says so on stderr and returns false if the text is something else.
 template <EnumWithText E>
 bool read_member(const Environment& environment, const char* variable, E& member) {
   const std::string text = environment.get_or(variable, accelerate::to_string(member));
