@@ -18,6 +18,7 @@
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/sharded/sharded.h"
+#include "accelerate/runtime/runtime.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/step/training_state.h"
 
@@ -25,15 +26,18 @@ namespace accelerate {
 
 std::string Accelerator::save_state(const std::string& output_dir,
                                     const SaveStateOptions& options) {
+  if (Runtime* runtime = Runtime::find_current()) runtime->note_save();
   return saver_->save(output_dir, options);
 }
 
 std::string Accelerator::load_state(const std::string& input_dir, const LoadStateOptions& options) {
+  if (Runtime* runtime = Runtime::find_current()) runtime->note_load();
   return *saver_->load(input_dir, options);
 }
 
 std::optional<std::string> Accelerator::load_state_if_any(const std::string& input_dir,
                                                           const LoadStateOptions& options) {
+  if (Runtime* runtime = Runtime::find_current()) runtime->note_load();
   return saver_->load(input_dir, options, /*may_be_absent=*/true);
 }
 

@@ -236,7 +236,7 @@ class DataLoader<Dataset, Collate>::Pass {
   bool advance() {
     // The old batch goes first: its memory is the new one's.
     read_.batch.reset();
-    if (!fetch()) {
+    if (!core().may_give_batch() || !fetch()) {
       core().finish_pass(completes_ || core().pass_has_batches());
       return false;
     }

@@ -382,6 +382,11 @@ int64_t LoaderCore::remainder(const PassStart& start) const {
   return unknown ? GradientState::kUnknownRemainder : (*samples - start.taken) % round();
 }
 
+bool LoaderCore::may_give_batch() {
+  Runtime* const runtime = Runtime::find_current();
+  return runtime == nullptr || runtime->note_batch();
+}
+
 void LoaderCore::count_batch(const BatchPosition& position) {
   ++progress_.batches;
   progress_.taken = position.taken;

@@ -18,9 +18,11 @@
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/optim/accelerated_optimizer_state.h"
 #include "accelerate/optim/foreach_optimizers.h"
+#include "accelerate/optim/lomo.h"
 #include "accelerate/optim/optimizer_state_dict.h"
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/optim/step_in_parts.h"
+#include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/portable.h"
 #include "accelerate/tensors/state_dict.h"
 
@@ -96,6 +98,10 @@ at::Tensor internal::SharedOptimizer::step(GradientState& gradient_state, StepOp
   at::Tensor loss = update(std::move(options));
   if (moments) moments->pack();
   gradient_state.set_is_xla_gradients_synced(false);
+  // The others made their step in the backward pass.
+  const bool made_before =
+      dynamic_cast<const optim::FusedBackwardOptimizer*>(optimizer.get()) != nullptr;
+  if (Runtime* runtime = made_before ? nullptr : Runtime::find_current()) runtime->note_step();
   return loss;
 }
 

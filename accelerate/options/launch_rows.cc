@@ -185,6 +185,34 @@ constexpr Option kRows[] = {
     ours(kSimulation, "no_detect", kText,
          "detectors to turn off in the simulated run: races, leaks, drift, between commas")
         .written_to("ACCELERATE_SIMULATE_NO_DETECT"),
+    ours(kSimulation, "faults", kText,
+         "what goes wrong in the simulated run: rules between semicolons, as in "
+         "\"rank 3 at step 12: crash\", or @FILE with rules")
+        .called("RULES")
+        .written_to("ACCELERATE_SIMULATE_FAULTS"),
+    ours(
+        kSimulation, "timeouts", kText,
+        "whether ranks of the simulated run that wait in vain are reported at once, or after their "
+        "time-outs as on a cluster")
+        .one_of("diagnose|wait")
+        .written_to("ACCELERATE_SIMULATE_TIMEOUTS"),
+    ours(kSimulation, "semantics", kText,
+         "the library behind process groups that the simulated run is like, where --timeouts wait: "
+         "who notices that a rank has ended")
+        .one_of("any|gloo|nccl|mpi")
+        .written_to("ACCELERATE_SIMULATE_SEMANTICS"),
+    ours(kSimulation, "log", kText,
+         "where the simulated run writes what it drew and what its ranks came to")
+        .called("FILE")
+        .written_to("ACCELERATE_SIMULATE_LOG"),
+    ours(kSimulation, "replay", kText,
+         "a log of the same program that the simulated run follows, up to the first difference; "
+         "seed and faults are those of the log")
+        .called("FILE")
+        .written_to("ACCELERATE_SIMULATE_REPLAY"),
+    ours(kSimulation, "twice", kFlag,
+         "run the simulation twice with one seed, and name the first difference")
+        .written_to("ACCELERATE_SIMULATE_TWICE"),
     ours(kSimulation, "simulate_numerics", kText,
          "what the simulated run computes: shapes gives times and memory without the values of "
          "large tensors, for models that do not fit on this machine")

@@ -39,6 +39,13 @@ inline constexpr char kStoreListenFd[] = "ACCELERATE_STORE_LISTEN_FD";
 /// simulated ones always are.
 inline constexpr char kDebugMode[] = "ACCELERATE_DEBUG_MODE";
 
+/// After how many seconds in an operation one of the real ranks says who holds it up; 0: never.
+/// Default 30.
+inline constexpr char kWatchSeconds[] = "ACCELERATE_WATCH_SECONDS";
+/// The folder in which ranks, real and simulated, write what they did last when the job has failed.
+/// Unset: none, or a simulated run's report has it.
+inline constexpr char kDumpDir[] = "ACCELERATE_DUMP_DIR";
+
 /// Topology of a simulated cluster, as in "2x4" or "2x4:h100" (simulator/hardware); its presence
 /// selects the simulated run mode.
 inline constexpr char kSimulate[] = "ACCELERATE_SIMULATE";

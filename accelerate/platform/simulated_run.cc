@@ -87,6 +87,9 @@ std::string repeat_line(const Environment& environment, absl::Span<const std::st
     absl::StrAppend(&line, " --simulate_fold");
   }
   append(env::kSimulateNoDetect, "no_detect", "");
+  append(env::kSimulateFaults, "faults", "");
+  append(env::kSimulateTimeOuts, "timeouts", "diagnose");
+  append(env::kSimulateSemantics, "semantics", "any");
   if (flags && !flags->empty()) absl::StrAppend(&line, " ", *flags);
   return absl::StrCat(line, " --no_default_config ", shell_line(program));
 }

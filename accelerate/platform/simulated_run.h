@@ -21,6 +21,17 @@ namespace env {
 
 /// Detectors to turn off in a simulated run, between commas.
 inline constexpr char kSimulateNoDetect[] = "ACCELERATE_SIMULATE_NO_DETECT";
+/// What goes wrong in a simulated run: rules of faults, or @ and the path of a file with them.
+inline constexpr char kSimulateFaults[] = "ACCELERATE_SIMULATE_FAULTS";
+/// Whether time-outs cost their time: "diagnose" or "wait"; and of which library ranks have the
+/// manners: "any", "gloo", "nccl" or "mpi".
+inline constexpr char kSimulateTimeOuts[] = "ACCELERATE_SIMULATE_TIMEOUTS";
+inline constexpr char kSimulateSemantics[] = "ACCELERATE_SIMULATE_SEMANTICS";
+/// The file for the log of a simulated run, that of the log which the run follows, and "true" where
+/// the run is to be made twice and compared.
+inline constexpr char kSimulateLog[] = "ACCELERATE_SIMULATE_LOG";
+inline constexpr char kSimulateReplay[] = "ACCELERATE_SIMULATE_REPLAY";
+inline constexpr char kSimulateTwice[] = "ACCELERATE_SIMULATE_TWICE";
 /// The file for what summary.json of a report has, without the rest of the report.
 inline constexpr char kSimulateSummary[] = "ACCELERATE_SIMULATE_SUMMARY";
 /// A file into which the run mode writes a byte when it begins, so that the launcher knows whether

@@ -32,10 +32,14 @@ TEST(RepeatLine, NamesTheClusterTheSeedAndTheSettings) {
                               {"ACCELERATE_SIMULATE_UNKNOWN_VALUES", "nan"},
                               {"ACCELERATE_SIMULATE_FOLD", "true"},
                               {"ACCELERATE_SIMULATE_NO_DETECT", "races,leaks"},
+                              {"ACCELERATE_SIMULATE_FAULTS", "rank 3 at step 12: crash"},
+                              {"ACCELERATE_SIMULATE_TIMEOUTS", "wait"},
+                              {"ACCELERATE_SIMULATE_SEMANTICS", "nccl"},
                               {"ACCELERATE_SIMULATE_FLAGS", ""}}),
                         {"train"}),
             "accelerate launch --simulate '{\"nodes\": 1}' --simulate_seed 0 --simulate_numerics "
             "shapes --simulate_unknown_values nan --simulate_fold --no_detect races,leaks "
+            "--faults 'rank 3 at step 12: crash' --timeouts wait --semantics nccl "
             "--no_default_config train");
 }
 

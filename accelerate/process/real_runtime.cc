@@ -269,6 +269,14 @@ c10::intrusive_ptr<c10d::Store> RealRuntime::rendezvous(c10d::TCPStoreOptions op
   }
 }
 
+absl::Duration watch_patience(const Environment& environment) {
+  constexpr absl::Duration kUsual = absl::Seconds(30);
+  constexpr absl::Duration kNever = absl::Hours(24 * 365);
+  const std::optional<int64_t> seconds = parse_int_from_env(env::kWatchSeconds, environment);
+  if (!seconds) return kUsual;
+  return *seconds > 0 ? std::min(absl::Seconds(*seconds), kNever) : kNever;
+}
+
 const std::shared_ptr<JobWatch>& RealRuntime::watch() {
   if (watch_ || topology().world_size == 1) return watch_;
   store();  // Rank 0 serves it from here on.
@@ -278,7 +286,9 @@ const std::shared_ptr<JobWatch>& RealRuntime::watch() {
       .rank = topology().rank,
       .world_size = topology().world_size,
       .connect = [addr = master_addr_, client] { return connect(addr, client); },
-      .fails_crossed = parse_flag_from_env(env::kDebugMode, /*fallback=*/false, environment())});
+      .patience = watch_patience(environment()),
+      .fails_crossed = parse_flag_from_env(env::kDebugMode, /*fallback=*/false, environment()),
+      .dump_folder = environment().get_or(env::kDumpDir, "")});
   return watch_;
 }
 

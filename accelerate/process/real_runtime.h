@@ -28,6 +28,11 @@ namespace accelerate {
 
 class JobWatch;
 
+/// How long an operation of real ranks may last before one of them says who holds it up:
+/// ACCELERATE_WATCH_SECONDS; 30 s where unset, a year for 0. Errors: c10::ValueError for a text
+/// that is not a whole number.
+absl::Duration watch_patience(const Environment& environment);
+
 class RealRuntime final : public Runtime {
  public:
   /// Reads place and device from the environment, and writes the place back in torchrun's terms.

@@ -213,6 +213,22 @@ class Runtime {
                               const std::vector<int>& without,
                               const std::vector<std::pair<std::string, at::Tensor>>& tensors) {}
 
+  // What the rank's program has come to, for a Runtime that counts it and may let something go
+  // wrong there: sleep, throw, or end the program. The defaults take no notice. Local.
+
+  /// An optimizer of the job has made a step, skipped or not.
+  virtual void note_step() {}
+  /// A checkpoint of the whole state is about to be saved, or loaded.
+  virtual void note_save() {}
+  virtual void note_load() {}
+  /// A loader is about to give the rank a batch. Returns whether it may: if not, its pass ends as
+  /// if there were no more data.
+  virtual bool note_batch() { return true; }
+
+  /// When the rank will be ended from outside, if that was announced: by a scheduler of jobs, or a
+  /// machine that is taken back.
+  virtual std::optional<absl::Time> termination() { return std::nullopt; }
+
   /// Wall time; virtual time in a simulation.
   virtual absl::Time now() = 0;
   virtual void sleep_for(absl::Duration duration) = 0;

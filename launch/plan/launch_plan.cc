@@ -75,9 +75,17 @@ SimulationPlan plan_simulated(const PlanInputs& inputs) {
   // The environment's settings of a simulation apply here.
   for (const char* name : env::kSimulation) run.environment.erase(name);
   describe_settings(inputs, run.environment);
-  if (settings.is_set("no_detect")) {
-    run.environment[env::kSimulateNoDetect] = settings.text("no_detect");
+  constexpr std::pair<const char*, const char*> kVariables[] = {
+      {"no_detect", env::kSimulateNoDetect},
+      {"faults", env::kSimulateFaults},
+      {"timeouts", env::kSimulateTimeOuts},
+      {"semantics", env::kSimulateSemantics},
+      {"log", env::kSimulateLog},
+      {"replay", env::kSimulateReplay}};
+  for (const auto& [name, variable] : kVariables) {
+    if (settings.is_set(name)) run.environment[variable] = settings.text(name);
   }
+  if (settings.flag("twice")) run.environment[env::kSimulateTwice] = "true";
   if (settings.flag("quiet")) run.environment[env::kSimulateQuiet] = "true";
   return {process::plan_simulation(run)};
 }

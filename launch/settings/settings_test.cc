@@ -613,7 +613,7 @@ TEST(Complete, KeepsSimulationsToThemselves) {
   EXPECT_THAT(error_of({{"simulate", {"1x2"}}, {"main_process_port", {"2"}}}, kNoDevices),
               HasSubstr("--main_process_port"));
   EXPECT_THAT(error_of({{"simulate_seed", {"1"}}}, kNoDevices), HasSubstr("--simulate"));
-  for (const char* name : {"seeds", "no_detect"}) {
+  for (const char* name : {"seeds", "no_detect", "faults"}) {
     EXPECT_THAT(error_of({{name, {"0:2"}}}, kNoDevices),
                 HasSubstr(absl::StrCat("--", name, " has no meaning without --simulate")));
   }

@@ -86,7 +86,8 @@ absl::Status check_simulation(const Settings& settings) {
   }
   if (!settings.is_set("simulate")) {
     for (const char* name : {"simulate_seed", "simulate_numerics", "simulate_unknown_values",
-                             "simulate_fold", "report", "seeds", "no_detect"}) {
+                             "simulate_fold", "report", "seeds", "no_detect", "faults", "timeouts",
+                             "semantics", "log", "replay", "twice"}) {
       if (setting(name).is_boolean() ? settings.flag(name) : settings.is_set(name)) {
         return refuse(absl::StrCat("--", name, " has no meaning without --simulate"));
       }

@@ -15,6 +15,7 @@
 #include "simulator/device/host_call.h"
 #include "simulator/device/shapes.h"
 #include "simulator/device/sim_device.h"
+#include "simulator/device/value_faults.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -348,6 +349,14 @@ int64_t exchanged_bytes(const std::vector<Call>& calls, const Members& members) 
 }
 
 }  // namespace
+
+void strike_results(FaultSites* sites, const Call& call) {
+  for (const SiteFault& fault : call.faults) {
+    if (fault.effect->word != "result") continue;
+    const int64_t changed = strike_values(fault, call.outputs.empty() ? call.inputs : call.outputs);
+    if (changed > 0 && sites != nullptr) sites->touched(fault, changed);
+  }
+}
 
 CollectiveKind collective_kind(OpType op) {
   switch (op) {

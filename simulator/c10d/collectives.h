@@ -19,6 +19,7 @@
 
 #include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/comm/watch/metric_values.h"
+#include "simulator/faults/sites.h"
 #include "simulator/network/network.h"
 
 namespace accelerate::simulator {
@@ -55,6 +56,7 @@ struct Call {
   /// CPU tensors.
   SimDevice* device = nullptr;
   int stream = -1;
+  std::vector<SiteFault> faults = {};  ///< of the member's values
 };
 
 /// What the network model calls an operation, and whether NVLink's switches can do its reduction.
@@ -63,6 +65,9 @@ nccl::Reduction reduction_of(const CollectiveFingerprint& fingerprint);
 
 /// Whether a member's result is in its inputs.
 bool writes_inputs(const Call& call, int member);
+
+/// Strikes what a member has got, by the faults of its call. `sites` may be null.
+void strike_results(FaultSites* sites, const Call& call);
 
 /// Which member made each call of a collective. A member that is folded made none: it counts as
 /// another member, whose values it has as well.

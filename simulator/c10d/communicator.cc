@@ -14,6 +14,7 @@
 #include "accelerate/base/message_text.h"
 #include "accelerate/comm/watch/operation_log.h"
 #include "accelerate/values/texts.h"
+#include "simulator/c10d/traffic_record.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/network/network.h"
@@ -23,45 +24,6 @@ namespace accelerate::simulator {
 namespace {
 
 using c10d::OpType;
-
-// Records the bytes that each member sends: to or from the root what is gathered or scattered, all
-// else to the next member, as on a ring. A broadcast ends, and a reduction begins, where the ring
-// comes round to the root.
-void record_traffic(Recorder& recorder, const Operation& operation, const Members& members,
-                    const std::vector<int>& ranks, int axis) {
-  const CollectiveFingerprint& fingerprint = operation.calls[0].fingerprint;
-  const int64_t bytes = operation.bytes;
-  const CollectiveKind kind = collective_kind(fingerprint.op);
-  const size_t count = ranks.size();
-  const auto root = static_cast<size_t>(std::max(fingerprint.root, 0));
-  const double part = static_cast<double>(bytes) / static_cast<double>(count);
-  for (size_t member = 0; member < count; ++member) {
-    size_t source = member;
-    size_t target = (member + 1) % count;
-    double sent = 0;
-    switch (kind) {
-      case CollectiveKind::kGather:
-        target = root;
-        sent = part;
-        break;
-      case CollectiveKind::kScatter:
-        source = root;
-        target = member;
-        sent = part;
-        break;
-      case CollectiveKind::kBroadcast:
-        sent = target != root ? static_cast<double>(bytes) : 0;
-        break;
-      case CollectiveKind::kReduce: sent = source != root ? static_cast<double>(bytes) : 0; break;
-      case CollectiveKind::kAllToAll:
-        sent = static_cast<double>(operation.sent[members.call_of[member]]);
-        break;
-      case CollectiveKind::kAllReduce: sent = 2 * part * static_cast<double>(count - 1); break;
-      default: sent = part * static_cast<double>(count - 1);
-    }
-    if (source != target && sent > 0) recorder.traffic(ranks[source], ranks[target], sent, axis);
-  }
-}
 
 // The call that was ready first and the one that was ready last; of several, the first in order.
 std::pair<std::vector<Call>::const_iterator, std::vector<Call>::const_iterator> first_and_last(
@@ -218,6 +180,7 @@ void Communicator::run_collective(const std::shared_ptr<Operation>& operation) {
     return fail(operation, absl::StrCat(calls[0].fingerprint.to_string(), " of group \"", name_,
                                         "\": ", *problem));
   }
+  for (const Call& call : calls) strike_results(fabric_.faults(), call);
   if (fabric_.models_time()) {
     fabric_.call_order().carried_out(operation);
     set_times(fabric_.call_order());
@@ -286,7 +249,11 @@ void Communicator::set_time(Operation& operation) {
       collective_kind(fingerprint.op), ranks_, operation.bytes, reduction_of(fingerprint), beside_);
   operation.channels = alone.channels;
   operation.start_ns = operation.end_ns = operation.ready_ns;
-  if (fabric_.models_time()) share_links(operation, alone);
+  if (fabric_.models_time() && !share_links(operation, alone)) {
+    operation.is_stuck = true;
+    for (int task : std::exchange(operation.waiting, {})) fabric_.scheduler().wake(task);
+    return;
+  }
   const int64_t traced =
       fabric_.recorder() != nullptr ? record_collective(operation, alone) : int64_t{-1};
   for (int each = 0; each < num_executed(); ++each) {
@@ -296,8 +263,8 @@ void Communicator::set_time(Operation& operation) {
 }
 
 // Sets the time of a collective that would take so long alone, beside those of other groups, and
-// records what crosses the links.
-void Communicator::share_links(Operation& operation, const CollectiveTime& alone) {
+// records what crosses the links. Returns false if it never ends.
+bool Communicator::share_links(Operation& operation, const CollectiveTime& alone) {
   const CollectiveFingerprint& fingerprint = operation.calls[0].fingerprint;
   const std::vector<LinkBytes>& use =
       links_.use(fabric_.network().spec(), collective_kind(fingerprint.op), alone.algorithm, ranks_,
@@ -311,16 +278,24 @@ void Communicator::share_links(Operation& operation, const CollectiveTime& alone
     }
     on_links_.push_back({.rank = ranks_[member],
                          .bytes = use[member] * size_of_result,
-                         .not_before_ns = operation.calls[each].called_ns});
+                         .not_before_ns =
+                             fabric_.oldest_use_ns(operation.calls[each].called_ns)});
   }
   const SharedLinks::Interval time =
       fabric_.shared_links().add(number_, operation.ready_ns, alone.ns, on_links_);
+  fabric_.note_slow_links(on_links_, time.start_ns, time.end_ns);
+  if (time.end_ns == SharedLinks::kNever) return false;
+  // A link that comes back too late.
+  const bool may_be_late = fabric_.waits_for_time_outs() && !fabric_.link_speeds().empty();
+  const auto first = std::ranges::min_element(operation.calls, {}, &Call::deadline_ns);
+  if (may_be_late && time.end_ns > first->deadline_ns) return false;
   operation.start_ns = time.start_ns;
   operation.end_ns = time.end_ns;
-  if (fabric_.recorder() == nullptr) return;
+  if (fabric_.recorder() == nullptr) return true;
   for (const SharedLinks::Member& each : on_links_) {
     record_links(*fabric_.recorder(), each.rank, each.bytes, time.start_ns, time.end_ns);
   }
+  return true;
 }
 
 // Returns the recorder's number of the operation.
@@ -435,6 +410,7 @@ void Communicator::fail(std::string report) {
   for (auto& operation : collectives_) fail_one(operation);
   for (Message& message : sends_) fail_one(message.operation);
   for (Message& message : receives_) fail_one(message.operation);
+  fabric_.note_waiting_messages(-static_cast<int>(sends_.size() + receives_.size()));
   collectives_.clear();
   sends_.clear();
   receives_.clear();
@@ -488,10 +464,12 @@ std::shared_ptr<Operation> Communicator::post(int member, Call call) {
   operation->calls[sends ? 0 : 1] = std::move(call);
   if (is_first) {
     (sends ? sends_ : receives_).push_back({own.sender, own.receiver, tag, operation});
+    fabric_.note_waiting_messages(1);
     return operation;
   }
   operation->source = sends ? member : found->sender;
   others.erase(found);
+  fabric_.note_waiting_messages(-1);
   deliver(operation);
   return operation;
 }
@@ -511,6 +489,7 @@ void Communicator::deliver(const std::shared_ptr<Operation>& operation) {
                              source, ": ", sender.fingerprint.to_string(), "\n  rank ", target,
                              ": ", receiver.fingerprint.to_string()));
   }
+  strike_results(fabric_.faults(), receiver);
   const int64_t start_ns = std::max(sender.ready_ns, receiver.ready_ns);
   if (!fabric_.models_time()) {
     finish_message(*operation, start_ns, start_ns, /*trace_operation=*/-1);
@@ -569,22 +548,54 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
   fabric_.use();
   const Deadline deadline{.at = limit.since + limit.timeout, .counts_as_progress = limit.asked_for};
   while (!operation->done) {
+    check_connections(member, *operation);
     operation->waiting.push_back(fabric_.executed().task_of(ranks_[member]));
     operation->awaited_from_ns = std::min(operation->awaited_from_ns, fabric_.scheduler().now_ns());
     // The time of what was carried out comes without another rank's call.
+    const bool ends = operation->carried_out && !operation->is_stuck;
     const Wake wake = fabric_.scheduler().block([&] { return describe_wait(member, *operation); },
-                                                operation->carried_out ? Deadline() : deadline);
+                                                ends ? Deadline() : deadline);
     fabric_.use();
     if (wake == Wake::kStalled) {
       // The first member to wake makes the report for all.
       if (failure_.empty()) fail(fabric_.scheduler().stall_report() + progress_of_ranks());
       raise();
     }
-    if (wake == Wake::kDeadline && !operation->done && !operation->carried_out) {
+    const bool may_be_late = !operation->carried_out || operation->is_stuck;
+    if (wake == Wake::kDeadline && !operation->done && may_be_late) {
       time_out(member, *operation, limit.timeout);
     }
   }
   if (operation->failed) raise();
+}
+
+// The executed ranks that the operation waits for.
+std::vector<int> Communicator::awaited_ranks(const Operation& operation) const {
+  for (const Message& message : sends_) {
+    if (message.operation.get() == &operation) return {ranks_[message.receiver]};
+  }
+  for (const Message& message : receives_) {
+    // From any rank: whoever is left may send.
+    const bool is_its = message.operation.get() == &operation && message.sender >= 0;
+    if (is_its) return {ranks_[message.sender]};
+  }
+  std::vector<int> ranks;
+  if (operation.communicator == nullptr || operation.carried_out) return ranks;
+  for (int each = 0; each < num_executed(); ++each) {
+    if (!operation.calls[each].joined) ranks.push_back(caller(each));
+  }
+  return ranks;
+}
+
+// Fails the group if a rank that it waits for is seen to have ended.
+void Communicator::check_connections(int member, Operation& operation) {
+  if (!fabric_.waits_for_time_outs()) return;
+  const std::string closed = fabric_.closed_connection(awaited_ranks(operation));
+  if (closed.empty()) return;
+  const std::string wait = describe_wait(member, operation);
+  fabric_.save_states(wait);
+  fail(absl::StrCat("rank ", ranks_[member], " ", wait, ": ", closed, progress_of_ranks()));
+  raise();
 }
 
 void Communicator::await_on_device(int rank, const std::shared_ptr<Operation>& collective) {
@@ -602,7 +613,8 @@ bool Communicator::poll(int member, const std::shared_ptr<Operation>& operation,
   fabric_.scheduler().poll();
   fabric_.use();
   const bool is_late = fabric_.scheduler().now() >= limit.since + limit.timeout;
-  if (!operation->done && !operation->carried_out && is_late) {
+  const bool may_be_late = !operation->carried_out || operation->is_stuck;
+  if (!operation->done && may_be_late && is_late) {
     time_out(member, *operation, limit.timeout);
   }
   return operation->done;

@@ -118,6 +118,8 @@ class Communicator {
   // The global rank of the member that makes a collective's call of that index.
   int caller(int call) const { return ranks_[members_.of_call[call]]; }
   std::vector<int> executed_ranks() const;
+  std::vector<int> awaited_ranks(const Operation& operation) const;
+  void check_connections(int member, Operation& operation);
   [[noreturn]] void raise();
   void fail_one(const std::shared_ptr<Operation>& operation);
   void fail(const std::shared_ptr<Operation>& operation, std::string report);
@@ -129,7 +131,7 @@ class Communicator {
   void finish_message(Operation& operation, int64_t start_ns, int64_t end_ns,
                       int64_t trace_operation);
   std::optional<std::string> late_member(Operation& operation) const;
-  void share_links(Operation& operation, const CollectiveTime& alone);
+  bool share_links(Operation& operation, const CollectiveTime& alone);
   int64_t record_collective(const Operation& operation, const CollectiveTime& alone);
   std::optional<std::string> unlike_values(const Operation& operation) const;
   void record(const Operation& operation, const Call& call, int member, int64_t start_ns,

@@ -1,7 +1,9 @@
 #include "simulator/c10d/fabric.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -9,19 +11,40 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/message_text.h"
 #include "simulator/hardware/driver_memory.h"
+#include "simulator/network/link_use.h"
 #include "simulator/trace/recorder.h"
 
 namespace accelerate::simulator {
+
+namespace {
+
+// By rank, the one whose collectives are known; empty if all are.
+std::vector<int> counts_as(const ExecutedRanks& executed) {
+  std::vector<int> ranks;
+  if (!executed.folds()) return ranks;
+  for (int rank = 0; rank < executed.world_size(); ++rank) {
+    ranks.push_back(executed.representative_of(rank));
+  }
+  return ranks;
+}
+
+// The messages of SharedLinks have negative numbers as groups.
+int group_of(Flows::Id message) { return static_cast<int>(-1 - message); }
+
+}  // namespace
 
 Fabric::Fabric(const ClusterSpec& spec, FoldPlan folds, Options options)
     : options_(std::move(options)),
       folds_(std::move(folds)),
       network_(spec),
-      flows_(network_),
+      link_speeds_(network_.spec()),
+      shared_links_(models_time() ? std::optional<SharedLinks>(std::in_place, network_.links(),
+                                                               &link_speeds_, counts_as(executed()))
+                                  : std::nullopt),
+      flows_(network_, shared_links_ ? &*shared_links_ : nullptr),
       call_order_(executed().num_tasks()),
       outcomes_(executed().num_tasks()),
       spot_check_(executed()) {
-  if (models_time()) shared_links_.emplace(network_.links());
   for (int rank : executed().ranks()) logs_.emplace_back(rank);
 }
 
@@ -73,28 +96,120 @@ void Fabric::record_wait(int64_t from_ns, SliceKind kind) {
 
 void Fabric::start_flow(int source, int target, int64_t bytes, int64_t at_ns,
                         std::function<std::vector<int>(int64_t end_ns)> arrived) {
-  under_way_.emplace(flows_.start(source, target, bytes, at_ns), std::move(arrived));
+  const Flows::Id id = flows_.start(source, target, bytes, at_ns);
+  new_messages_.push_back(id);
+  under_way_.emplace(id, Message{.source = source,
+                                 .target = target,
+                                 .bytes = bytes,
+                                 .at_ns = std::max(at_ns, flows_.now_ns()),
+                                 .arrived = std::move(arrived)});
 }
 
-int64_t Fabric::next_event_ns() const {
+// What crosses the links of the executed ranks, each once.
+std::vector<SharedLinks::Member> Fabric::members_of(int source, int target, int64_t bytes) const {
+  std::vector<SharedLinks::Member> members;
+  for (const auto& [rank, use] : message_link_use(network_.spec(), source, target)) {
+    if (!executed().is_executed(rank)) continue;
+    const LinkBytes crossing = use * static_cast<double>(bytes);
+    const auto found = std::ranges::find(members, rank, &SharedLinks::Member::rank);
+    if (found != members.end()) {
+      found->bytes += crossing;
+    } else {
+      members.push_back({.rank = rank, .bytes = crossing, .not_before_ns = flows_.now_ns()});
+    }
+  }
+  return members;
+}
+
+// Called where no rank can go on, so that the order in which ranks ran makes no difference.
+void Fabric::share_with_new_messages() {
+  if (new_messages_.empty()) return;
+  const auto order = [this](Flows::Id id) {
+    const Message& message = under_way_.at(id);
+    return std::tuple(message.at_ns, message.source, message.target, message.bytes, id);
+  };
+  std::ranges::sort(new_messages_, {}, order);
+  for (const Flows::Id id : std::exchange(new_messages_, {})) {
+    const Message& message = under_way_.at(id);
+    const Network::Route route = network_.route(message.source, message.target);
+    if (!shared_links_ || route.links.empty() || message.bytes == 0) continue;
+    double rate = network_.link_bytes_per_second()[route.links[0]];
+    for (const int link : route.links) {
+      rate = std::min(rate, network_.link_bytes_per_second()[link]);
+    }
+    shared_links_->add(group_of(id), message.at_ns + route.latency_ns,
+                       std::llround(static_cast<double>(message.bytes) / rate * 1e9),
+                       members_of(message.source, message.target, message.bytes));
+  }
+}
+
+int64_t Fabric::oldest_use_ns(int64_t called_ns) const {
+  const bool has_messages = !under_way_.empty() || waiting_messages_ > 0;
+  return has_messages ? std::min(called_ns, flows_.now_ns()) : called_ns;
+}
+
+void Fabric::note_slow_links(absl::Span<const SharedLinks::Member> members, int64_t from_ns,
+                             int64_t to_ns) {
+  if (link_speeds_.empty() || faults() == nullptr) return;
+  const std::vector<int> nodes = shared_links_->nodes_of(members);
+  std::set<size_t> rules;
+  for (const SharedLinks::Member& member : members) {
+    for (const LinkSpeeds::Change* change :
+         link_speeds_.touching(member.rank, member.bytes, nodes, static_cast<double>(from_ns),
+                               static_cast<double>(to_ns))) {
+      rules.insert(change->rule);
+    }
+  }
+  for (const size_t rule : rules) faults()->touched({.rule = rule}, 1);
+}
+
+int64_t Fabric::next_event_ns() {
+  share_with_new_messages();
   if (message_is_next()) return flows_.next()->at_ns;
   return call_order_.next_ns();
 }
 
 bool Fabric::message_is_next() const {
-  return !under_way_.empty() && flows_.next()->at_ns <= call_order_.next_ready_ns();
+  if (under_way_.empty()) return false;
+  const std::optional<Flows::Completion> next = flows_.next();
+  return next && next->at_ns <= call_order_.next_ready_ns();
 }
 
 std::vector<int> Fabric::receive_next_message() {
   const Flows::Completion completion = flows_.finish_next();
-  auto arrived = under_way_.extract(completion.id);
-  return arrived.mapped()(completion.at_ns);
+  const Message message = std::move(under_way_.extract(completion.id).mapped());
+  if (shared_links_) {
+    std::vector<int> ranks;
+    const auto members = members_of(message.source, message.target, message.bytes);
+    for (const SharedLinks::Member& member : members) ranks.push_back(member.rank);
+    shared_links_->end_message(group_of(completion.id), ranks, completion.at_ns);
+    note_slow_links(members, message.at_ns, completion.at_ns);
+  }
+  return message.arrived(completion.at_ns);
 }
 
 void Fabric::end_rank(int rank, std::string failure) {
   log(rank).end(failure.empty() ? "ended normally" : "failed");
   failure.resize(std::min(failure.size(), failure.find('\n')));
-  outcomes_[executed().task_of(rank)] = {.ended = true, .failure = std::move(failure)};
+  outcomes_[executed().task_of(rank)] = {
+      .ended = true, .failure = std::move(failure), .ended_ns = scheduler().now_ns()};
+  if (!waits_for_time_outs() || options_.semantics != Semantics::kGloo) return;
+  for (int task = 0; task < executed().num_tasks(); ++task) scheduler().wake(task);
+}
+
+std::string Fabric::closed_connection(const std::vector<int>& ranks) {
+  if (!waits_for_time_outs() || options_.semantics != Semantics::kGloo) return "";
+  for (const int rank : ranks) {
+    if (!executed().is_executed(rank)) continue;
+    const Outcome& outcome = outcomes_[executed().task_of(rank)];
+    if (!outcome.ended) continue;
+    const int64_t latency_ns =
+        models_time() ? network_.route(rank, running_rank()).latency_ns : int64_t{0};
+    scheduler().advance_to(outcome.ended_ns + latency_ns);
+    return absl::StrCat("the connection to rank ", rank, " was closed: rank ", rank, " ",
+                        state_of(rank));
+  }
+  return "";
 }
 
 // What the rank waits for, or how it ended; empty if it does neither.
@@ -132,8 +247,16 @@ std::vector<RankAtFailure> Fabric::ranks_at_failure() const {
 std::string Fabric::stall_report() const {
   std::vector<std::pair<int, std::string>> texts;
   for (int rank = 0; rank < world_size(); ++rank) texts.emplace_back(rank, state_of(rank));
+  // Hosts may be ahead of the scheduler.
+  int64_t latest_ns = scheduler_->now_ns();
+  for (int task = 0; task < executed().num_tasks(); ++task) {
+    latest_ns = std::max(latest_ns, *scheduler_->clock_ns(task));
+  }
+  std::string down;
+  const std::vector<std::string> links = link_speeds_.down(static_cast<double>(latest_ns));
+  for (const std::string& link : links) absl::StrAppend(&down, "\nlinks are down: ", link);
   return absl::StrCat(options_.headline, ": no rank can make progress at virtual time ",
-                      absl::FormatDuration(scheduler_->now()), "\n", lines_by_rank(texts));
+                      absl::FormatDuration(scheduler_->now()), "\n", lines_by_rank(texts), down);
 }
 
 std::vector<OperationHistory> Fabric::histories(const std::vector<int>& ranks) const {

@@ -16,15 +16,20 @@
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "accelerate/comm/watch/operation_log.h"
 #include "simulator/c10d/call_order.h"
 #include "simulator/c10d/fold_plan.h"
 #include "simulator/c10d/replicas.h"
+#include "simulator/c10d/semantics.h"
 #include "simulator/c10d/spot_check.h"
 #include "simulator/core/executed_ranks.h"
+#include "simulator/core/run_log.h"
 #include "simulator/core/scheduler.h"
+#include "simulator/faults/sites.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/network/flows.h"
+#include "simulator/network/link_speeds.h"
 #include "simulator/network/network.h"
 #include "simulator/network/shared_links.h"
 #include "simulator/trace/trace.h"
@@ -44,6 +49,8 @@ class Fabric {
     bool detect_races = true;
     /// Whether replicas are compared.
     bool detect_drift = true;
+    TimeOuts time_outs = TimeOuts::kDiagnose;
+    Semantics semantics = Semantics::kAny;
   };
   Fabric(const ClusterSpec& spec, FoldPlan folds, Options options);
   ~Fabric();
@@ -65,6 +72,13 @@ class Fabric {
   void set_in_background(std::function<bool(int rank)> in_background) {
     in_background_ = std::move(in_background);
   }
+  /// What goes wrong in this run; null: nothing. It outlives the run.
+  void set_faults(FaultSites* faults) { faults_ = faults; }
+  FaultSites* faults() const { return faults_; }
+  /// Who writes down what the run does; null: none. It outlives the run.
+  void set_witness(RunWitness* witness) { witness_ = witness; }
+  RunWitness* witness() const { return witness_; }
+
   /// For a rank that will ask again: lets a millisecond pass, in which other ranks run. Does
   /// nothing in a background step, which costs the rank no time.
   void poll() {
@@ -97,13 +111,23 @@ class Fabric {
                   std::function<std::vector<int>(int64_t end_ns)> arrived);
   /// For the scheduler: the time of the next event that happens without a rank: the arrival of a
   /// message, or that a collective gets its time out of turn. See run_event (communicators.h).
-  int64_t next_event_ns() const;
+  int64_t next_event_ns();
   /// Whether it is a message, which arrives before the collective begins.
   bool message_is_next() const;
   /// The next message arrives. Returns the tasks to wake.
   std::vector<int> receive_next_message();
 
+  /// A side of a message waits for the other one (`count` 1), or has ceased to (-1).
+  void note_waiting_messages(int count) { waiting_messages_ += count; }
+  /// What used links before then does not matter to a call of that time any more, nor to a message.
+  int64_t oldest_use_ns(int64_t called_ns) const;
+
   CallOrder& call_order() { return call_order_; }
+  /// How fast links are: a plan of faults changes it.
+  LinkSpeeds& link_speeds() { return link_speeds_; }
+  /// Tells the plan which of its rules have slowed those members between the two times.
+  void note_slow_links(absl::Span<const SharedLinks::Member> members, int64_t from_ns,
+                       int64_t to_ns);
   /// Errors: none; the specification names a device.
   SharedLinks& shared_links() { return *shared_links_; }
 
@@ -114,8 +138,17 @@ class Fabric {
 
   int number_of_next_group() { return num_groups_++; }
 
-  /// Records that a rank's program has ended; `failure` is empty if the program succeeded.
+  /// Records that a rank's program has ended; `failure` is empty if the program succeeded. Where
+  /// its peers notice that, they are woken.
   void end_rank(int rank, std::string failure);
+
+  /// Of these ranks, the first whose process has ended, as the running rank sees it, with how it
+  /// ended; empty if there is none, or if nothing tells. Moves the running rank's clock to the time
+  /// at which it sees that.
+  std::string closed_connection(const std::vector<int>& ranks);
+
+  /// Whether default time-outs pass.
+  bool waits_for_time_outs() const { return options_.time_outs == TimeOuts::kWait; }
 
   /// One report for all ranks: the condition that each rank waits for, or how it ended.
   std::string stall_report() const;
@@ -149,10 +182,13 @@ class Fabric {
  private:
   void record_wait(int64_t from_ns, SliceKind kind);
   std::string state_of(int rank) const;
+  std::vector<SharedLinks::Member> members_of(int source, int target, int64_t bytes) const;
+  void share_with_new_messages();
 
   struct Outcome {
     bool ended = false;
     std::string failure;  // the first line; the rest is a backtrace
+    int64_t ended_ns = 0;
   };
 
   const Options options_;
@@ -160,12 +196,26 @@ class Fabric {
   Scheduler* scheduler_ = nullptr;
   std::function<void(int rank)> on_use_;
   std::function<bool(int rank)> in_background_;
+  FaultSites* faults_ = nullptr;
+  RunWitness* witness_ = nullptr;
+  // A message on its way.
+  struct Message {
+    int source = 0;
+    int target = 0;
+    int64_t bytes = 0;
+    int64_t at_ns = 0;
+    std::function<std::vector<int>(int64_t end_ns)> arrived = nullptr;
+  };
+
   const Network network_;
+  LinkSpeeds link_speeds_;
+  std::optional<SharedLinks> shared_links_;
   Flows flows_;
   CallOrder call_order_;
-  std::optional<SharedLinks> shared_links_;
   int num_groups_ = 0;
-  std::map<Flows::Id, std::function<std::vector<int>(int64_t)>> under_way_;
+  int waiting_messages_ = 0;
+  std::map<Flows::Id, Message> under_way_;
+  std::vector<Flows::Id> new_messages_;  // which shared_links_ does not know
   std::vector<Outcome> outcomes_;  // by task
   std::vector<RankAtFailure> kept_states_;
   std::deque<OperationLog> logs_;  // by task

@@ -26,6 +26,7 @@ struct Operation {
   Communicator* communicator = nullptr;
   const std::vector<int>* tasks = nullptr;  ///< of its executed members, ascending
   bool carried_out = false;  ///< members have their results, but perhaps not yet the time
+  bool is_stuck = false;     ///< carried out, and no link carries it to its end
   int64_t ready_ns = 0;      ///< once carried out: the last member's data is ready
   int64_t awaited_from_ns = INT64_MAX;  ///< the first clock of a host that waits for it
   int64_t bytes = 0;                    ///< of the result; see Network::collective

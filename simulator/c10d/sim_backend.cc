@@ -19,7 +19,9 @@
 #include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/comm/watch/operation_log.h"
 #include "simulator/device/host_call.h"
+#include "simulator/device/shapes.h"
 #include "simulator/device/sim_device.h"
+#include "simulator/device/value_faults.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -418,6 +420,51 @@ class SimBackend final : public CallBackend {
     part.has_buffers = true;  // not where the device had no room
   }
 
+  // The rank has come to the call: what strikes its values.
+  // Tells the run's witness what the rank contributes. What a member only receives is not known
+  // before.
+  void note_values(const Call& call) {
+    const OpType op = call.fingerprint.op;
+    const bool has_root = op == OpType::BROADCAST || op == OpType::SCATTER;
+    if (op == OpType::BARRIER || (has_root && call.fingerprint.root != rank_)) return;
+    uint64_t hash = 0;
+    for (const at::Tensor& input : call.inputs) {
+      if (input.is_sparse() || !has_values(input) || !input.is_contiguous()) continue;
+      const at::Tensor host = host_alias(input);
+      const auto* bytes = static_cast<const unsigned char*>(host.const_data_ptr());
+      for (size_t i = 0; i < host.nbytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211u;
+    }
+    fabric_->witness()->note(RunLog::Kind::kValues, communicator_->rank(rank_),
+                             absl::StrCat(op_name(op), " of ", communicator_->name()),
+                             static_cast<int64_t>(hash), fabric_->scheduler().now_ns());
+  }
+
+  std::vector<SiteFault> reach(const Call& call) {
+    const OpType op = call.fingerprint.op;
+    const int peer = call.fingerprint.peer;
+    const bool is_message = c10d::isP2POp(op);
+    const Site site = !is_message          ? Site::kCollective
+                      : op == OpType::SEND ? Site::kSend
+                                           : Site::kRecv;
+    const std::string words = absl::StrCat(op_name(op), " of ", communicator_->name());
+    if (!is_message || peer < 0) {
+      return fabric_->faults()->reach(communicator_->rank(rank_), site, words,
+                                      communicator_->ranks());
+    }
+    return fabric_->faults()->reach(communicator_->rank(rank_), site, words,
+                                    {communicator_->rank(peer)});
+  }
+
+  // Before the collective has them.
+  void strike_inputs(const Call& call) {
+    for (const SiteFault& fault : call.faults) {
+      const std::string& target = fault.effect->word;
+      if (target != "input" && (target != "buffer" || call.device != nullptr)) continue;
+      const int64_t changed = strike_values(fault, call.inputs);
+      if (changed > 0) fabric_->faults()->touched(fault, changed);
+    }
+  }
+
   WorkPtr issue(const CollectiveCall& asked) override {
     const OpType op = check_call(asked, rank_, size_);
     Call call;
@@ -429,10 +476,13 @@ class SimBackend final : public CallBackend {
     call.input_splits = asked.input_splits.vec();
     call.output_splits = asked.output_splits.vec();
     fabric_->use();
+    if (fabric_->faults() != nullptr) call.faults = reach(call);
+    if (fabric_->witness() != nullptr) note_values(call);
     if (!c10d::isP2POp(op)) call.fingerprint.sequence = communicator_->sequence(rank_);
     fabric_->spot_check().compare(communicator_->rank(rank_), call.fingerprint, size_);
     SimWork::Parts parts;
     parts.device = call.device = device_of_call(call);
+    if (!call.faults.empty()) strike_inputs(call);
     parts.results = call.outputs.empty() ? call.inputs : call.outputs;
     parts.timeout =
         asked.timeout == c10d::kUnsetTimeout ? timeout_ : absl::FromChrono(asked.timeout);

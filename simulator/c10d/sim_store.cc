@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -51,13 +52,13 @@ class SimStore final : public c10d::Store {
   c10::intrusive_ptr<c10d::Store> clone() { return c10::make_intrusive<SimStore>(fabric_); }
 
   void set(const std::string& key, const std::vector<uint8_t>& value) override {
-    enter();
+    enter("set", {&key, 1});
     write(key, value);
   }
 
   std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
                                   const std::vector<uint8_t>& desired) override {
-    enter();
+    enter("compare_set", {&key, 1});
     const std::vector<uint8_t>* current = read(key);
     if (current == nullptr && !expected.empty()) return expected;
     if (current != nullptr && *current != expected) return *current;
@@ -66,12 +67,12 @@ class SimStore final : public c10d::Store {
   }
 
   std::vector<uint8_t> get(const std::string& key) override {
-    wait({key});
+    wait_for("get", {key}, timeout_, /*asked_for=*/timeout_ != kDefaultTimeout);
     return *read(key);
   }
 
   int64_t add(const std::string& key, int64_t value) override {
-    enter();
+    enter("add", {&key, 1});
     int64_t sum = value * times(key);
     if (const std::vector<uint8_t>* bytes = read(key)) {
       int64_t current = 0;
@@ -88,12 +89,12 @@ class SimStore final : public c10d::Store {
   }
 
   bool deleteKey(const std::string& key) override {
-    enter();
+    enter("delete", {&key, 1});
     return fabric_->store().values.erase(key) > 0;
   }
 
   bool check(const std::vector<std::string>& keys) override {
-    enter();
+    enter("check", keys);
     const bool all = std::all_of(keys.begin(), keys.end(),
                                  [&](const std::string& key) { return read(key) != nullptr; });
     // A caller that polls until the keys exist must not keep other ranks from writing them.
@@ -104,16 +105,16 @@ class SimStore final : public c10d::Store {
   int64_t getNumKeys() override { return static_cast<int64_t>(fabric_->store().values.size()); }
 
   void wait(const std::vector<std::string>& keys) override {
-    wait_for(keys, timeout_, /*asked_for=*/timeout_ != kDefaultTimeout);
+    wait_for("wait", keys, timeout_, /*asked_for=*/timeout_ != kDefaultTimeout);
   }
 
   void wait(const std::vector<std::string>& keys,
             const std::chrono::milliseconds& timeout) override {
-    wait_for(keys, timeout, /*asked_for=*/true);
+    wait_for("wait", keys, timeout, /*asked_for=*/true);
   }
 
   void append(const std::string& key, const std::vector<uint8_t>& value) override {
-    enter();
+    enter("append", {&key, 1});
     std::vector<uint8_t> whole;
     if (const std::vector<uint8_t>* current = read(key)) whole = *current;
     for (int i = times(key); i > 0; --i) whole.insert(whole.end(), value.begin(), value.end());
@@ -132,7 +133,7 @@ class SimStore final : public c10d::Store {
                 const std::vector<std::vector<uint8_t>>& values) override {
     TORCH_CHECK_VALUE(keys.size() == values.size(), "multiSet: ", keys.size(), " keys and ",
                       values.size(), " values");
-    enter();
+    enter("set", keys);
     for (size_t i = 0; i < keys.size(); ++i) write(keys[i], values[i]);
   }
 
@@ -196,16 +197,19 @@ class SimStore final : public c10d::Store {
 
   // Called at the start of every operation: the seed decides the order in which ranks reach the
   // store, as the network does in a real job.
-  void enter() {
+  void enter(const char* operation, absl::Span<const std::string> keys) {
     fabric_->scheduler().yield();
     fabric_->use();
+    if (fabric_->faults() == nullptr) return;
+    fabric_->faults()->reach(fabric_->running_rank(), Site::kStore,
+                             absl::StrCat(operation, " ", absl::StrJoin(keys, " ")));
   }
 
-  void wait_for(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout,
-                bool asked_for) {
+  void wait_for(const char* operation, const std::vector<std::string>& keys,
+                const std::chrono::milliseconds& timeout, bool asked_for) {
     Scheduler& scheduler = fabric_->scheduler();
     Fabric::Store& store = fabric_->store();
-    enter();
+    enter(operation, keys);
     const Deadline deadline{.at = timeout == kNoTimeout
                                       ? absl::InfiniteDuration()
                                       : scheduler.now() + absl::FromChrono(timeout),

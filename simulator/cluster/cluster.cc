@@ -8,11 +8,9 @@
 #include <optional>
 #include <utility>
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
 #include <torch/version.h>
 
@@ -29,6 +27,12 @@
 #include "simulator/c10d/communicators.h"
 #include "simulator/c10d/fabric.h"
 #include "simulator/c10d/link_record.h"
+#include "simulator/cluster/cluster_setup.h"
+#include "simulator/cluster/failure_dump.h"
+#include "simulator/cluster/failure_kinds.h"
+#include "simulator/cluster/fault_actor.h"
+#include "simulator/cluster/fault_grounds.h"
+#include "simulator/cluster/libtorch_state.h"
 #include "simulator/cluster/sim_runtime.h"
 #include "simulator/core/scheduler.h"
 #include "simulator/device/generator.h"
@@ -36,6 +40,8 @@
 #include "simulator/device/sim_device.h"
 #include "simulator/disk/disk_queue.h"
 #include "simulator/disk/file_faults.h"
+#include "simulator/faults/deaths.h"
+#include "simulator/faults/fault_run.h"
 #include "simulator/hardware/driver_memory.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/report/report.h"
@@ -43,41 +49,6 @@
 
 namespace accelerate::simulator {
 namespace {
-
-// Which ranks of the cluster run.
-FoldPlan fold_plan(const ClusterSpec& spec, const ClusterOptions& options) {
-  if (!options.fold) return FoldPlan(spec.world_size());
-  TORCH_CHECK_VALUE(options.numerics == Numerics::kShapes || options.fold->with_real_numerics,
-                    "ClusterOptions::fold needs numerics = shapes: ranks that compute values have "
-                    "data of their own, so that none can be counted for another");
-  std::vector<int> touched;
-  if (options.fold->rank_0_apart) touched.push_back(0);
-  for (const FileFault& fault : options.file_faults) {
-    if (fault.rank >= 0 && fault.rank < spec.world_size()) touched.push_back(fault.rank);
-  }
-  return FoldPlan(spec, *options.fold, touched, options.seed);
-}
-
-// The settings of LibTorch's allocator; the newer variable counts first, as there.
-void read_allocator_settings(const Environment& environment, ClusterSpec& spec) {
-  if (!spec.device) return;
-  for (const char* variable : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
-    const std::optional<std::string> settings = environment.get(variable);
-    if (!settings) continue;
-    const std::optional<std::string> problem = apply_allocator_settings(*settings, *spec.device);
-    TORCH_CHECK_VALUE(!problem, variable, ": ", problem.value_or(""));
-    return;
-  }
-}
-
-ClusterSpec parsed(absl::string_view text, const ClusterOptions& options) {
-  absl::StatusOr<ClusterSpec> spec = ClusterSpec::parse(text);
-  TORCH_CHECK_VALUE(spec.ok(), spec.status().message());
-  const absl::Status devices = internal::check_devices(*spec, text);
-  TORCH_CHECK_VALUE(devices.ok(), devices.message());
-  read_allocator_settings(options.environment, *spec);
-  return *std::move(spec);
-}
 
 const std::shared_ptr<SimDisk>& disk_of(const ClusterOptions& options, int node) {
   return options.node_disks.empty() ? options.disk : options.node_disks[node];
@@ -113,30 +84,6 @@ std::vector<LinkClass> links_of(const ClusterSpec& spec, const ClusterOptions& o
   return links;
 }
 
-// Whether a rank failed because of other ranks: its peers had ended, were blocked or disagreed, or
-// its machine died.
-bool is_consequence(const std::exception_ptr& exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const c10::DistError&) {
-    return true;
-  } catch (const RankKilled& death) {
-    return !death.is_cause();
-  } catch (...) {
-    return false;
-  }
-}
-
-bool is_out_of_memory(const std::exception_ptr& exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const c10::OutOfMemoryError&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
-}
-
 Environment rank_environment(const Environment& base, const Topology& topology) {
   Environment environment = base;
   export_topology(topology, environment);
@@ -147,69 +94,24 @@ Environment rank_environment(const Environment& base, const Topology& topology) 
   return environment;
 }
 
-// The state that LibTorch keeps once per process although each rank of a real job has its own: the
-// default CPU generator, the default dtype, the flags for deterministic algorithms and matmul
-// precision. The cluster exchanges it whenever the baton changes hands; of the generator, whose
-// state has kilobytes, it exchanges the object.
-class LibtorchState {
- public:
-  // The state of a fresh process.
-  LibtorchState()
-      : generator_(new_cpu_generator()),
-        default_dtype_(caffe2::TypeMeta::fromScalarType(at::kFloat)) {}
-
-  // Copies LibTorch's present state into this object.
-  void capture() {
-    generator_ = default_cpu_generator();
-    default_dtype_ = c10::get_default_dtype();
-    const at::Context& context = at::globalContext();
-    deterministic_ = context.deterministicAlgorithms();
-    deterministic_warn_only_ = context.deterministicAlgorithmsWarnOnly();
-    fill_uninitialized_ = context.deterministicFillUninitializedMemory();
-    deterministic_cudnn_ = context.deterministicCuDNN();
-    benchmark_cudnn_ = context.benchmarkCuDNN();
-    matmul_precision_ = context.float32MatmulPrecision();
-  }
-
-  // Copies this object's state into LibTorch.
-  void install() const {
-    default_cpu_generator() = generator_;
-    c10::set_default_dtype(default_dtype_);
-    at::Context& context = at::globalContext();
-    context.setDeterministicAlgorithms(deterministic_, deterministic_warn_only_);
-    context.setDeterministicFillUninitializedMemory(fill_uninitialized_);
-    context.setDeterministicCuDNN(deterministic_cudnn_);
-    context.setBenchmarkCuDNN(benchmark_cudnn_);
-    // By its name: all releases of LibTorch take that.
-    constexpr const char* kNames[] = {"highest", "high", "medium"};
-    context.setFloat32MatmulPrecision(kNames[static_cast<int>(matmul_precision_)]);
-  }
-
- private:
-  at::Generator generator_;
-  caffe2::TypeMeta default_dtype_;
-  bool deterministic_ = false;
-  bool deterministic_warn_only_ = false;
-  bool deterministic_cudnn_ = false;
-  bool benchmark_cudnn_ = false;
-  bool fill_uninitialized_ = true;
-  at::Float32MatmulPrecision matmul_precision_ = at::Float32MatmulPrecision::HIGHEST;
-};
-
 // Everything one run needs; it is destroyed when the run is over.
 class Run {
  public:
   Run(const ClusterSpec& spec, const ClusterOptions& options, const FoldPlan& folds,
-      std::string headline, Recorder* recorder, const std::shared_ptr<OverlayFiles>& in_memory)
+      std::string headline, Recorder* recorder, const std::shared_ptr<OverlayFiles>& in_memory,
+      RunWitness* witness)
       : spec_(spec),
         executed_(folds.executed()),
         detect_leaks_(options.detect_leaks),
         recorder_(recorder),
+        witness_(witness),
         fabric_(std::make_shared<Fabric>(spec, folds,
                                          Fabric::Options{.headline = std::move(headline),
                                                          .recorder = recorder,
                                                          .detect_races = options.detect_races,
-                                                         .detect_drift = options.detect_drift})),
+                                                         .detect_drift = options.detect_drift,
+                                                         .time_outs = options.time_outs,
+                                                         .semantics = options.semantics})),
         states_(executed_.num_tasks()),
         failures_(executed_.num_tasks()),
         scheduler_(executed_.num_tasks(), options.seed,
@@ -217,12 +119,16 @@ class Run {
                     .on_suspend = [this](int task) { states_[task].capture(); },
                     .on_stall = [this] { return stalled(); },
                     .next_event_ns = [this] { return fabric_->next_event_ns(); },
-                    .run_event = [this] { return run_event(*fabric_); }}),
-        faults_(std::make_shared<FaultPlan>(
-            options.file_faults, spec.world_size(), options.seed, disk_of(options, 0),
-            FaultPlan::Hooks{.before_operation = [this](int rank) { runtime_of(rank).use_files(); },
-                             .machine_died = [this] { wake_all(); }})) {
+                    .run_event = [this] { return run_event(*fabric_); },
+                    .waits_for_deadlines = fabric_->waits_for_time_outs()}),
+        deaths_(std::make_shared<Deaths>(spec.world_size())),
+        actor_(make_actor(options)),
+        faults_(std::make_shared<FaultPlan>(options.file_faults, spec.world_size(), options.seed,
+                                            disk_of(options, 0), file_hooks(options))) {
     fabric_->attach(&scheduler_);
+    fabric_->set_faults(actor_.get());
+    fabric_->set_witness(witness);
+    scheduler_.set_witness(witness);
     fabric_->set_on_use([this](int rank) { runtime_of(rank).use(); });
     fabric_->set_in_background(
         [this](int rank) { return runtime_of(rank).background().in_step(); });
@@ -243,6 +149,7 @@ class Run {
       for (SimDevice* device : devices) {
         device->reset(spec, scheduler_.clock_ns(executed_.task_of(rank)), recorder);
         device->set_await_collectives([this] { await_collectives(*fabric_); });
+        device->set_faults(actor_.get());
         if (options.numerics == Numerics::kShapes) {
           device->compute_shapes(options.largest_real_tensor, options.unknown_value);
         }
@@ -254,6 +161,7 @@ class Run {
           fabric_, topology, rank_environment(options.environment, topology), options.seed, devices,
           disk_of(options, topology.node_rank), faults_, queue_of_node(topology.node_rank, options),
           in_memory));
+      runtimes_.back()->set_faults(actor_.get());
       ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back(), devices));
     }
   }
@@ -263,6 +171,8 @@ class Run {
     for (auto& [disk_of_node, queue] : queues_) queue->end();
     fabric_->set_on_use(nullptr);
     fabric_->set_in_background(nullptr);
+    fabric_->set_faults(nullptr);
+    fabric_->set_witness(nullptr);
     fabric_->attach(nullptr);
     for (SimDevice* device : devices_) {
       if (device != nullptr) device->detach();
@@ -295,7 +205,16 @@ class Run {
     return simulator::unnoticed_failure(*fabric_);
   }
   std::vector<RankAtFailure> ranks_at_failure() const { return fabric_->ranks_at_failure(); }
+  std::vector<RankDump> dumps() const { return dumps_of(*fabric_); }
   const std::vector<std::string>& fired_file_faults() const { return faults_->fired(); }
+  // Empty without a plan.
+  std::vector<FaultOutcome> fault_outcomes() {
+    if (actor_ == nullptr) return {};
+    return actor_->run().outcomes(absl::ToInt64Nanoseconds(elapsed()));
+  }
+  std::vector<SiteCounts> sites() const {
+    return actor_ == nullptr ? std::vector<SiteCounts>() : actor_->run().all_counts();
+  }
   Rank& rank_of_task(int task) { return *ranks_[task]; }
   absl::Duration elapsed() {
     int64_t end_ns = 0;
@@ -306,6 +225,35 @@ class Run {
   }
 
  private:
+  // Null without anything to do.
+  std::unique_ptr<FaultActor> make_actor(const ClusterOptions& options) {
+    if (options.faults.empty() && !options.count_sites && witness_ == nullptr) return nullptr;
+    return std::make_unique<FaultActor>(
+        options.faults, grounds_of(spec_, options),
+        FaultActor::Surroundings{
+            .fabric = *fabric_,
+            .deaths = deaths_,
+            .devices_of = [this](int rank) { return ranks_[executed_.task_of(rank)]->devices(); },
+            .wake_all = [this] { wake_all(); },
+            .witness = witness_});
+  }
+
+  FaultPlan::Hooks file_hooks(const ClusterOptions& options) {
+    FaultPlan::Hooks hooks{.before_operation = [this](int rank) { runtime_of(rank).use_files(); },
+                           .machine_died = [this] { wake_all(); },
+                           .deaths = deaths_,
+                           .sites = actor_.get()};
+    if (options.node_disks.empty()) return hooks;
+    hooks.disk_of = [this, &options](int rank) {
+      return disk_of(options, rank / spec_.ranks_per_node).get();
+    };
+    hooks.machine_of = [size = spec_.ranks_per_node, world = spec_.world_size()](int rank) {
+      const int first = rank / size * size;
+      return IndexSet{.ranges = {{first, first + size - 1}}}.below(world);
+    };
+    return hooks;
+  }
+
   // Among its node's devices, which are neighbours in devices_.
   RankPlace place_of(int rank) const {
     if (devices_.empty()) return {.rank = rank};
@@ -335,6 +283,7 @@ class Run {
     RuntimeScope scope(*runtimes_[task]);
     std::string failure;
     try {
+      if (actor_ != nullptr) actor_->progress(rank, FaultPoint::Kind::kStart);
       body(*ranks_[task]);
       fabric_->spot_check().compare_end(rank);
     } catch (...) {
@@ -355,7 +304,9 @@ class Run {
       if (failure.empty() && detect_leaks_) check_leaks(task, *device, failure);
       if (recorder_ != nullptr) recorder_->end_rank(rank, device->host_ns());
     }
+    const bool failed = !failure.empty();
     fabric_->end_rank(rank, std::move(failure));
+    if (failed) end_job(rank);
   }
 
   void record_memory(Rank& rank) {
@@ -393,6 +344,11 @@ class Run {
         .now_ns = [this](int rank) { return runtime_of(rank).background().now_ns(); },
         .wait_until = [this](int rank,
                              int64_t ns) { runtime_of(rank).background().wait_until(ns); }};
+    if (actor_ != nullptr) {
+      hooks.speed = [this](int rank) {
+        return actor_->disk_speed(rank, runtime_of(rank).background().now_ns());
+      };
+    }
     if (executed_.folds()) {
       hooks.counts_for = [ranks = ranks_per_executed(node, options)](int rank) {
         return ranks.at(rank);
@@ -442,6 +398,20 @@ class Run {
     return fabric_->stall_report();
   }
 
+  // As mpirun does it when a rank has failed.
+  void end_job(int failed) {
+    const Fabric::Options& options = fabric_->options();
+    if (!fabric_->waits_for_time_outs() || options.semantics != Semantics::kMpi) return;
+    for (const int rank : executed_.ranks()) {
+      if (rank == failed) continue;
+      deaths_->kill(rank,
+                    absl::StrCat("rank ", rank, " was ended by mpirun, because rank ", failed,
+                                 " failed"),
+                    /*is_cause=*/false);
+    }
+    wake_all();
+  }
+
   // Wakes all ranks, so that blocked ranks see that they are dead.
   void wake_all() {
     for (int task = 0; task < executed_.num_tasks(); ++task) scheduler_.wake(task);
@@ -461,10 +431,13 @@ class Run {
   const ExecutedRanks& executed_;
   const bool detect_leaks_;
   Recorder* const recorder_;
+  RunWitness* const witness_;
   const std::shared_ptr<Fabric> fabric_;
   std::vector<LibtorchState> states_;
   std::vector<std::exception_ptr> failures_;
   Scheduler scheduler_;
+  const std::shared_ptr<Deaths> deaths_;
+  const std::unique_ptr<FaultActor> actor_;
   const std::shared_ptr<FaultPlan> faults_;
   std::map<std::pair<const SimDisk*, int>, std::shared_ptr<DiskQueue>> queues_;
   // By number; null for folded ranks. Complete before the first rank's place.
@@ -498,6 +471,11 @@ Cluster::Cluster(absl::string_view spec, ClusterOptions options)
     TORCH_CHECK_VALUE(options_.disk != nullptr, "file fault ", fault.to_string(),
                       ": the cluster has no simulated disk; see ClusterOptions::disk");
   }
+  const std::optional<Mesh>& mesh = options_.mesh;
+  TORCH_CHECK_VALUE(!mesh || mesh->num_ranks() == world_size(), "ClusterOptions::mesh has ",
+                    mesh ? mesh->num_ranks() : 0, " ranks, and the cluster has ", world_size());
+  const std::string problem = problem_on(options_.faults, grounds_of(spec_, options_));
+  TORCH_CHECK_VALUE(problem.empty(), problem);
   TORCH_CHECK_VALUE(options_.node_disks.empty() ||
                         (options_.disk == nullptr &&
                          options_.node_disks.size() == static_cast<size_t>(spec_.num_nodes)),
@@ -542,6 +520,10 @@ std::string Cluster::repeat_hint() const {
                         options_.fold->mesh ? ", .mesh = " : "",
                         options_.fold->mesh ? options_.fold->mesh->to_string() : "", "}");
   }
+  if (!options_.faults.empty()) {
+    absl::StrAppend(&faults, ", .faults = *simulator::FaultRules::parse(R\"plan(",
+                    options_.faults.to_string(), ")plan\")");
+  }
   return absl::StrCat("simulator::Cluster(\"", spec_.to_string(), "\", {.seed = ", options_.seed,
                       numerics, fold, faults, "})");
 }
@@ -565,12 +547,27 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
       recorder->fold(std::move(counts_as));
     }
   }
-  Run run(spec_, options_, folds_, headline(), recorder ? &*recorder : nullptr, files_in_memory_);
+  std::optional<RunWitness> witness = make_witness();
+  Run run(spec_, options_, folds_, headline(), recorder ? &*recorder : nullptr, files_in_memory_,
+          witness ? &*witness : nullptr);
   run(body);
   elapsed_ = run.elapsed();
   fired_file_faults_ = run.fired_file_faults();
+  fault_outcomes_ = run.fault_outcomes();
+  sites_ = run.sites();
   std::vector<RankFailure> failures = run.failures();
-  const std::string failure = failure_text(failures, run.unnoticed_failure());
+  std::string failure = failure_text(failures, run.unnoticed_failure());
+  if (witness) {
+    const absl::Status written = witness->end();
+    TORCH_CHECK(written.ok(), written.message());
+    log_difference_ = witness->difference();
+    if (failure.empty() && !witness->difference().empty()) {
+      failure = absl::StrCat("the run differs from its log: ", witness->difference());
+    }
+  }
+  if (!failure.empty() && !options_.dump_folder.empty()) {
+    write_failure(options_.dump_folder, failure, repeat_hint(), log_header(), run.dumps());
+  }
   if (recorder) {
     std::optional<RunFailure> told;
     if (!failure.empty()) {
@@ -584,6 +581,43 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
     reports_.push_back(std::move(run.rank_of_task(task).reports_));
   }
   if (!failure.empty()) throw ClusterError(failure, std::move(failures));
+}
+
+RunLog::Header Cluster::log_header() const {
+  return {{"program", options_.program},
+          {"cluster", spec_.to_string()},
+          {"seed", absl::StrCat(options_.seed)},
+          {"numerics", options_.numerics == Numerics::kShapes ? "shapes" : "real"},
+          {"executed ranks", absl::StrCat(executed().num_tasks())},
+          {"faults", options_.faults.to_string()},
+          {"time-outs", accelerate::to_string(options_.time_outs)},
+          {"semantics", accelerate::to_string(options_.semantics)},
+          {"version of accelerate", kAccelerateVersion},
+          {"version of LibTorch", TORCH_VERSION},
+          {"instruction set", at::get_cpu_capability()},
+          {"number of threads", absl::StrCat(at::get_num_threads())}};
+}
+
+// Empty if nothing of the run is to be written down or followed.
+std::optional<RunWitness> Cluster::make_witness() {
+  if (options_.log == nullptr && options_.replay == nullptr && options_.log_file.empty()) {
+    return std::nullopt;
+  }
+  RunLog::Header header = log_header();
+  const RunLog* const followed = options_.replay.get();
+  if (followed != nullptr) {
+    const std::string difference = followed->difference_of_header(header);
+    TORCH_CHECK_VALUE(difference.empty(), difference);
+  }
+  const bool names_work = followed != nullptr ? followed->names_work() : options_.log_names_work;
+  RunLog& log = options_.log != nullptr ? *options_.log : own_log_;
+  log = RunLog(std::move(header), names_work);
+  std::optional<RunWitness> witness(std::in_place, executed().ranks(), log, followed);
+  if (!options_.log_file.empty()) {
+    const absl::Status opened = witness->write_to(options_.log_file);
+    TORCH_CHECK(opened.ok(), opened.message());
+  }
+  return witness;
 }
 
 // Called before failures are raised, because the report of a failed run is needed most.
@@ -600,6 +634,7 @@ void Cluster::write_report(Recorder& recorder, std::optional<RunFailure> failure
        .memory_capacity = memory_capacity(spec_),
        .peak_flops = spec_.device ? spec_.device->flops(MathType::kBf16) : 0,
        .failure = std::move(failure),
+       .faults = fault_lines(),
        .links = links_of(spec_, options_)});
   if (options_.report_directory.empty()) return;
   const absl::Status written =
@@ -611,6 +646,12 @@ const Trace& Cluster::trace() const {
   TORCH_CHECK_VALUE(trace_.has_value(),
                     "no trace: the run was not recorded; see ClusterOptions::record");
   return *trace_;
+}
+
+std::vector<std::string> Cluster::fault_lines() const {
+  std::vector<std::string> lines;
+  for (const FaultOutcome& outcome : fault_outcomes_) lines.push_back(outcome.to_string());
+  return lines;
 }
 
 // The message of a ClusterError; empty if the run succeeded. `unnoticed` counts if no rank failed.
@@ -632,6 +673,7 @@ std::string Cluster::failure_text(const std::vector<RankFailure>& failures,
   if (!fired_file_faults_.empty()) {
     absl::StrAppend(&message, "\nfile faults: ", absl::StrJoin(fired_file_faults_, "; "));
   }
+  for (const std::string& line : fault_lines()) absl::StrAppend(&message, "\nfault: ", line);
   absl::StrAppend(&message, "\n", headline(), "; repeat with: ", repeat_hint());
   return message;
 }

@@ -32,12 +32,12 @@
 #include "absl/types/span.h"
 #include "accelerate/runtime/runtime.h"
 #include "simulator/c10d/fold_plan.h"
+#include "simulator/cluster/cluster_options.h"
 #include "simulator/core/executed_ranks.h"
-#include "simulator/device/shapes.h"
+#include "simulator/core/run_log.h"
 #include "simulator/device/sim_device.h"
-#include "simulator/disk/file_faults.h"
 #include "simulator/disk/overlay_files.h"
-#include "simulator/disk/sim_disk.h"
+#include "simulator/faults/fault_run.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/report/report.h"
 #include "simulator/trace/trace.h"
@@ -93,56 +93,11 @@ class ClusterError : public std::runtime_error {
   std::vector<RankFailure> failures_;
 };
 
-struct ClusterOptions {
-  uint64_t seed = 0;
-  /// kShapes: large tensors of devices have no values, so that models fit that are larger than this
-  /// machine, and the machine's files do not change: see files_in_memory(). Needs a device in the
-  /// specification. See simulator/device/shapes.h.
-  Numerics numerics = Numerics::kReal;
-  /// Needs Numerics::kShapes: ranks that do the same compute the same shapes, but not the same
-  /// values. See simulator/c10d/fold_plan.h.
-  std::optional<Folding> fold = std::nullopt;
-  /// The environment that ranks see, before the topology's variables are set in it.
-  Environment environment = {};
-  /// The program that runs, for the report.
-  std::string program = {};
-  /// The command that repeats this run, for error messages. Empty: the test's own, if in a test.
-  std::string repeat_command = {};
-  /// Records the run: see Cluster::trace(). Costs memory and a little time.
-  bool record = false;
-  /// Records each run, and writes trace.json, report.html and summary.json into this folder.
-  std::string report_directory = {};
-  /// The most slices in trace.json: a longer run is shown there with less detail.
-  size_t max_trace_slices = kMaxTraceSlices;
-  /// Fails programs that use a collective's tensors before they have waited for it.
-  bool detect_races = true;
-  /// Fails programs whose ranks end while their devices hold memory.
-  bool detect_leaks = true;
-  /// Fails programs whose replicas of a model differ when they are about to synchronise.
-  bool detect_drift = true;
-  /// Under kShapes: what the host gets for values that were not computed. Null: reading them is an
-  /// error.
-  UnknownValue unknown_value = nullptr;
-  /// Under kShapes: tensors of more bytes have no values.
-  size_t largest_real_tensor = size_t{64} << 10;
-  /// The disk that ranks see below its mount point; later runs and clusters find the files again.
-  /// It is one disk for all nodes, with the rate and latency of ClusterSpec::disk. All other paths
-  /// are the machine's own files, which take no virtual time.
-  std::shared_ptr<SimDisk> disk = nullptr;
-  /// Without a simulated disk: the machine's own files take the time of ClusterSpec::disk, as if
-  /// each node had them on a disk of its own.
-  bool host_files_take_time = false;
-  /// A disk per node instead of `disk`, without faults; the first disk counts the operations.
-  std::vector<std::shared_ptr<SimDisk>> node_disks = {};
-  /// The faults of the disk, which apply to every run.
-  std::vector<FileFault> file_faults = {};
-};
-
 class Cluster {
  public:
   /// `spec` is text as in ClusterSpec. Errors: c10::ValueError that points at the character, says
-  /// that a node has more devices than LibTorch counts, names a file fault that can never fire, or
-  /// says what folding needs.
+  /// that a node has more devices than LibTorch counts, names a fault that can never fire, or says
+  /// what folding needs.
   explicit Cluster(absl::string_view spec, ClusterOptions options = {});
 
   const ClusterSpec& spec() const { return spec_; }
@@ -168,6 +123,18 @@ class Cluster {
   /// The file faults that had an effect in the last run, each with its operation.
   const std::vector<std::string>& fired_file_faults() const { return fired_file_faults_; }
 
+  /// What became of each of ClusterOptions::faults in the last run, in their order.
+  const std::vector<FaultOutcome>& fault_outcomes() const { return fault_outcomes_; }
+
+  /// How often each rank came to each site in the last run, so that a loop over them strikes each
+  /// once. Empty without faults and without ClusterOptions::count_sites.
+  const std::vector<SiteCounts>& sites() const { return sites_; }
+
+  /// How the last run differed first from ClusterOptions::replay; empty if it did not.
+  const std::string& log_difference() const { return log_difference_; }
+  /// What the log of a run begins with.
+  RunLog::Header log_header() const;
+
   /// Under kShapes: the machine's files with what the runs of this cluster changed in them, which
   /// is in memory alone. Null otherwise.
   const OverlayFiles* files_in_memory() const { return files_in_memory_.get(); }
@@ -177,8 +144,10 @@ class Cluster {
 
  private:
   std::string headline() const;
+  std::optional<RunWitness> make_witness();
   void write_report(Recorder& recorder, std::optional<RunFailure> failure);
   std::string repeat_hint() const;
+  std::vector<std::string> fault_lines() const;
   std::string failure_text(const std::vector<RankFailure>& failures,
                            const std::optional<std::string>& unnoticed) const;
 
@@ -190,6 +159,10 @@ class Cluster {
   absl::Duration elapsed_;
   std::optional<Trace> trace_;
   std::vector<std::string> fired_file_faults_;
+  std::vector<FaultOutcome> fault_outcomes_;
+  std::vector<SiteCounts> sites_;
+  RunLog own_log_;  // of a run without ClusterOptions::log
+  std::string log_difference_;
 };
 
 }  // namespace accelerate::simulator

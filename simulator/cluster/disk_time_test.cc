@@ -14,6 +14,7 @@
 
 #include "accelerate/platform/host_files.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/faults/rules.h"
 #include "simulator/trace/recorder.h"
 
 namespace accelerate::simulator {
@@ -50,6 +51,19 @@ int64_t elapsed_ns(const std::string& shape, ClusterOptions options,
 
 int64_t elapsed_ns(const std::string& shape, const std::function<void(Rank&)>& body) {
   return elapsed_ns(shape + kDisk, {.disk = std::make_shared<SimDisk>()}, body);
+}
+
+TEST(DiskTime, ASlowDiskTakesLongerFromItsFaultOn) {
+  const auto run = [](const char* plan) {
+    return elapsed_ns(
+        std::string("1x1") + kDisk,
+        {.disk = std::make_shared<SimDisk>(), .faults = FaultRules::parse(plan).value()},
+        write_own);
+  };
+  EXPECT_EQ(run("disk at start: slow(0.5)"), 2 * kBytes + kLatency);
+  EXPECT_EQ(run("disk of node 0 at start: slow(0.25)"), 4 * kBytes + kLatency);
+  // The third piece and the fourth.
+  EXPECT_EQ(run("disk at file#3: slow(0.5)"), kBytes + kBytes / 2 + kLatency);
 }
 
 TEST(DiskTime, ASaveTakesItsBytesAndOneLatency) {

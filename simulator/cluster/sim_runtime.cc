@@ -82,6 +82,7 @@ class NamesOfBlocks final : public MemoryNames {
 }  // namespace
 
 struct Background::Shared {
+  int rank;
   Surroundings surroundings;
   DeterministicRandom random;
   std::vector<Task*> tasks;  // unfinished tasks, oldest first
@@ -123,7 +124,12 @@ class Background::Task final : public BackgroundTask {
 
   // Draws whether the task runs a step now, unless it waits for its files.
   bool is_next() {
-    const bool drawn = shared_->random.below(one_in_) == 0;
+    auto number = static_cast<int64_t>(shared_->random.below(one_in_));
+    if (RunWitness* witness = shared_->surroundings.witness()) {
+      number = witness->choose(shared_->rank, static_cast<int64_t>(one_in_), number,
+                               shared_->surroundings.scheduler().now_ns());
+    }
+    const bool drawn = number == 0;
     return drawn && !waits_for_files();
   }
 
@@ -192,7 +198,8 @@ class Background::Task final : public BackgroundTask {
 
 Background::Background(uint64_t seed, int rank, Surroundings surroundings)
     : shared_(std::make_shared<Shared>(
-          Shared{.surroundings = std::move(surroundings),
+          Shared{.rank = rank,
+                 .surroundings = std::move(surroundings),
                  .random = DeterministicRandom::stream(seed, kBackgroundStreams + rank)})) {}
 
 Background::~Background() = default;
@@ -247,7 +254,8 @@ SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Enviro
            .wait_for_files =
                [fabric = fabric_](absl::Duration duration) {
                  fabric->sleep_for(duration, SliceKind::kDisk);
-               }}),
+               },
+           .witness = [fabric = fabric_] { return fabric->witness(); }}),
       random_(DeterministicRandom::stream(seed, topology.rank)),
       devices_(devices),
       device_(devices.empty() ? nullptr : devices[0]),
@@ -372,10 +380,33 @@ void SimRuntime::check_replicas(const std::string& what,
   fabric_->replicas().check(topology().rank, what, communicator.num_executed(without), tensors);
 }
 
+void SimRuntime::note_step() {
+  if (actor_ != nullptr) actor_->progress(topology().rank, FaultPoint::Kind::kStep);
+}
+
+void SimRuntime::note_save() {
+  if (actor_ != nullptr) actor_->progress(topology().rank, FaultPoint::Kind::kSave);
+}
+
+void SimRuntime::note_load() {
+  if (actor_ != nullptr) actor_->progress(topology().rank, FaultPoint::Kind::kLoad);
+}
+
+bool SimRuntime::note_batch() { return actor_ == nullptr || actor_->batch(topology().rank); }
+
+std::optional<absl::Time> SimRuntime::termination() {
+  if (actor_ == nullptr) return std::nullopt;
+  const std::optional<absl::Duration> end = actor_->termination(topology().rank);
+  if (!end) return std::nullopt;
+  return absl::FromUnixSeconds(kEpochSeconds) + *end;
+}
+
 // Does not throw on a dead rank, because destructors read the clock.
 absl::Time SimRuntime::now() {
   if (!is_dead()) background_.occasion();
-  return absl::FromUnixSeconds(kEpochSeconds) + absl::Nanoseconds(background_.now_ns());
+  int64_t ns = background_.now_ns();
+  if (actor_ != nullptr) ns += actor_->skew_ns(topology().rank, ns);
+  return absl::FromUnixSeconds(kEpochSeconds) + absl::Nanoseconds(ns);
 }
 
 void SimRuntime::sleep_for(absl::Duration duration) {
@@ -399,6 +430,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> SimRuntime::new_group(const GroupOptions&
   TORCH_CHECK_VALUE(resolved.backend.empty() || resolved.backend == "sim",
                     "a simulated cluster has the backend \"sim\" only, not \"", resolved.backend,
                     "\"");
+  if (actor_ != nullptr) actor_->reach(topology().rank, Site::kGroup, resolved.name);
   const std::vector<int>& ranks = resolved.ranks;
   const int member = static_cast<int>(
       std::lower_bound(ranks.begin(), ranks.end(), topology().rank) - ranks.begin());

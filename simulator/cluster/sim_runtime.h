@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/types/span.h"
 #include "accelerate/runtime/runtime.h"
 #include "simulator/c10d/fabric.h"
+#include "simulator/cluster/fault_actor.h"
 #include "simulator/core/random.h"
 #include "simulator/core/scheduler.h"
 #include "simulator/device/sim_device.h"
@@ -39,6 +41,8 @@ class Background {
     std::function<void()> check_alive;
     std::function<Scheduler&()> scheduler;
     std::function<void(absl::Duration)> wait_for_files;
+    /// The run's witness; null: none.
+    std::function<RunWitness*()> witness;
   };
   Background(uint64_t seed, int rank, Surroundings surroundings);
   ~Background();
@@ -89,7 +93,13 @@ class SimRuntime final : public Runtime {
   void check_replicas(const std::string& what, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                       const std::vector<int>& without,
                       const std::vector<std::pair<std::string, at::Tensor>>& tensors) override;
-  /// A fixed epoch plus the cluster's virtual time.
+  // These ask the run's plan of faults.
+  void note_step() override;
+  void note_save() override;
+  void note_load() override;
+  bool note_batch() override;
+  std::optional<absl::Time> termination() override;
+  /// A fixed epoch plus the cluster's virtual time, as the node's clock shows it.
   absl::Time now() override;
   void sleep_for(absl::Duration duration) override;
   uint64_t random_bits() override { return random_.next(); }
@@ -108,11 +118,14 @@ class SimRuntime final : public Runtime {
   /// ranks.
   void use_files();
   Background& background() { return background_; }
+  /// What goes wrong in the run; null: nothing. It outlives this.
+  void set_faults(FaultActor* faults) { actor_ = faults; }
   bool is_dead() const { return faults_->is_dead(topology().rank); }
 
  private:
   const std::shared_ptr<Fabric> fabric_;
   const std::shared_ptr<FaultPlan> faults_;
+  FaultActor* actor_ = nullptr;
   SimFiles lasting_files_;
   SimFiles files_;
   Background background_;

@@ -143,7 +143,10 @@ void Scheduler::pass_baton(int task) {
 int Scheduler::draw() {
   running_ = -1;
   if (ready_.empty()) advance_or_stall();
-  const size_t drawn = random_.below(ready_.size());
+  size_t drawn = random_.below(ready_.size());
+  if (witness_ != nullptr && ready_.size() > 1) {
+    drawn = witness_->choose_task(ready_, drawn, now_ns_);
+  }
   running_ = ready_[drawn];
   ready_[drawn] = ready_.back();
   ready_.pop_back();
@@ -177,10 +180,14 @@ void Scheduler::advance_or_stall() {
   while (ready_.empty() && advance()) {
   }
   if (!ready_.empty()) return;
+  const bool waits = hooks_.waits_for_deadlines && !timers_.empty();
+  if (waits) now_ns_ = std::max(now_ns_, timers_.begin()->first);
   stall_report_ = hooks_.on_stall ? hooks_.on_stall() : "no task can make progress";
   for (int task = 0; task < num_tasks(); ++task) {
     if (tasks_[task]->state != State::kBlocked) continue;
-    tasks_[task]->clock_ns = std::max(tasks_[task]->clock_ns, now_ns_);
+    if (waits && tasks_[task]->deadline_ns > now_ns_) continue;
+    const int64_t woken_ns = waits ? tasks_[task]->deadline_ns : now_ns_;
+    tasks_[task]->clock_ns = std::max(tasks_[task]->clock_ns, woken_ns);
     make_ready(task, Wake::kStalled);
   }
   ABSL_CHECK(!ready_.empty()) << "no task is ready, blocked or done";

@@ -12,7 +12,9 @@
 ///
 /// When no task is ready and no timer can make one ready, the run is *stalled*: the owner's
 /// `on_stall` writes one report, and every blocked task wakes with Wake::kStalled. Tasks that
-/// communicate through deterministic channels only reach the same stall for every seed.
+/// communicate through deterministic channels only reach the same stall for every seed. With
+/// Hooks::waits_for_deadlines the time-outs of a cluster pass first: time moves to the earliest
+/// deadline, the report is made there, and the tasks of that deadline alone wake with kStalled.
 ///
 /// Cost: a hand-over is one post and one wait of a semaphore, whatever the number of tasks. A task
 ///       that draws itself goes on without either. Where the system wakes threads on other cores,
@@ -37,6 +39,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "simulator/core/random.h"
+#include "simulator/core/run_log.h"
 
 namespace accelerate::simulator {
 
@@ -44,7 +47,7 @@ namespace accelerate::simulator {
 enum class Wake {
   kReady,     ///< wake() was called for it; it must check its condition again
   kDeadline,  ///< its deadline came first
-  kStalled,   ///< no task can make progress; see Scheduler::stall_report()
+  kStalled,   ///< no task can make progress, or not before its deadline; see stall_report()
 };
 
 /// The time at which a blocked task gives up.
@@ -73,14 +76,20 @@ class Scheduler {
     /// when no task is ready.
     std::function<int64_t()> next_event_ns;
     std::function<std::vector<int>()> run_event;
+    /// Whether default deadlines are waited for where nothing else can happen.
+    bool waits_for_deadlines = false;
   };
 
   enum class State { kReady, kRunning, kBlocked, kDone };
 
-  Scheduler(int num_tasks, uint64_t seed, Hooks hooks = {});
+  Scheduler(int num_tasks, uint64_t seed, Hooks hooks);
+  Scheduler(int num_tasks, uint64_t seed) : Scheduler(num_tasks, seed, Hooks()) {}
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
+
+  /// Shows each choice among several ready tasks to a witness, who may make another. Null: none.
+  void set_witness(RunWitness* witness) { witness_ = witness; }
 
   /// Runs `body(task)` on a thread per task and returns when all have ended. `body` must not throw.
   /// Errors: std::system_error, before any task has run, if the machine cannot start the threads.
@@ -151,6 +160,7 @@ class Scheduler {
 
   const Hooks hooks_;
   DeterministicRandom random_;
+  RunWitness* witness_ = nullptr;
   std::vector<std::unique_ptr<Task>> tasks_;
   std::vector<int> ready_;
   // Blocked tasks with a finite deadline, soonest first; ties go by task number.

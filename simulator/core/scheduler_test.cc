@@ -142,6 +142,28 @@ TEST(Scheduler, HonoursATimeOutThatTheCallerAskedFor) {
   });
 }
 
+TEST(Scheduler, WaitsForDefaultTimeOutsIfTold) {
+  std::vector<Wake> wakes(3, Wake::kReady);
+  std::vector<absl::Duration> ends(3);
+  int stalls = 0;
+  Scheduler scheduler(3, 0,
+                      {.on_stall =
+                           [&] {
+                             ++stalls;
+                             return "stall " + std::to_string(stalls);
+                           },
+                       .waits_for_deadlines = true});
+  scheduler.run([&](int task) {
+    const Deadline deadline{.at = task == 2 ? absl::InfiniteDuration() : absl::Minutes(30 + task)};
+    wakes[task] = scheduler.block(waiting, deadline);
+    ends[task] = scheduler.now();
+    if (task == 0) EXPECT_EQ(scheduler.stall_report(), "stall 1");
+  });
+  EXPECT_THAT(wakes, ElementsAre(Wake::kStalled, Wake::kStalled, Wake::kStalled));
+  EXPECT_THAT(ends, ElementsAre(absl::Minutes(30), absl::Minutes(31), absl::Minutes(31)));
+  EXPECT_EQ(stalls, 3);
+}
+
 // Its time-out does not keep the others waiting any more.
 TEST(Scheduler, ReportsAStallAtOnceAfterATaskWasWokenBeforeItsTimeOut) {
   std::vector<Wake> wakes;

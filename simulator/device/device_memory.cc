@@ -68,6 +68,7 @@ void DeviceMemory::reset(std::string name, int64_t capacity_bytes, Observer obse
   name_ = std::move(name);
   observer_ = std::move(observer);
   capacity_ = capacity_bytes;
+  watch_ = {};
   in_use_ = peak_ = num_blocks_ = 0;
   by_category_ = {};
   allocated_ = {};
@@ -111,6 +112,12 @@ void DeviceMemory::model_driver(const DriverMemory& constants, const DeviceModel
       .unmap_ns = constants.unmap_ns};
   if (model.max_split_bytes) options.max_split_bytes = *model.max_split_bytes;
   allocator_.emplace(options, driver_);
+}
+
+void DeviceMemory::shrink(int64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  capacity_ = std::max<int64_t>(0, capacity_ - bytes);
+  if (driver_memory_) allocator_->set_capacity(std::max<int64_t>(0, usable()));
 }
 
 int64_t DeviceMemory::usable() const {
@@ -219,6 +226,10 @@ void DeviceMemory::account(const MemoryBlock& block, int64_t delta) {
 
 MemoryBlock* DeviceMemory::charge(MemoryBlock* block, size_t bytes, const char* operation,
                                   bool hollow) {
+  if (watch_.allocating && watch_.allocating(operation)) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    raise_out_of_memory(bytes, operation);
+  }
   const size_t size = rounded(bytes);
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -308,6 +319,7 @@ void DeviceMemory::release(void* handle) {
     *block->host_use -= static_cast<int64_t>(block->bytes);
   }
   if (DeviceMemory* memory = block->memory) {
+    if (memory->watch_.releasing) memory->watch_.releasing();
     std::lock_guard<std::mutex> lock(memory->mutex_);
     // Checked again, because reset() may have detached the block meanwhile.
     if (block->memory != nullptr) {

@@ -147,8 +147,21 @@ class DeviceMemory {
   /// `driver` outlives the run.
   void model_driver(const DriverMemory& constants, const DeviceModel& model,
                     CachingAllocator::Driver& driver);
-  /// Stops observing; accounting goes on.
-  void detach() { observer_ = nullptr; }
+  /// Stops observing and watching; accounting goes on.
+  void detach() {
+    observer_ = nullptr;
+    watch_ = {};
+  }
+
+  /// What is called before memory is charged and before a block is released, until detach() or
+  /// reset(). The former, if it returns true, makes the allocation fail as if memory were short.
+  struct Watch {
+    std::function<bool(const char* operation)> allocating = nullptr;
+    std::function<void()> releasing = nullptr;
+  };
+  void set_watch(Watch watch) { watch_ = std::move(watch); }
+  /// From now on, until reset(), the device has so many bytes less, but no less than 0.
+  void shrink(int64_t bytes);
 
   /// A new block's handle, charged to this device; null for no bytes. `operation` is the allocating
   /// operator, and must never be destroyed; null: the program itself asked for the memory.
@@ -279,6 +292,7 @@ class DeviceMemory {
   mutable std::mutex mutex_;
   std::string name_;
   Observer observer_;
+  Watch watch_;
   int64_t capacity_ = 0;
   int64_t in_use_ = 0;
   int64_t peak_ = 0;

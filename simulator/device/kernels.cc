@@ -19,6 +19,7 @@
 #include "simulator/device/op_watch.h"
 #include "simulator/device/shapes.h"
 #include "simulator/device/sim_device.h"
+#include "simulator/device/value_faults.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -417,23 +418,14 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
   if (info.tells_values) watch_training(info, {});
 }
 
-}  // namespace
-
-void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                 torch::jit::Stack* stack) {
-  const OpInfo& info = op_info(op);
+// Runs the kernel on values, or finds out what shapes its results have.
+void run_on_values_or_shapes(const c10::OperatorHandle& op, const OpInfo& info,
+                             c10::DispatchKeySet keys, torch::jit::Stack* stack,
+                             bool computes_shapes) {
   const auto arguments = stack->end() - info.num_arguments;
   const c10::ArrayRef<c10::IValue> argument_list(stack->data() + (arguments - stack->begin()),
                                                  info.num_arguments);
-  if (!info.tells_values) watch_training(info, argument_list);
-  if (!info.has_cpu_kernel) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "device sim does not support ", info.overload,
-                                ": LibTorch has no CPU kernel for it, and simulated devices run "
-                                "CPU kernels");
-  }
-  if (!SimDevice::of(current_device()).computes_shapes()) {
-    return run_with(StandIn::kHost, op, info, keys, stack);
-  }
+  if (!computes_shapes) return run_with(StandIn::kHost, op, info, keys, stack);
   if (stand_in_for(info, argument_list) == StandIn::kMeta) {
     return run_with(StandIn::kMeta, op, info, keys, stack);
   }
@@ -447,6 +439,30 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     stack->insert(stack->end(), kept.begin(), kept.end());
     run_with(StandIn::kMeta, op, info, keys, stack);
   }
+}
+
+}  // namespace
+
+void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                 torch::jit::Stack* stack) {
+  const OpInfo& info = op_info(op);
+  const c10::ArrayRef<c10::IValue> arguments(stack->data() + stack->size() - info.num_arguments,
+                                             info.num_arguments);
+  if (!info.tells_values) watch_training(info, arguments);
+  if (!info.has_cpu_kernel) {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "device sim does not support ", info.overload,
+                                ": LibTorch has no CPU kernel for it, and simulated devices run "
+                                "CPU kernels");
+  }
+  SimDevice& device = SimDevice::of(current_device());
+  // A rank's program is what its own thread runs.
+  if (device.faults() == nullptr || current_rank() != device.rank()) {
+    return run_on_values_or_shapes(op, info, keys, stack, device.computes_shapes());
+  }
+  OperatorFaults faults(*device.faults(), device, info.name.c_str(), arguments);
+  run_on_values_or_shapes(op, info, keys, stack, device.computes_shapes());
+  faults.strike_results(c10::ArrayRef<c10::IValue>(stack->data() + stack->size() - info.num_returns,
+                                                   info.num_returns));
 }
 
 void register_set_data_check(torch::Library& library) {

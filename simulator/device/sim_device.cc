@@ -110,6 +110,11 @@ class PinnedAllocator final : public BlockAllocator<&release_pinned> {
   }
 };
 
+// How long work takes at a part of the usual speed.
+int64_t slowed(int64_t ns, double speed) {
+  return speed == 1 ? ns : std::llround(static_cast<double>(ns) / speed);
+}
+
 }  // namespace
 
 class SimDevice::AllocatorDriver final : public CachingAllocator::Driver {
@@ -224,6 +229,7 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
     if (allocator_driver_ == nullptr) allocator_driver_ = std::make_unique<AllocatorDriver>(*this);
     memory_.model_driver(*constants, model_, *allocator_driver_);
   }
+  faults_ = nullptr;
   unknown_value_ = nullptr;
 }
 
@@ -242,8 +248,30 @@ double SimDevice::unknown_value(const std::string& operation) const {
   return unknown_value_(operation);
 }
 
+void SimDevice::set_faults(FaultSites* faults) {
+  faults_ = faults;
+  if (faults == nullptr) return memory_.set_watch({});
+  // A rank's program is what its own thread runs, not its helper threads.
+  memory_.set_watch({.allocating =
+                         [this](const char* operation) {
+                           if (current_rank() != rank_) return false;
+                           for (const SiteFault& fault : faults_->reach(
+                                    rank_, Site::kAlloc, operation != nullptr ? operation : "")) {
+                             if (fault.effect->kind != FaultKind::kOutOfMemory) continue;
+                             faults_->touched(fault, 1);
+                             return true;
+                           }
+                           return false;
+                         },
+                     .releasing =
+                         [this] {
+                           if (current_rank() == rank_) faults_->reach(rank_, Site::kFree, "");
+                         }});
+}
+
 void SimDevice::detach() {
   memory_.detach();
+  faults_ = nullptr;
   recorder_ = nullptr;
   observer_ = nullptr;
   await_collectives_ = nullptr;
@@ -268,6 +296,9 @@ uint32_t SimDevice::number_of(const char* name) {
 }
 
 void SimDevice::host_waits(int64_t until_ns, const char* call) {
+  if (faults_ != nullptr && call != nullptr && current_rank() == rank_) {
+    faults_->reach(rank_, Site::kSync, call);
+  }
   chain_.end();
   const int64_t from_ns = *host_clock_ns_;
   if (call != nullptr && recorder_ != nullptr) {
@@ -282,6 +313,11 @@ void SimDevice::run_on_stream(const char* name, SliceKind kind, int64_t host_ns,
                               int64_t duration_ns, double flops, double bytes,
                               double recomputed_flops) {
   if (keeps_tasks_) kept_tasks_.push_back({name, flops, bytes});
+  if (faults_ != nullptr) {
+    const double speed = faults_->speed(rank_, *host_clock_ns_);
+    host_ns = slowed(host_ns, speed);
+    duration_ns = slowed(duration_ns, speed);
+  }
   host_works(host_ns);
   Stream& stream = streams_[current_stream_];
   const int64_t start_ns = std::max(stream.end_ns, *host_clock_ns_);

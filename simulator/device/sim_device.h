@@ -37,6 +37,7 @@
 #include "simulator/device/device_memory.h"
 #include "simulator/device/kernel_chain.h"
 #include "simulator/device/unknown_value.h"
+#include "simulator/faults/sites.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/kernel_time.h"
 #include "simulator/trace/trace.h"
@@ -108,6 +109,10 @@ class SimDevice {
   int gpu_capability() const { return gpu_capability_; }
   DeviceMemory& memory() { return memory_; }
   Recorder* recorder() const { return recorder_; }
+
+  /// What goes wrong on it, until detach() or reset(); null: nothing. It outlives the run.
+  void set_faults(FaultSites* faults);
+  FaultSites* faults() const { return faults_; }
 
   // Tensors without values.
 
@@ -256,6 +261,7 @@ class SimDevice {
   DeviceMemory memory_{this};
   at::Generator generator_;
   Recorder* recorder_ = nullptr;
+  FaultSites* faults_ = nullptr;
   UnknownValue unknown_value_;
   std::atomic<int64_t> host_use_ = 0;
   WorkObserver observer_;

@@ -27,7 +27,9 @@ int64_t DiskQueue::wait_until(int rank, int64_t until_ns) {
 
 int64_t DiskQueue::transfer(int rank, int64_t bytes, bool writes) {
   int64_t& idle_from_ns = idle_from_ns_[writes ? 1 : 0];
-  const int64_t own_ns = std::llround(static_cast<double>(bytes) / model_.bytes_per_second * 1e9);
+  const double speed = hooks_.speed ? hooks_.speed(rank) : 1;
+  const int64_t own_ns =
+      std::llround(static_cast<double>(bytes) / (speed * model_.bytes_per_second) * 1e9);
   const int64_t ranks = hooks_.counts_for ? hooks_.counts_for(rank) : 1;
   idle_from_ns = std::max(idle_from_ns, hooks_.now_ns(rank)) + ranks * own_ns;
   if (hooks_.on_transfer && own_ns > 0) {

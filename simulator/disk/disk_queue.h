@@ -35,6 +35,8 @@ class DiskQueue {
     /// and are not executed; null: for itself. The disk works for all of them, and then the rank
     /// has its bytes.
     std::function<int(int rank)> counts_for;
+    /// A factor of the disk's rate for what a rank asks now; null: 1.
+    std::function<double(int rank)> speed;
     /// Called after each operation on a file, which is "read", "write" or "sync", with the time
     /// that the rank waited; may be null.
     std::function<void(int rank, const char* operation, int64_t bytes, int64_t waited_ns)>

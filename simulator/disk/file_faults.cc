@@ -1,7 +1,7 @@
 #include "simulator/disk/file_faults.h"
 
 #include <algorithm>
-#include <exception>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,11 +14,24 @@ constexpr const char* kKindNames[] = {"kRankDies", "kMachineDies",      "kTornWr
                                       "kDiskFull", "kInputOutputError", "kBitFlip"};
 constexpr const char* kUnsyncedNames[] = {"kLost", "kKept", "kDrawn"};
 
-// Distinct from the random streams of ranks.
-constexpr uint64_t kFaultStreams = uint64_t{1} << 40;
+// By FileFaultKind.
+constexpr FaultKind kKinds[] = {FaultKind::kCrash, FaultKind::kPowerLoss, FaultKind::kTorn,
+                                FaultKind::kFull,  FaultKind::kIoError,   FaultKind::kBitFlip};
+// By Unsynced, in rules.
+constexpr const char* kUnsyncedWords[] = {"lost", "kept", "drawn"};
 
-// A program whose operations were refused this often is in a loop, not in a destructor.
-constexpr int kRefusals = 10'000;
+Unsynced unsynced_of(const FaultEffect& effect) {
+  for (size_t i = 0; i < std::size(kUnsyncedWords); ++i) {
+    if (effect.word == kUnsyncedWords[i]) return static_cast<Unsynced>(i);
+  }
+  return Unsynced::kLost;
+}
+
+FaultRules rules_of(const std::vector<FileFault>& faults) {
+  FaultRules plan;
+  for (const FileFault& fault : faults) plan.rules.push_back(rule_of(fault));
+  return plan;
+}
 
 }  // namespace
 
@@ -46,16 +59,41 @@ std::string FileFault::problem(int world_size) const {
   return "";
 }
 
-FaultPlan::FaultPlan(std::vector<FileFault> faults, int world_size, uint64_t seed,
+FaultRule rule_of(const FileFault& fault) {
+  FaultEffect effect{.kind = kKinds[static_cast<size_t>(fault.kind)]};
+  const bool damages = fault.kind == FileFaultKind::kMachineDies ||
+                       fault.kind == FileFaultKind::kTornWrite;
+  if (damages && fault.unsynced != Unsynced::kLost) {
+    effect.word = kUnsyncedWords[static_cast<size_t>(fault.unsynced)];
+  }
+  if (fault.kind == FileFaultKind::kTornWrite) effect.count = fault.bytes;
+  if (fault.kind == FileFaultKind::kBitFlip) {
+    effect.bit = fault.bit;
+    effect.on_medium = fault.on_medium;
+  }
+  const bool lasts = fault.kind == FileFaultKind::kDiskFull ||
+                     fault.kind == FileFaultKind::kInputOutputError;
+  if (lasts && fault.until != FileFault::kForever) {
+    effect.lasts = {.kind = FaultSpan::Kind::kSites,
+                    .number = fault.until - fault.operation,
+                    .site = Site::kFile};
+  }
+  return {.where = on_rank(fault.rank),
+          .when = at_site(Site::kFile, fault.operation),
+          .effects = {effect}};
+}
+
+FaultPlan::FaultPlan(const std::vector<FileFault>& faults, int world_size, uint64_t seed,
                      std::shared_ptr<SimDisk> disk, Hooks hooks)
-    : faults_(std::move(faults)),
-      seed_(seed),
+    : own_(rules_of(faults), {.world_size = world_size,
+                              .ranks_per_node = world_size,
+                              .seed = seed,
+                              .has_simulated_disk = disk != nullptr,
+                              .has_shared_disk = true}),
       disk_(std::move(disk)),
       hooks_(std::move(hooks)),
-      has_fired_(faults_.size()),
-      deaths_(world_size),
-      is_cause_(world_size),
-      refused_(world_size) {
+      deaths_(hooks_.deaths != nullptr ? hooks_.deaths : std::make_shared<Deaths>(world_size)),
+      operations_(world_size) {
   if (disk_ != nullptr) disk_->operations_.assign(world_size, 0);
 }
 
@@ -65,117 +103,134 @@ void FaultPlan::end() {
   hooks_ = {};
 }
 
-DeterministicRandom FaultPlan::random_for(size_t fault) const {
-  return DeterministicRandom::stream(seed_, kFaultStreams + fault);
-}
-
-void FaultPlan::check_alive(int rank) const {
-  if (is_dead(rank)) throw RankKilled(deaths_[rank], is_cause_[rank]);
-}
-
-std::exception_ptr FaultPlan::death(int rank) const {
-  return std::make_exception_ptr(RankKilled(deaths_[rank], is_cause_[rank]));
-}
-
-absl::Status FaultPlan::refuse(int rank) {
-  // During unwinding an exception out of a destructor would end the program.
-  if (++refused_[rank] > kRefusals && std::uncaught_exceptions() == 0) check_alive(rank);
-  return absl::AbortedError(deaths_[rank]);
+SimDisk* FaultPlan::disk_of(int rank) const {
+  return hooks_.disk_of ? hooks_.disk_of(rank) : disk_.get();
 }
 
 absl::Status FaultPlan::refuse_if_dead(int rank) {
-  return is_dead(rank) ? refuse(rank) : absl::OkStatus();
+  return is_dead(rank) ? deaths_->refuse(rank) : absl::OkStatus();
 }
 
-void FaultPlan::fire(size_t fault, const std::string& what, const Operation& operation) {
-  if (has_fired_[fault]) return;
-  has_fired_[fault] = true;
+void FaultPlan::note(const SiteFault& fault, bool of_plan, const std::string& what,
+                     const Operation& operation) {
+  if (of_plan) hooks_.sites->touched(fault, 1);
+  if (!noted_.emplace(of_plan, fault.rule).second) return;
   fired_.push_back(absl::StrCat(what, " at rank ", operation.rank, "'s operation ",
-                                disk_->operations_[operation.rank] - 1, ": ", operation.name, " ",
+                                operations_[operation.rank] - 1, ": ", operation.name, " ",
                                 operation.path));
 }
 
-void FaultPlan::kill_machine(size_t fault, const Operation& operation, int64_t written) {
+void FaultPlan::kill_machine(const SiteFault& fault, bool of_plan, const Operation& operation,
+                             int64_t written) {
   std::string what = "the machine died by a file fault";
   if (written >= 0) {
     absl::StrAppend(&what, " after ", written, " of ", operation.bytes, " bytes,");
   }
-  fire(fault, what, operation);
-  for (size_t rank = 0; rank < deaths_.size(); ++rank) {
-    if (deaths_[rank].empty()) deaths_[rank] = fired_.back();
-  }
-  is_cause_[operation.rank] = true;
-  disk_->crash(faults_[fault].unsynced, random_for(fault));
+  note(fault, of_plan, what, operation);
+  const std::string how = absl::StrCat(what, " at rank ", operation.rank, "'s operation ",
+                                       operations_[operation.rank] - 1, ": ", operation.name, " ",
+                                       operation.path);
+  deaths_->kill(operation.rank, how, /*is_cause=*/true);
+  const std::vector<int> ranks = hooks_.machine_of
+                                     ? hooks_.machine_of(operation.rank)
+                                     : IndexSet::every().below(own_.grounds().world_size);
+  for (const int rank : ranks) deaths_->kill(rank, how, /*is_cause=*/false);
+  disk_of(operation.rank)->crash(unsynced_of(*fault.effect), fault.random);
   if (hooks_.machine_died) hooks_.machine_died();
+}
+
+// Does what the fault does once.
+void FaultPlan::strike(SiteFault fault, bool of_plan, const Operation& operation,
+                       Verdict& verdict) {
+  const int rank = operation.rank;
+  if (is_dead(rank)) return;
+  const FaultEffect& effect = *fault.effect;
+  switch (effect.kind) {
+    case FaultKind::kCrash:
+      note(fault, of_plan, absl::StrCat("rank ", rank, " was killed by a file fault"), operation);
+      deaths_->kill(rank,
+                    absl::StrCat("rank ", rank, " was killed by a file fault at its operation ",
+                                 operations_[rank] - 1, ": ", operation.name, " ",
+                                 operation.path),
+                    /*is_cause=*/true);
+      break;
+    case FaultKind::kPowerLoss:
+      if (!operation.on_host) kill_machine(fault, of_plan, operation, /*written=*/-1);
+      break;
+    case FaultKind::kTorn: {
+      if (operation.on_host) break;
+      int64_t written = -1;
+      if (operation.write) {
+        const auto drawn = static_cast<int64_t>(fault.random.below(operation.bytes + 1));
+        written = std::min(effect.count.value_or(drawn), operation.bytes);
+        operation.write(written, /*durably=*/true);
+      }
+      kill_machine(fault, of_plan, operation, written);
+      break;
+    }
+    case FaultKind::kBitFlip: {
+      if (operation.on_host || !operation.reads || operation.bytes == 0) break;
+      const int64_t bits = 8 * operation.bytes;
+      const auto drawn = static_cast<int64_t>(fault.random.below(bits));
+      verdict.flipped_bit = effect.bit.value_or(drawn) % bits;
+      verdict.on_medium = effect.on_medium;
+      note(fault, of_plan,
+           absl::StrCat("bit ", *verdict.flipped_bit, " of what was read was flipped"), operation);
+      break;
+    }
+    default: break;
+  }
+}
+
+void FaultPlan::strike_lasting(const SiteFault& fault, bool of_plan, const Operation& operation,
+                               Verdict& verdict) {
+  if (fault.effect->kind == FaultKind::kIoError) {
+    note(fault, of_plan, "the disk failed by a file fault", operation);
+    verdict.status.Update(absl::DataLossError(
+        absl::StrCat("cannot ", operation.name, " ", operation.path, ": input/output error")));
+    return;
+  }
+  if (!operation.needs_room) return;
+  // The first write takes the room that is left; later ones find none.
+  if (operation.write && !operation.on_host && !noted_.contains({of_plan, fault.rule})) {
+    DeterministicRandom random = fault.random;
+    operation.write(static_cast<int64_t>(random.below(operation.bytes + 1)), /*durably=*/false);
+  }
+  note(fault, of_plan, "the disk was full by a file fault", operation);
+  verdict.status.Update(absl::ResourceExhaustedError(
+      absl::StrCat("cannot ", operation.name, " ", operation.path, ": no space left on the disk")));
 }
 
 FaultPlan::Verdict FaultPlan::begin(const Operation& operation) {
   const int rank = operation.rank;
-  if (has_ended_) return {.status = is_dead(rank) ? refuse(rank) : absl::OkStatus()};
+  if (has_ended_) return {.status = refuse_if_dead(rank)};
   run_other_ranks(rank);
-  if (is_dead(rank)) return {.status = refuse(rank)};
-  const int64_t number = disk_->operations_[rank]++;
+  if (is_dead(rank)) return {.status = deaths_->refuse(rank)};
+  ++operations_[rank];
+  if (disk_ != nullptr) disk_->operations_[rank] = operations_[rank];
   Verdict verdict;
-  for (size_t i = 0; i < faults_.size() && !is_dead(rank); ++i) {
-    const FileFault& fault = faults_[i];
-    // The number of the latest operation of the fault's rank.
-    const int64_t reached = disk_->operations_[fault.rank] - 1;
-    const bool now = fault.rank == rank && fault.operation == number;
-    const bool lasts = fault.operation <= reached && reached < fault.until;
-    switch (fault.kind) {
-      case FileFaultKind::kRankDies:
-        if (!now) break;
-        fire(i, absl::StrCat("rank ", rank, " was killed by a file fault"), operation);
-        deaths_[rank] = absl::StrCat("rank ", rank, " was killed by a file fault at its operation ",
-                                     number, ": ", operation.name, " ", operation.path);
-        is_cause_[rank] = true;
-        break;
-      case FileFaultKind::kMachineDies:
-        if (now) kill_machine(i, operation, /*written=*/-1);
-        break;
-      case FileFaultKind::kTornWrite: {
-        if (!now) break;
-        int64_t written = -1;
-        if (operation.write) {
-          DeterministicRandom random = random_for(i);
-          written = std::min<int64_t>(fault.bytes.value_or(random.below(operation.bytes + 1)),
-                                      operation.bytes);
-          operation.write(written, /*durably=*/true);
-        }
-        kill_machine(i, operation, written);
-        break;
-      }
-      case FileFaultKind::kDiskFull:
-        if (!lasts || !operation.needs_room) break;
-        // The first write takes the room that is left; later ones find none.
-        if (operation.write && !has_fired_[i]) {
-          DeterministicRandom random = random_for(i);
-          operation.write(static_cast<int64_t>(random.below(operation.bytes + 1)),
-                          /*durably=*/false);
-        }
-        fire(i, "the disk was full by a file fault", operation);
-        verdict.status.Update(absl::ResourceExhaustedError(absl::StrCat(
-            "cannot ", operation.name, " ", operation.path, ": no space left on the disk")));
-        break;
-      case FileFaultKind::kInputOutputError:
-        if (fault.rank != rank || !lasts) break;
-        fire(i, "the disk failed by a file fault", operation);
-        verdict.status.Update(absl::DataLossError(
-            absl::StrCat("cannot ", operation.name, " ", operation.path, ": input/output error")));
-        break;
-      case FileFaultKind::kBitFlip: {
-        if (!now || !operation.reads || operation.bytes == 0) break;
-        const int64_t bits = 8 * operation.bytes;
-        DeterministicRandom random = random_for(i);
-        verdict.flipped_bit = fault.bit.value_or(random.below(bits)) % bits;
-        verdict.on_medium = fault.on_medium;
-        fire(i, absl::StrCat("bit ", *verdict.flipped_bit, " of what was read was flipped"),
-             operation);
-        break;
-      }
+  if (!own_.plan().empty()) {
+    for (SiteFault& fault : own_.reach(rank, Site::kFile, operation.name, /*now_ns=*/0)) {
+      strike(std::move(fault), /*of_plan=*/false, operation, verdict);
     }
   }
-  if (is_dead(rank)) return {.status = refuse(rank)};
+  if (hooks_.sites != nullptr) {
+    const std::string words = absl::StrCat(operation.name, " ", operation.path);
+    for (SiteFault& fault : hooks_.sites->reach(rank, Site::kFile, words)) {
+      strike(std::move(fault), /*of_plan=*/true, operation, verdict);
+    }
+  }
+  for (const FaultKind kind : {FaultKind::kFull, FaultKind::kIoError}) {
+    if (is_dead(rank)) break;
+    for (const FaultRun::Lasting* each : own_.lasting(kind, rank, /*now_ns=*/0)) {
+      strike_lasting(each->fault, /*of_plan=*/false, operation, verdict);
+    }
+    if (hooks_.sites == nullptr) continue;
+    if (const auto fault = hooks_.sites->lasting(rank, kind)) {
+      strike_lasting(*fault, /*of_plan=*/true, operation, verdict);
+    }
+  }
+  if (is_dead(rank)) return {.status = deaths_->refuse(rank)};
   return verdict;
 }
 

@@ -4,16 +4,18 @@
 ///                           .file_faults = {{.rank = 1, .operation = 17,
 ///                                            .kind = FileFaultKind::kMachineDies}}});
 ///
+/// They are rules of simulator/faults inside (rule_of), and a run's plan may have more of them.
+///
 /// A fault names a rank and one of its file operations by number. All calls on files of the disk
 /// are counted, from 0 in the order of the program: open, create, open_scratch, info, list,
 /// make_directories, rename, exchange, remove, sync_directory, read_at, map, write_at, sync and
 /// close.
 /// SimDisk::operations is the number of calls in a run.
 ///
-/// A dead rank has no further effect, even if its program goes on. Its fatal file operation and all
-/// later ones return Aborted, because files do not throw and destructors rely on that. Every later
-/// use of groups, the store, sleep_for, reports and background work throws RankKilled; so do files
-/// if the program retries them too often.
+/// A dead rank has no further effect, even if its program goes on (simulator/faults/deaths.h). Its
+/// fatal file operation and all later ones return Aborted. Every later use of groups, the store,
+/// sleep_for, reports and background work throws RankKilled; so do files if the program retries
+/// them too often.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +24,17 @@
 #include <limits>
 #include <memory>
 #include <optional>
-#include <stdexcept>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "simulator/disk/sim_disk.h"
+#include "simulator/faults/deaths.h"
+#include "simulator/faults/fault_run.h"
+#include "simulator/faults/rules.h"
+#include "simulator/faults/sites.h"
 
 namespace accelerate::simulator {
 
@@ -72,32 +79,30 @@ struct FileFault {
   std::string problem(int world_size) const;
 };
 
-/// Thrown on a rank that a FileFault killed. A program that catches it stays dead.
-class RankKilled : public std::runtime_error {
- public:
-  RankKilled(const std::string& message, bool is_cause)
-      : std::runtime_error(message), is_cause_(is_cause) {}
+/// The same fault as a rule of a plan.
+FaultRule rule_of(const FileFault& fault);
 
-  /// True if the fault was this rank's own, false if it was that of another rank on the machine.
-  bool is_cause() const { return is_cause_; }
-
- private:
-  bool is_cause_;
-};
-
-/// The file faults of one run: counts each rank's operations, decides their results, and keeps the
-/// set of dead ranks. Threads: only the rank that holds the baton may call in.
+/// The faults of files in one run: counts each rank's operations and decides their results.
+/// Threads: only the rank that holds the baton may call in.
 class FaultPlan {
  public:
   struct Hooks {
     /// Called on the rank's thread before each of its operations; may let other ranks run.
-    std::function<void(int rank)> before_operation;
-    /// Called when all ranks have died.
-    std::function<void()> machine_died;
+    std::function<void(int rank)> before_operation = nullptr;
+    /// Called when several ranks have died.
+    std::function<void()> machine_died = nullptr;
+    /// The disk that a rank uses, where each node has its own; null: all use the same.
+    std::function<SimDisk*(int rank)> disk_of = nullptr;
+    /// The ranks that die with the machine of a rank; null: all.
+    std::function<std::vector<int>(int rank)> machine_of = nullptr;
+    /// The run's set of dead ranks; null: one of its own.
+    std::shared_ptr<Deaths> deaths = nullptr;
+    /// The run's plan, which may strike files as well; null: none. Outlives end().
+    FaultSites* sites = nullptr;
   };
   /// Each fault must be able to fire; see FileFault::problem. `disk` may be null if there are no
   /// faults.
-  FaultPlan(std::vector<FileFault> faults, int world_size, uint64_t seed,
+  FaultPlan(const std::vector<FileFault>& faults, int world_size, uint64_t seed,
             std::shared_ptr<SimDisk> disk, Hooks hooks);
 
   /// Ends the run: operations are no longer counted, and faults no longer fire.
@@ -112,6 +117,8 @@ class FaultPlan {
     /// For a write: puts that many of its bytes on the disk, durably or not.
     std::function<void(int64_t bytes, bool durably)> write = nullptr;
     bool reads = false;
+    /// On files of the machine, which faults refuse but never damage.
+    bool on_host = false;
   };
   struct Verdict {
     absl::Status status;  ///< if not OK, the operation is not done and returns this status
@@ -129,30 +136,35 @@ class FaultPlan {
   /// the disk, which are not counted and have no faults. Errors: as begin().
   absl::Status refuse_if_dead(int rank);
 
-  bool is_dead(int rank) const { return !deaths_[rank].empty(); }
+  /// Whether operations on the machine's files are sites of the run's plan.
+  bool watches_host() const { return hooks_.sites != nullptr; }
+
+  bool is_dead(int rank) const { return deaths_->is_dead(rank); }
   /// Errors: RankKilled if the rank is dead.
-  void check_alive(int rank) const;
+  void check_alive(int rank) const { deaths_->check_alive(rank); }
   /// The RankKilled of a dead rank.
-  std::exception_ptr death(int rank) const;
+  std::exception_ptr death(int rank) const { return deaths_->death(rank); }
 
   /// The faults that had an effect, in order of time.
   const std::vector<std::string>& fired() const { return fired_; }
 
  private:
-  absl::Status refuse(int rank);
-  void fire(size_t fault, const std::string& what, const Operation& operation);
-  void kill_machine(size_t fault, const Operation& operation, int64_t written);
-  DeterministicRandom random_for(size_t fault) const;
+  void strike(SiteFault fault, bool of_plan, const Operation& operation, Verdict& verdict);
+  void strike_lasting(const SiteFault& fault, bool of_plan, const Operation& operation,
+                      Verdict& verdict);
+  void note(const SiteFault& fault, bool of_plan, const std::string& what,
+            const Operation& operation);
+  void kill_machine(const SiteFault& fault, bool of_plan, const Operation& operation,
+                    int64_t written);
+  SimDisk* disk_of(int rank) const;
 
-  const std::vector<FileFault> faults_;
-  const uint64_t seed_;
+  FaultRun own_;  // the rules that FileFaults are
   const std::shared_ptr<SimDisk> disk_;
   Hooks hooks_;
+  const std::shared_ptr<Deaths> deaths_;
   bool has_ended_ = false;
-  std::vector<bool> has_fired_;      // by fault
-  std::vector<std::string> deaths_;  // by rank; empty: alive
-  std::vector<bool> is_cause_;       // by rank
-  std::vector<int> refused_;         // by rank: operations since it died
+  std::set<std::pair<bool, size_t>> noted_;  // rules of the run's plan, or its own, with an effect
+  std::vector<int64_t> operations_;          // by rank
   std::vector<std::string> fired_;
 };
 

@@ -29,6 +29,9 @@ struct Access {
   int rank = 0;
   std::shared_ptr<FaultPlan> plan;
   std::shared_ptr<DiskQueue> queue;
+  // Whether the machine's files are all that the rank has, so that the run's plan strikes those.
+  bool counts_host = false;
+  std::string path = {};  // of a file of the machine
 
   // Waits until the disk has read so many bytes.
   absl::Status read(int64_t bytes) const {
@@ -43,15 +46,26 @@ struct Access {
     return plan->refuse_if_dead(rank);
   }
 
-  // An operation on the machine's files: without faults, but a dead rank makes none, and where they
-  // take time ranks take turns.
-  absl::Status begin_on_host() const {
+  // An operation on the machine's files: faults may refuse it, but damage nothing. A dead rank makes
+  // none, and where they take time ranks take turns.
+  absl::Status begin_on_host(const char* name, int64_t bytes = 0, bool needs_room = false) const {
+    if (counts_host && plan->watches_host()) {
+      return plan
+          ->begin({.rank = rank,
+                   .name = name,
+                   .path = path,
+                   .bytes = bytes,
+                   .needs_room = needs_room,
+                   .on_host = true})
+          .status;
+    }
     if (queue->takes_time()) plan->run_other_ranks(rank);
     return plan->refuse_if_dead(rank);
   }
-  absl::Status read_on_host(size_t bytes) const {
-    const absl::Status status = begin_on_host();
-    return status.ok() ? read(static_cast<int64_t>(bytes)) : status;
+  absl::Status read_on_host(const char* name, size_t bytes) const {
+    const auto count = static_cast<int64_t>(bytes);
+    const absl::Status status = begin_on_host(name, count);
+    return status.ok() ? read(count) : status;
   }
 };
 
@@ -201,11 +215,11 @@ class HostReader final : public ReadableFile {
   int64_t size() const override { return file_->size(); }
 
   absl::Status read_at(int64_t offset, absl::Span<std::byte> out) const override {
-    const absl::Status status = access_.read_on_host(out.size());
+    const absl::Status status = access_.read_on_host("read_at", out.size());
     return status.ok() ? file_->read_at(offset, out) : status;
   }
   absl::StatusOr<Map> map() const override {
-    const absl::Status status = access_.read_on_host(static_cast<size_t>(file_->size()));
+    const absl::Status status = access_.read_on_host("map", static_cast<size_t>(file_->size()));
     if (!status.ok()) return status;
     return file_->map();
   }
@@ -222,19 +236,20 @@ class HostWriter final : public WritableFile {
       : access_(std::move(access)), file_(std::move(file)) {}
 
   absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
-    const absl::Status status = access_.begin_on_host();
+    const absl::Status status = access_.begin_on_host(
+        "write_at", static_cast<int64_t>(data.size()), /*needs_room=*/true);
     if (!status.ok()) return status;
     const absl::Status written = file_->write_at(offset, data);
     if (written.ok()) written_ns_ = access_.write(data.size());
     return written;
   }
   absl::Status sync() override {
-    absl::Status status = access_.begin_on_host();
+    absl::Status status = access_.begin_on_host("sync", 0, /*needs_room=*/true);
     if (status.ok()) status = access_.sync(written_ns_);
     return status.ok() ? file_->sync() : status;
   }
   absl::Status close() override {
-    const absl::Status status = access_.begin_on_host();
+    const absl::Status status = access_.begin_on_host("close", 0, /*needs_room=*/true);
     return status.ok() ? file_->close() : status;
   }
 
@@ -251,11 +266,12 @@ class HostScratch final : public ScratchFile {
       : access_(std::move(access)), file_(std::move(file)) {}
 
   absl::Status read_at(int64_t offset, absl::Span<std::byte> out) override {
-    const absl::Status status = access_.read_on_host(out.size());
+    const absl::Status status = access_.read_on_host("read_at", out.size());
     return status.ok() ? file_->read_at(offset, out) : status;
   }
   absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
-    absl::Status status = access_.begin_on_host();
+    absl::Status status = access_.begin_on_host(
+        "write_at", static_cast<int64_t>(data.size()), /*needs_room=*/true);
     if (status.ok()) status = access_.sync(access_.write(data.size()));
     return status.ok() ? file_->write_at(offset, data) : status;
   }
@@ -292,7 +308,10 @@ FileSystem& SimFiles::owner(const std::string& path) {
 }
 
 absl::Status SimFiles::begin(const char* name, const std::string& path, bool needs_room) {
-  if (!is_simulated(path)) return Access{rank_, plan_, host_queue_}.begin_on_host();
+  if (!is_simulated(path)) {
+    return Access{rank_, plan_, host_queue_, disk_ == nullptr, path}.begin_on_host(
+        name, /*bytes=*/0, needs_room);
+  }
   return plan_->begin({.rank = rank_, .name = name, .path = path, .needs_room = needs_room}).status;
 }
 
@@ -302,7 +321,9 @@ absl::Status SimFiles::begin(const char* name, const std::string& first,
     return absl::UnimplementedError(
         absl::StrCat("cannot ", name, " ", first, " and ", second, ": they are on two disks"));
   }
-  if (!is_simulated(first)) return Access{rank_, plan_, host_queue_}.begin_on_host();
+  if (!is_simulated(first)) {
+    return Access{rank_, plan_, host_queue_, disk_ == nullptr, first}.begin_on_host(name);
+  }
   return plan_->begin({.rank = rank_, .name = name, .path = absl::StrCat(first, " to ", second)})
       .status;
 }
@@ -313,7 +334,8 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> SimFiles::open(const std::string& 
   if (!is_simulated(path)) {
     absl::StatusOr<std::unique_ptr<ReadableFile>> file = machine_->open(path);
     if (!file.ok()) return file.status();
-    return std::make_unique<HostReader>(Access{rank_, plan_, host_queue_}, *std::move(file));
+    return std::make_unique<HostReader>(
+        Access{rank_, plan_, host_queue_, disk_ == nullptr, path}, *std::move(file));
   }
   absl::StatusOr<std::unique_ptr<SimReadableFile>> file = disk_->open_file(path);
   if (!file.ok()) return file.status();
@@ -326,7 +348,8 @@ absl::StatusOr<std::unique_ptr<WritableFile>> SimFiles::create(const std::string
   if (!is_simulated(path)) {
     absl::StatusOr<std::unique_ptr<WritableFile>> file = machine_->create(path);
     if (!file.ok()) return file.status();
-    return std::make_unique<HostWriter>(Access{rank_, plan_, host_queue_}, *std::move(file));
+    return std::make_unique<HostWriter>(
+        Access{rank_, plan_, host_queue_, disk_ == nullptr, path}, *std::move(file));
   }
   absl::StatusOr<std::unique_ptr<SimWritableFile>> file = disk_->create_file(path);
   if (!file.ok()) return file.status();
@@ -339,7 +362,8 @@ absl::StatusOr<std::unique_ptr<ScratchFile>> SimFiles::open_scratch(const std::s
   if (!is_simulated(path)) {
     absl::StatusOr<std::unique_ptr<ScratchFile>> file = machine_->open_scratch(path);
     if (!file.ok()) return file.status();
-    return std::make_unique<HostScratch>(Access{rank_, plan_, host_queue_}, *std::move(file));
+    return std::make_unique<HostScratch>(
+        Access{rank_, plan_, host_queue_, disk_ == nullptr, path}, *std::move(file));
   }
   absl::StatusOr<std::unique_ptr<SimScratchFile>> file = disk_->open_scratch_file(path);
   if (!file.ok()) return file.status();

@@ -28,6 +28,11 @@ struct Instant {
     const double whole = std::floor(fraction + duration_ns);
     return {ns + static_cast<int64_t>(whole), fraction + duration_ns - whole};
   }
+  static Instant of(double ns) {
+    const double whole = std::floor(ns);
+    return {static_cast<int64_t>(whole), ns - whole};
+  }
+  double as_double() const { return static_cast<double>(ns) + fraction; }
   double since(const Instant& earlier) const {
     return static_cast<double>(ns - earlier.ns) + (fraction - earlier.fraction);
   }
@@ -37,12 +42,16 @@ struct Instant {
 
 // Longer than any run.
 constexpr double kLongestNs = 0x1p60;
+// Who has not ended after so many changes of the links does not end any more.
+constexpr int kMostChanges = 100'000;
 
 struct Flow {
   Flows::Id id = 0;
   // Empty for a flow without bytes to transfer: it ends when it begins.
   std::vector<int> links;
   double bytes = 0;
+  int source_node = 0;
+  int target_node = 0;
   // While it flows: the bytes left at `since`, and the bytes per nanosecond from then on.
   Instant since;
   double remaining = 0;
@@ -50,7 +59,7 @@ struct Flow {
   Instant end;
 
   Instant end_at_this_rate() const {
-    if (links.empty()) return since;
+    if (links.empty() || remaining <= 0) return since;
     return since.plus(std::min(remaining / rate, kLongestNs));
   }
 };
@@ -86,7 +95,8 @@ class Marks {
 // it is never ahead of the owner's clock, which is rounded up.
 class Flows::Shares {
  public:
-  explicit Shares(const Network& network) : network_(network) {}
+  Shares(const Network& network, const SharedLinks* shared)
+      : network_(network), shared_(shared) {}
 
   void add(Flow flow, int64_t begins_ns) {
     const Id id = flow.id;
@@ -95,30 +105,31 @@ class Flows::Shares {
 
   bool empty() const { return waiting_.empty() && ends_.empty() && ended_.empty(); }
 
-  // Returns the flow that ends next. The flows that begin until then are undone afterwards.
-  Completion find_next() {
-    if (!ended_.empty()) return {std::get<1>(*ended_.begin()), std::get<0>(*ended_.begin())};
-    Changes changes;
-    auto waiting = waiting_.begin();
-    while (waiting != waiting_.end() && begins_before_an_end(std::get<0>(*waiting))) {
-      waiting = begin_all_at(std::get<0>(*waiting), waiting, &changes);
+  // Returns the flow that ends next, if one does. The flows that begin until then are undone
+  // afterwards.
+  std::optional<Completion> find_next() {
+    if (!ended_.empty()) {
+      return Completion{std::get<1>(*ended_.begin()), std::get<0>(*ended_.begin())};
     }
+    Changes changes;
+    go_on(&changes);
     const Instant end = earliest_end();
+    if (end.since(changed_) >= kLongestNs / 2) {
+      undo(changes);
+      return std::nullopt;
+    }
     Id first = std::numeric_limits<Id>::max();
     for (const auto& [ends, slot] : ends_) {
       if (ends.since(end) > kToleranceNs) break;
       first = std::min(first, slots_[slot].id);
     }
     undo(changes);
-    return {first, end.rounded_up()};
+    return Completion{first, end.rounded_up()};
   }
 
   void finish_next() {
     if (ended_.empty()) {
-      while (!waiting_.empty() && begins_before_an_end(std::get<0>(*waiting_.begin()))) {
-        const auto behind = begin_all_at(std::get<0>(*waiting_.begin()), waiting_.begin(), nullptr);
-        waiting_.erase(waiting_.begin(), behind);
-      }
+      waiting_.erase(waiting_.begin(), go_on(nullptr));
       end_all_at(Instant(earliest_end()));
     }
     free_slots_.push_back(std::get<2>(*ended_.begin()));
@@ -145,6 +156,68 @@ class Flows::Shares {
   // Also true if no flow is in flight: then this flow must begin before any can end.
   bool begins_before_an_end(int64_t begins_ns) const {
     return ends_.empty() || earliest_end().since({begins_ns, 0}) >= -kToleranceNs;
+  }
+
+  // Begins flows, and shares links out again where they change, in the order of time, until a flow
+  // ends before anything else happens. Returns the first flow that has not begun.
+  Queue::iterator go_on(Changes* changes) {
+    auto waiting = waiting_.begin();
+    Instant now = changed_;
+    if (shared_ != nullptr && shared_->version() != version_) {
+      share_out(links_in_use(), now, changes);
+      if (changes == nullptr) version_ = shared_->version();
+    }
+    for (int num_changes = 0;;) {
+      const std::optional<Instant> change = next_change(now);
+      const bool begins = waiting != waiting_.end() && begins_before_an_end(std::get<0>(*waiting));
+      if (begins && !(change && *change < Instant{std::get<0>(*waiting), 0})) {
+        now = std::max(now, Instant{std::get<0>(*waiting), 0});
+        waiting = begin_all_at(std::get<0>(*waiting), waiting, changes);
+        continue;
+      }
+      if (!change || earliest_end().since(*change) <= kToleranceNs) break;
+      if (++num_changes > kMostChanges) break;
+      now = *change;
+      share_out(links_in_use(), now, changes);
+    }
+    if (changes == nullptr) changed_ = now;
+    return waiting;
+  }
+
+  // When the links of the flows in flight change, if they do.
+  std::optional<Instant> next_change(const Instant& now) {
+    if (shared_ == nullptr) return std::nullopt;
+    double next_ns = kLongestNs;
+    for (const int link : links_in_use()) {
+      next_ns = std::min(next_ns, shared_->next_change_ns(owners_of(link), now.as_double()));
+    }
+    return next_ns < kLongestNs ? std::optional(Instant::of(next_ns)) : std::nullopt;
+  }
+
+  // Those that flows in flight cross, each once.
+  const std::vector<int>& links_in_use() {
+    in_use_.clear();
+    marked_links_.clear(slots_of_link_.size());
+    for (const auto& [end, slot] : ends_) {
+      for (const int link : slots_[slot].links) {
+        if (marked_links_.insert(link)) in_use_.push_back(link);
+      }
+    }
+    return in_use_;
+  }
+
+  const Network::LinkOwners& owners_of(int link) {
+    if (owners_.size() <= static_cast<size_t>(link)) owners_.resize(link + 1);
+    if (!owners_[link]) owners_[link] = network_.owners_of(link);
+    return *owners_[link];
+  }
+
+  // Of what the specification says, for the flows in flight on that link.
+  double left_of(int link, const Instant& now) {
+    if (shared_ == nullptr || slots_of_link_[link].empty()) return 1;
+    return shared_->left_for_messages(owners_of(link),
+                                      static_cast<int>(slots_of_link_[link].size()),
+                                      now.as_double());
   }
 
   void set_end(int slot, const Instant& end) {
@@ -188,6 +261,7 @@ class Flows::Shares {
       links.insert(links.end(), flow.links.begin(), flow.links.end());
       ended_.emplace(now.rounded_up(), flow.id, slot);
     }
+    changed_ = now;
     share_out(links, now, nullptr);
   }
 
@@ -216,6 +290,9 @@ class Flows::Shares {
 
   void set_rate(int slot, double rate, const Instant& now, Changes* changes) {
     Flow& flow = slots_[slot];
+    if (shared_ != nullptr) {
+      rate *= shared_->left_between(flow.source_node, flow.target_node, now.as_double());
+    }
     if (rate == flow.rate) return;
     remember(slot, false, changes);
     const double passed = std::max(0.0, now.since(flow.since));
@@ -254,7 +331,7 @@ class Flows::Shares {
     using Candidate = std::pair<double, int>;  // Share, link.
     std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> fullest;
     for (int link : component_) {
-      left_[link] = network_.link_bytes_per_second()[link] / 1e9;
+      left_[link] = network_.link_bytes_per_second()[link] / 1e9 * left_of(link, now);
       rising_[link] = static_cast<int>(slots_of_link_[link].size());
       if (rising_[link] > 0) fullest.emplace(left_[link] / rising_[link], link);
     }
@@ -282,6 +359,10 @@ class Flows::Shares {
   }
 
   const Network& network_;
+  const SharedLinks* const shared_;
+  int64_t version_ = 0;  // of shared_, which the rates follow
+  Instant changed_;      // since when rates are what they are
+  std::vector<std::optional<Network::LinkOwners>> owners_;  // by link, once asked for
   std::vector<Flow> slots_;
   std::vector<int> free_slots_;
   Queue waiting_;                           // Flows whose latency has not passed.
@@ -291,13 +372,14 @@ class Flows::Shares {
   // Scratch memory.
   Marks marked_links_;
   Marks marked_slots_;
+  std::vector<int> in_use_;
   std::vector<int> component_;
   std::vector<double> left_;
   std::vector<int> rising_;
 };
 
-Flows::Flows(const Network& network)
-    : network_(network), shares_(std::make_unique<Shares>(network)) {}
+Flows::Flows(const Network& network, const SharedLinks* shared)
+    : network_(network), shared_(shared), shares_(std::make_unique<Shares>(network, shared)) {}
 
 Flows::~Flows() = default;
 
@@ -307,17 +389,26 @@ Flows::Id Flows::start(int source, int target, int64_t bytes, int64_t at_ns) {
   const int64_t begins_ns = std::max(at_ns, now_ns_) + route.latency_ns;
   if (bytes == 0) route.links.clear();
   // A flow that begins after the predicted end does not change the prediction.
-  if (next_.has_value() && begins_ns <= next_->at_ns) next_.reset();
+  if (!next_.has_value() || begins_ns <= next_->at_ns) is_known_ = false;
   const Id id = next_id_++;
-  shares_->add({.id = id, .links = std::move(route.links), .bytes = static_cast<double>(bytes)},
+  const int ranks_per_node = network_.spec().ranks_per_node;
+  shares_->add({.id = id,
+                .links = std::move(route.links),
+                .bytes = static_cast<double>(bytes),
+                .source_node = source / ranks_per_node,
+                .target_node = target / ranks_per_node},
                begins_ns);
   return id;
 }
 
 std::optional<Flows::Completion> Flows::next() const {
-  if (!next_.has_value() && !shares_->empty()) {
-    next_ = shares_->find_next();
-    next_->at_ns = std::max(next_->at_ns, now_ns_);
+  const int64_t version = shared_ != nullptr ? shared_->version() : 0;
+  if (!is_known_ || version != version_) {
+    next_.reset();
+    if (!shares_->empty()) next_ = shares_->find_next();
+    if (next_) next_->at_ns = std::max(next_->at_ns, now_ns_);
+    is_known_ = true;
+    version_ = version;
   }
   return next_;
 }
@@ -325,7 +416,7 @@ std::optional<Flows::Completion> Flows::next() const {
 Flows::Completion Flows::finish_next() {
   const std::optional<Completion> completion = next();
   ABSL_CHECK(completion.has_value()) << "no flow is in flight";
-  next_.reset();
+  is_known_ = false;
   shares_->finish_next();
   now_ns_ = completion->at_ns;
   return *completion;

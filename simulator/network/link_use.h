@@ -16,6 +16,8 @@
 /// Units: bytes. Threads: pure functions.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -36,6 +38,12 @@ struct LinkBytes {
   LinkBytes& operator+=(const LinkBytes& other);
   LinkBytes operator*(double factor) const;
 };
+
+/// By LinkAtRank.
+inline constexpr std::array kLinksAtRank = {&LinkBytes::node_out, &LinkBytes::node_in,
+                                            &LinkBytes::bridge, &LinkBytes::nic_out,
+                                            &LinkBytes::nic_in};
+inline constexpr size_t kNumLinksAtRank = kLinksAtRank.size();
 
 /// Bytes per second of the links at one rank, each with its part of what its node has in common.
 LinkBytes link_rates(const ClusterSpec& spec);

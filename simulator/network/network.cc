@@ -189,8 +189,39 @@ int Network::mesh_link(int source, int target) const {
   const int64_t key = static_cast<int64_t>(source) * spec_.world_size() + target;
   const auto [entry, inserted] =
       mesh_links_.emplace(key, static_cast<int>(link_bytes_per_second_.size()));
-  if (inserted) link_bytes_per_second_.push_back(links_.node_link.bytes_per_second);
+  if (inserted) {
+    link_bytes_per_second_.push_back(links_.node_link.bytes_per_second);
+    mesh_sources_.push_back(source);
+  }
   return entry->second;
+}
+
+Network::LinkOwners Network::owners_of(int link) const {
+  if (torus_.has_value()) {
+    return {.link = kNodeOut, .ranks = {link / (2 * torus_->num_axes())}};
+  }
+  if (link < first_bridge_) {
+    return {.link = link % 2 == 0 ? size_t{kNodeOut} : size_t{kNodeIn}, .ranks = {link / 2}};
+  }
+  const int first_mesh =
+      static_cast<int>(link_bytes_per_second_.size()) - static_cast<int>(mesh_sources_.size());
+  if (link >= first_mesh) return {.link = kNodeOut, .ranks = {mesh_sources_[link - first_mesh]}};
+  LinkOwners owners;
+  int node = link - first_bridge_;
+  if (link < first_nic_) {
+    owners.link = kBridge;
+  } else {
+    owners.link = (link - first_nic_) % 2 == 0 ? kNicOut : kNicIn;
+    owners.nic = (link - first_nic_) / 2;
+    node = owners.nic / spec_.nics_per_node;
+  }
+  for (int local = 0; local < spec_.ranks_per_node; ++local) {
+    const auto [first, last] = internal::nics_of_local_rank(spec_, local);
+    const int nic = owners.nic - node * spec_.nics_per_node;
+    const bool has_part = owners.nic < 0 || (nic >= first && nic < last);
+    if (has_part) owners.ranks.push_back(node * spec_.ranks_per_node + local);
+  }
+  return owners;
 }
 
 int Network::nic_of(int rank) const {

@@ -142,6 +142,9 @@ enum class Beside : uint8_t {
   kItsAxis,
 };
 
+/// The links at one rank; see link_use.h.
+enum LinkAtRank : size_t { kNodeOut, kNodeIn, kBridge, kNicOut, kNicIn };
+
 class Network {
  public:
   /// If `spec` has no device, all times are zero.
@@ -170,6 +173,14 @@ class Network {
     int64_t latency_ns = 0;
   };
   Route route(int source, int target) const;
+
+  /// Whose a link of route() is: a part of that link of each of the ranks.
+  struct LinkOwners {
+    size_t link = 0;  ///< a LinkAtRank
+    std::vector<int> ranks;
+    int nic = -1;  ///< of the cluster, where it is a NIC's
+  };
+  LinkOwners owners_of(int link) const;
 
   /// Bytes per second of each link that route() has named; it may grow with further routes.
   const std::vector<double>& link_bytes_per_second() const { return link_bytes_per_second_; }
@@ -207,6 +218,7 @@ class Network {
   int first_nic_ = 0;
   mutable std::vector<double> link_bytes_per_second_;
   mutable std::unordered_map<int64_t, int> mesh_links_;
+  mutable std::vector<int> mesh_sources_;  // by the link's place behind the NICs
   // By Beside.
   mutable std::array<std::unordered_map<std::vector<int>, CollectiveCosts, HashRanks, SameRanks>, 2>
       costs_;

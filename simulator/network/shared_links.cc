@@ -15,18 +15,16 @@ constexpr double kToleranceNs = 1e-3;
 constexpr double kLongestNs = 0x1p52;
 // A program whose host never waits for its devices has the oldest uses forgotten.
 constexpr size_t kMostUses = 4096;
+// Who has not moved after so many changes of the links does not move any more.
+constexpr int64_t kMostChanges = 100'000;
 
-constexpr std::array kLinks = {&LinkBytes::node_out, &LinkBytes::node_in, &LinkBytes::bridge,
-                               &LinkBytes::nic_out, &LinkBytes::nic_in};
-
-// The most that anyone gets of a link that is divided by max-min fairness; infinite where the
-// demands do not exceed it. Reorders `demands`.
-double fair_level(std::vector<double>& demands) {
+// The most that anyone gets of what there is of a link, divided by max-min fairness; infinite where
+// the demands do not exceed it. Reorders `demands`.
+double fair_level(std::vector<double>& demands, double left) {
   std::ranges::sort(demands);
-  double left = 1;
   for (size_t i = 0; i < demands.size(); ++i) {
     const double equal = left / static_cast<double>(demands.size() - i);
-    if (demands[i] > equal + kTolerance) return equal;
+    if (demands[i] > equal + kTolerance) return std::max(0.0, equal);
     left -= demands[i];
   }
   return std::numeric_limits<double>::infinity();
@@ -34,19 +32,25 @@ double fair_level(std::vector<double>& demands) {
 
 }  // namespace
 
-SharedLinks::SharedLinks(const ClusterSpec& links)
+SharedLinks::SharedLinks(const ClusterSpec& links, const LinkSpeeds* speeds,
+                         std::vector<int> counts_as)
     : bytes_per_ns_([&links] {
         const LinkBytes rates = link_rates(links);
         Shares bytes_per_ns = {};
-        for (size_t i = 0; i < kNumLinks; ++i) bytes_per_ns[i] = rates.*kLinks[i] / 1e9;
+        for (size_t i = 0; i < kNumLinksAtRank; ++i) {
+          bytes_per_ns[i] = rates.*kLinksAtRank[i] / 1e9;
+        }
         return bytes_per_ns;
       }()),
+      ranks_per_node_(links.ranks_per_node),
+      speeds_(speeds),
+      counts_as_(std::move(counts_as)),
       timelines_(links.world_size()) {}
 
 SharedLinks::Shares SharedLinks::demand_of(const LinkBytes& bytes, double duration_ns) const {
   Shares demand = {};
-  for (size_t i = 0; i < kNumLinks; ++i) {
-    const double crossed = bytes.*kLinks[i];
+  for (size_t i = 0; i < kNumLinksAtRank; ++i) {
+    const double crossed = bytes.*kLinksAtRank[i];
     if (crossed <= 0) continue;
     // Who has another rank's part of the NICs as well moves more than the own part can.
     demand[i] = std::min(1.0, crossed / (bytes_per_ns_[i] * duration_ns));
@@ -67,23 +71,99 @@ SharedLinks::Interval SharedLinks::add(int group, int64_t ready_ns, int64_t alon
     const std::deque<Use>& own = timeline(member.rank, group).uses;
     if (!own.empty()) start_ns = std::max(start_ns, own.back().end_ns);
   }
-  std::vector<Meeting> met = meetings(group, start_ns, alone_ns, members);
+  if (start_ns >= kLongestNs) return {.start_ns = kNever, .end_ns = kNever};
+  const bool may_be_slow = speeds_ != nullptr && !speeds_->empty();
+  const std::vector<int> nodes = may_be_slow ? nodes_of(members) : std::vector<int>();
+  std::vector<Meeting> met = meetings(group, start_ns, alone_ns, members, nodes);
   const double end_ns = end_beside(met, start_ns, static_cast<double>(alone_ns));
   if (end_ns > start_ns) {
+    ++version_;
     for (const Member& member : members) {
       const Shares demand = demand_of(member.bytes, end_ns - start_ns);
       timeline(member.rank, group).uses.push_back({start_ns, end_ns, demand});
     }
   }
-  return {.start_ns = std::llround(start_ns), .end_ns = std::llround(end_ns)};
+  const bool ends = end_ns < std::numeric_limits<double>::infinity();
+  return {.start_ns = std::llround(start_ns), .end_ns = ends ? std::llround(end_ns) : kNever};
+}
+
+void SharedLinks::end_message(int group, absl::Span<const int> ranks, int64_t at_ns) {
+  for (const int rank : ranks) {
+    std::vector<Timeline>& all = timelines_[rank];
+    const auto found = std::ranges::find(all, group, &Timeline::group);
+    if (found == all.end()) continue;
+    for (Use& use : found->uses) {
+      use.end_ns = std::min(use.end_ns, static_cast<double>(at_ns));
+    }
+  }
+}
+
+std::vector<int> SharedLinks::nodes_of(absl::Span<const Member> members) const {
+  std::vector<int> nodes;
+  for (const Member& member : members) nodes.push_back(member.rank / ranks_per_node_);
+  std::ranges::sort(nodes);
+  nodes.erase(std::ranges::unique(nodes).begin(), nodes.end());
+  return nodes;
+}
+
+const SharedLinks::Use* SharedLinks::Timeline::from(double now_ns) const {
+  const auto next = std::ranges::upper_bound(uses, now_ns + kToleranceNs, {}, &Use::end_ns);
+  return next != uses.end() ? &*next : nullptr;
+}
+
+// A rank's collectives demand of its part of the link; messages want all that they get.
+double SharedLinks::left_for_messages(const Network::LinkOwners& link, int num_messages,
+                                      double now_ns) const {
+  const bool may_be_slow = speeds_ != nullptr && !speeds_->empty();
+  const double whole = may_be_slow ? speeds_->left_of(link, now_ns) : 1;
+  const double part = 1 / static_cast<double>(link.ranks.size());
+  demands_.clear();
+  for (const int rank : link.ranks) {
+    for (const Timeline& each : timelines_[counts_as_.empty() ? rank : counts_as_[rank]]) {
+      if (each.group < 0) continue;
+      const Use* use = each.from(now_ns);
+      if (use == nullptr || use->start_ns > now_ns + kToleranceNs) continue;
+      if (use->demand[link.link] > 0) demands_.push_back(part * use->demand[link.link]);
+    }
+  }
+  if (demands_.empty()) return whole;
+  demands_.insert(demands_.end(), num_messages, 1.0);
+  return std::min(whole, num_messages * fair_level(demands_, whole));
+}
+
+double SharedLinks::next_change_ns(const Network::LinkOwners& link, double now_ns) const {
+  double next_ns = std::numeric_limits<double>::infinity();
+  if (speeds_ != nullptr) next_ns = speeds_->next_change_ns(now_ns);
+  for (const int rank : link.ranks) {
+    for (const Timeline& each : timelines_[counts_as_.empty() ? rank : counts_as_[rank]]) {
+      const Use* use = each.group >= 0 ? each.from(now_ns) : nullptr;
+      if (use == nullptr) continue;
+      const bool begins = use->start_ns > now_ns + kToleranceNs;
+      next_ns = std::min(next_ns, begins ? use->start_ns : use->end_ns);
+    }
+  }
+  return next_ns;
+}
+
+double SharedLinks::left_between(int source_node, int target_node, double now_ns) const {
+  const bool may_be_slow = speeds_ != nullptr && !speeds_->empty();
+  return may_be_slow ? speeds_->left_between(source_node, target_node, now_ns) : 1;
 }
 
 std::vector<SharedLinks::Meeting> SharedLinks::meetings(int group, double start_ns,
                                                         int64_t alone_ns,
-                                                        absl::Span<const Member> members) {
+                                                        absl::Span<const Member> members,
+                                                        const std::vector<int>& nodes) {
   std::vector<Meeting> met;
+  const LinkSpeeds* const speeds = nodes.empty() ? nullptr : speeds_;
   for (const Member& member : members) {
     std::vector<Other> others;
+    // Of messages that are over nothing is left.
+    std::erase_if(timelines_[member.rank], [&](const Timeline& each) {
+      return each.group < 0 && each.group != group &&
+             (each.uses.empty() ||
+              each.uses.back().end_ns <= static_cast<double>(member.not_before_ns));
+    });
     for (Timeline& each : timelines_[member.rank]) {
       std::deque<Use>& uses = each.uses;
       const auto is_over = [&](const Use& use) {
@@ -94,9 +174,12 @@ std::vector<SharedLinks::Meeting> SharedLinks::meetings(int group, double start_
       const auto next = std::ranges::upper_bound(uses, start_ns, {}, &Use::end_ns);
       others.push_back({.timeline = &each, .next = static_cast<size_t>(next - uses.begin())});
     }
-    if (others.empty()) continue;
+    if (others.empty() && speeds == nullptr) continue;
     met.push_back({.demand = demand_of(member.bytes, static_cast<double>(alone_ns)),
-                   .others = std::move(others)});
+                   .others = std::move(others),
+                   .rank = member.rank,
+                   .speeds = speeds,
+                   .nodes = &nodes});
   }
   return met;
 }
@@ -144,14 +227,18 @@ void SharedLinks::Meeting::demands_of_others(size_t link, double now_ns,
   }
 }
 
+double SharedLinks::Meeting::left(size_t link, double now_ns) const {
+  return speeds == nullptr ? 1 : speeds->left_at_rank(rank, link, *nodes, now_ns);
+}
+
 double SharedLinks::Meeting::pace(double now_ns) const {
   double pace = 1;
   std::vector<double> demands;
-  for (size_t link = 0; link < kNumLinks; ++link) {
+  for (size_t link = 0; link < kNumLinksAtRank; ++link) {
     if (demand[link] <= 0) continue;
     demands_of_others(link, now_ns, demands);
     demands.push_back(demand[link]);
-    pace = std::min(pace, fair_level(demands) / demand[link]);
+    pace = std::min(pace, fair_level(demands, left(link, now_ns)) / demand[link]);
   }
   return pace;
 }
@@ -160,16 +247,18 @@ double SharedLinks::Meeting::pace(double now_ns) const {
 void SharedLinks::Meeting::slow_others(double pace, double now_ns) {
   for (Other& other : others) other.pace = 1;
   std::vector<double> demands;
-  for (size_t link = 0; link < kNumLinks; ++link) {
+  for (size_t link = 0; link < kNumLinksAtRank; ++link) {
     if (demand[link] <= 0) continue;
     demands_of_others(link, now_ns, demands);
-    const double before = fair_level(demands);
+    const double whole = left(link, now_ns);
+    const double before = fair_level(demands, whole);
     demands.push_back(pace * demand[link]);
-    const double beside = fair_level(demands);
+    const double beside = fair_level(demands, whole);
     for (Other& other : others) {
       const Use* use = other.on_links(now_ns);
       if (use == nullptr || use->demand[link] <= 0) continue;
       const double had = std::min(use->demand[link], before);
+      if (had <= 0) continue;  // the link is down: what was told before stays
       other.pace = std::min(other.pace, std::min(had, beside) / had);
     }
   }
@@ -177,11 +266,12 @@ void SharedLinks::Meeting::slow_others(double pace, double now_ns) {
 
 // Goes from one change of the demands to the next.
 double SharedLinks::end_beside(std::vector<Meeting>& meetings, double start_ns, double alone_ns) {
-  if (meetings.empty() || start_ns + alone_ns > kLongestNs) return start_ns + alone_ns;
+  const bool is_alone = meetings.empty() || alone_ns <= 0;
+  if (is_alone || start_ns + alone_ns > kLongestNs) return start_ns + alone_ns;
   double now_ns = start_ns;
   double left_ns = alone_ns;
   bool is_over = false;
-  while (!is_over) {
+  for (int64_t changes = 0; !is_over; ++changes) {
     double pace = 1;
     for (const Meeting& meeting : meetings) pace = std::min(pace, meeting.pace(now_ns));
     const double end_ns = now_ns + left_ns / pace;
@@ -191,6 +281,12 @@ double SharedLinks::end_beside(std::vector<Meeting>& meetings, double start_ns, 
       for (const Other& other : meeting.others) {
         until_ns = std::min(until_ns, other.changes_ns(now_ns));
       }
+      if (meeting.speeds != nullptr) {
+        until_ns = std::min(until_ns, meeting.speeds->next_change_ns(now_ns));
+      }
+    }
+    if (!(until_ns < kLongestNs) || (pace <= 0 && changes > kMostChanges)) {
+      return std::numeric_limits<double>::infinity();
     }
     for (Meeting& meeting : meetings) {
       for (Other& other : meeting.others) other.advance(now_ns, until_ns);

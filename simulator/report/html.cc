@@ -62,6 +62,8 @@ class Writer {
     file_.append("{");
     run();
     failure();
+    list("faults", trace_.faults.size(),
+         [&](size_t i) { return html_json_text(trace_.faults[i]); });
     steps();
     path();
     list("names", trace_.names.size(), [&](size_t i) { return html_json_text(trace_.names[i]); });

@@ -63,6 +63,12 @@ function showFailure(data) {
     element("tr", {}, row.map((text) => element("td", {}, [text || "–"])))));
 }
 
+function showFaults(data) {
+  if (data.faults.length === 0) return;
+  byId("faults-panel").hidden = false;
+  byId("faults").replaceChildren(...data.faults.map((text) => element("li", {}, [text])));
+}
+
 function keyFigures(data) {
   const end = Math.max(1, data.sum("end"));
   const exposed = data.ranks.map((rank) => (rank.end > 0 ? rank.exposed / rank.end : 0));
@@ -282,6 +288,7 @@ function start() {
   byId("data").remove();  // The text is large and not needed again.
   showHeader(data);
   showFailure(data);
+  showFaults(data);
   byId("time-note").hidden = data.timeIsModelled;
   showCards(data);
   showTable(byId("collectives-panel"), collectiveColumns, data.collectives);

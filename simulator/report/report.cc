@@ -252,6 +252,7 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                         {"ranks_per_node", trace.ranks_per_node},
                         {"devices_per_rank", trace.devices_per_rank},
                         {"failure", failure_of(trace)},
+                        {"faults", trace.faults},
                         {"time_is_modelled", models_time(trace)},
                         {"elapsed_ns", elapsed_ns(trace)},
                         {"steps", steps_of(trace)},

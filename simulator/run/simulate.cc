@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,10 +15,15 @@
 
 #include <c10/util/Exception.h>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "accelerate/base/enum_text.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/config/fsdp_plugin.h"
@@ -29,6 +35,9 @@
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/values/texts.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/core/run_log.h"
+#include "simulator/faults/fault_run.h"
+#include "simulator/faults/rules.h"
 #include "simulator/report/report.h"
 #include "simulator/report/report_text.h"
 
@@ -100,6 +109,62 @@ bool read_word(const Environment& environment, const char* variable, const char*
   return false;
 }
 
+// The member of an enumeration that a variable names; `member` as it is where the variable is
+// unset. Says so on stderr and returns false if the text is something else.
+template <EnumWithText E>
+bool read_member(const Environment& environment, const char* variable, E& member) {
+  const std::string text = environment.get_or(variable, accelerate::to_string(member));
+  std::vector<std::string> known;
+  for (const E each : accelerate::values<E>()) {
+    known.emplace_back(accelerate::to_string(each));
+    if (known.back() != text) continue;
+    member = each;
+    return true;
+  }
+  std::cerr << "accelerate: " << variable << "=\"" << text << "\" is none of "
+            << absl::StrJoin(known, ", ") << std::endl;
+  return false;
+}
+
+// The rules in the variable, or in the file that it names; those that begin with a bracket are
+// JSON. Says so on stderr and returns false if they are something else.
+bool read_faults(const Environment& environment, FaultRules& faults) {
+  std::string text = environment.get_or(env::kSimulateFaults, "");
+  if (absl::StartsWith(text, "@")) {
+    const std::string path = text.substr(1);
+    std::ifstream file(path);
+    text = std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    if (!file) {
+      std::cerr << "accelerate: " << env::kSimulateFaults << ": cannot read " << path << std::endl;
+      return false;
+    }
+  }
+  const bool is_json = absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[");
+  absl::StatusOr<FaultRules> parsed =
+      is_json ? FaultRules::from_json(text) : FaultRules::parse(text);
+  if (!parsed.ok()) {
+    std::cerr << "accelerate: " << parsed.status().message() << std::endl;
+    return false;
+  }
+  faults = *std::move(parsed);
+  return true;
+}
+
+// The log that the variable names, if it does. Says so on stderr and returns false if there is
+// none.
+bool read_log(const Environment& environment, std::shared_ptr<const RunLog>& log) {
+  const std::string path = environment.get_or(env::kSimulateReplay, "");
+  if (path.empty()) return true;
+  absl::StatusOr<RunLog> read = RunLog::read(path);
+  if (!read.ok()) {
+    std::cerr << "accelerate: " << env::kSimulateReplay << ": " << read.status().message()
+              << std::endl;
+    return false;
+  }
+  log = std::make_shared<RunLog>(*std::move(read));
+  return true;
+}
+
 // Whether the settings divide models among the ranks of each node.
 bool divides_by_node(const Environment& environment) {
   if (!parse_flag_from_env(kUseFsdp, false, environment)) return false;
@@ -111,22 +176,17 @@ bool divides_by_node(const Environment& environment) {
   }
 }
 
-// Along the axes of the mesh that the settings describe; else all ranks are replicas. Rank 0 may
-// initialise the model, save and log.
-Folding folding(const Environment& environment, const ClusterSpec& spec) {
-  Folding folding{.rank_0_apart = true};
+// The mesh that the settings describe; absent: all ranks are replicas.
+std::optional<Mesh> mesh_of(const Environment& environment, const ClusterSpec& spec) {
   if (!parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG", false, environment)) {
-    if (divides_by_node(environment)) {
-      folding.mesh = Mesh({.dp_replicate = spec.num_nodes, .dp_shard = spec.ranks_per_node});
-    }
-    return folding;
+    if (!divides_by_node(environment)) return std::nullopt;
+    return Mesh({.dp_replicate = spec.num_nodes, .dp_shard = spec.ranks_per_node});
   }
   ParallelismConfig config({}, environment);
   if (config.sp_enabled()) config.fill_replicas(spec.world_size());
   const Mesh mesh(config);
   // As an Accelerator does it, a configuration without any axis makes replicas of all ranks.
-  if (mesh.num_ranks() > 1) folding.mesh = mesh;
-  return folding;
+  return mesh.num_ranks() > 1 ? std::optional(mesh) : std::nullopt;
 }
 
 // Turns off what `names` lists. Says so on stderr and returns false if one of them is unknown.
@@ -200,28 +260,24 @@ class SimulatedRun {
   // Returns the exit code.
   int run(const std::string& spec, int num_ranks, ClusterOptions options) {
     codes_.assign(num_ranks, 0);
+    const bool has_faults = !options.faults.empty();
     options.environment = environment_;
     options.program = argc_ > 0 ? argv_[0] : "";
     options.repeat_command =
         repeat_line(environment_, std::vector<std::string>(argv_, argv_ + argc_));
     options.record = !summary_.empty();
     options.report_directory = report_;
-    try {
-      run_ranks(spec, std::move(options));
-      say_report();
-    } catch (const ClusterError& error) {
-      std::cerr << "accelerate: " << error.what() << std::endl;
-      say_report();
-      return 1;
-    } catch (const std::exception& error) {
-      // The cluster itself failed: a report that cannot be written, threads that cannot be started.
-      std::cerr << "accelerate: " << exception_text(error) << std::endl;
-      return 1;
-    }
-    return exit_code();
+    options.dump_folder =
+        environment_.get_or(env::kDumpDir, report_.empty() ? "" : report_ + "/failure");
+    const bool twice = environment_.get_or(env::kSimulateTwice, kFalse) == kTrue;
+    if (!twice) return run_once(spec, std::move(options), has_faults);
+    options.log = std::make_shared<RunLog>();
+    options.log_names_work = true;
+    const int code = run_once(spec, options, has_faults);
+    return cluster_ ? compare(spec, std::move(options), code) : code;
   }
 
-  // Says so where the report that is asked for has no times.
+  // Says so on stderr where the report that is asked for has no times.
   void note_on_times(const std::string& spec, bool has_device) const {
     if (report_.empty() || has_device || is_quiet_) return;
     std::cerr << "accelerate: the report in " << report_ << " has no times: " << spec
@@ -233,12 +289,61 @@ class SimulatedRun {
   const Environment& environment() const { return environment_; }
 
  private:
+  int run_once(const std::string& spec, ClusterOptions options, bool has_faults) {
+    try {
+      run_ranks(spec, std::move(options));
+      say_faults();
+      say_report();
+    } catch (const ClusterError& error) {
+      std::cerr << "accelerate: " << error.what() << std::endl;
+      say_report();
+      return 1;
+    } catch (const std::exception& error) {
+      // The cluster itself failed: a report that cannot be written, threads that cannot be started.
+      std::cerr << "accelerate: " << exception_text(error) << std::endl;
+      // Rules that cannot fire on the cluster.
+      return has_faults && !cluster_ ? kUsageError : 1;
+    }
+    return exit_code();
+  }
+
+  // Runs the program once more, and tells whether it does the same. `code` is that of the first
+  // run.
+  int compare(const std::string& spec, ClusterOptions options, int code) {
+    options.replay = std::exchange(options.log, nullptr);
+    options.log_file.clear();
+    options.record = false;
+    options.report_directory.clear();
+    options.dump_folder.clear();
+    try {
+      run_ranks(spec, std::move(options));
+    } catch (const ClusterError&) {
+      // The first run has told of its failure.
+    } catch (const std::exception& error) {
+      std::cerr << "accelerate: the second run: " << exception_text(error) << std::endl;
+      return 1;
+    }
+    const std::string& difference = cluster_->log_difference();
+    std::cerr << "accelerate: "
+              << (difference.empty() ? "both runs did the same"
+                                     : "the second run differs from the first: ")
+              << difference << std::endl;
+    return difference.empty() ? code : 1;
+  }
+
   void run_ranks(const std::string& spec, ClusterOptions options) {
     cluster_.emplace(spec, std::move(options));
     cluster_->run_on_every_rank([&](Rank& rank) {
       Arguments arguments(argc_, argv_);
       codes_[rank.index()] = train_(arguments.argc(), arguments.argv());
     });
+  }
+
+  // After a failure its message has them.
+  void say_faults() const {
+    for (const FaultOutcome& outcome : cluster_->fault_outcomes()) {
+      std::cerr << "accelerate: fault: " << outcome.to_string() << std::endl;
+    }
   }
 
   void say_report() const {
@@ -279,12 +384,29 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   say_that_it_began(environment);
   const std::string spec = environment.get_or(env::kSimulate, "");
   Choices choices;
+  std::string twice;
+  std::shared_ptr<const RunLog> replay;
   uint64_t max_trace_slices = kMaxTraceSlices;
   if (!read_number(environment, env::kSimulateSeed, choices.seed) ||
       !read_number(environment, env::kSimulateReportSlices, max_trace_slices) ||
       !read_word(environment, env::kSimulateNumerics, kReal, kShapes, choices.numerics) ||
       !read_word(environment, env::kSimulateUnknownValues, kError, kNan, choices.unknown_values) ||
-      !read_word(environment, env::kSimulateFold, kFalse, kTrue, choices.fold)) {
+      !read_word(environment, env::kSimulateFold, kFalse, kTrue, choices.fold) ||
+      !read_word(environment, env::kSimulateTwice, kFalse, kTrue, twice) ||
+      !read_log(environment, replay)) {
+    return kUsageError;
+  }
+  // What the log says holds where nothing else is asked for.
+  const auto of_log = [&](const char* variable, const char* name, Environment& into) {
+    if (replay != nullptr && !into.get(variable)) into.set(variable, replay->header(name));
+  };
+  Environment settings = environment;
+  of_log(env::kSimulateFaults, "faults", settings);
+  of_log(env::kSimulateTimeOuts, "time-outs", settings);
+  of_log(env::kSimulateSemantics, "semantics", settings);
+  if (replay != nullptr && !environment.get(env::kSimulateSeed) &&
+      !absl::SimpleAtoi(replay->header("seed"), &choices.seed)) {
+    std::cerr << "accelerate: " << env::kSimulateReplay << ": the log has no seed" << std::endl;
     return kUsageError;
   }
   const absl::StatusOr<ClusterSpec> parsed = ClusterSpec::parse(spec);
@@ -305,11 +427,24 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   ClusterOptions options = {
       .seed = choices.seed,
       .numerics = choices.numerics == kShapes ? Numerics::kShapes : Numerics::kReal,
-      .fold =
-          choices.fold == kTrue ? std::optional(folding(run.environment(), *parsed)) : std::nullopt,
       .max_trace_slices = max_trace_slices,
       .unknown_value = std::move(unknown_value),
       .host_files_take_time = true};
+  // Rank 0 may initialise the model, save and log.
+  if (choices.fold == kTrue) {
+    options.fold = Folding{.rank_0_apart = true, .mesh = mesh_of(run.environment(), *parsed)};
+  }
+  if (!read_faults(settings, options.faults) ||
+      !read_member(settings, env::kSimulateTimeOuts, options.time_outs) ||
+      !read_member(settings, env::kSimulateSemantics, options.semantics)) {
+    return kUsageError;
+  }
+  options.log_file = environment.get_or(env::kSimulateLog, "");
+  options.replay = std::move(replay);
+  if (!options.faults.empty()) {
+    options.mesh = mesh_of(run.environment(), *parsed);
+    if (options.mesh && options.mesh->num_ranks() != parsed->world_size()) options.mesh.reset();
+  }
   if (!turn_off_detectors(environment.get_or(env::kSimulateNoDetect, ""), options)) {
     return kUsageError;
   }

@@ -1,6 +1,7 @@
 // What the variables of a simulated run do. The command line is in integration_tests/digits.
 #include <atomic>
 #include <cmath>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -98,7 +99,9 @@ TEST(Simulate, RefusesWordsThatItDoesNotKnow) {
                                                         {env::kSimulateNumerics, "fake"},
                                                         {env::kSimulateUnknownValues, "0"},
                                                         {env::kSimulateFold, "1"},
-                                                        {env::kSimulateNoDetect, "races,leeks"}}) {
+                                                        {env::kSimulateNoDetect, "races,leeks"},
+                                                        {env::kSimulateTimeOuts, "never"},
+                                                        {env::kSimulateSemantics, "gloom"}}) {
     const Outcome outcome = simulate("1x2:h100",
                                      [](int, char**) {
                                        ADD_FAILURE() << "it runs";
@@ -113,6 +116,91 @@ TEST(Simulate, RefusesWordsThatItDoesNotKnow) {
            {"1x2", {{env::kSimulateNumerics, "shapes"}}},
            {"1x2:h100", {{env::kSimulateFold, "true"}}}}) {
     EXPECT_EQ(simulate(spec, [](int, char**) { return 0; }, settings).code, 2) << spec;
+  }
+}
+
+TEST(Simulate, RunsUnderAPlanOfFaults) {
+  const auto steps = [](int, char**) {
+    for (int step = 0; step < 3; ++step) Runtime::current().note_step();
+    return 0;
+  };
+  const auto under = [&](const std::string& plan) {
+    return simulate("1x2", steps, {{env::kSimulateFaults, plan}});
+  };
+  const Outcome dies = under("rank 1 at step 2: crash");
+  EXPECT_EQ(dies.code, 1);
+  EXPECT_THAT(dies.said, HasSubstr("rank 1 failed: rank 1 was killed at step 2"));
+  EXPECT_THAT(dies.said, HasSubstr("--faults 'rank 1 at step 2: crash'"));
+  const Outcome unfired = under("rank 1 at step 9: crash");
+  EXPECT_EQ(unfired.code, 0);
+  EXPECT_THAT(unfired.said,
+              HasSubstr("accelerate: fault: \"rank 1 at step 9: crash\" did not fire: "
+                        "rank 1 made 3 steps"));
+  const Outcome from_json =
+      under(R"json([{"where": "rank 1", "when": "at step 2", "what": ["exit(4)"]}])json");
+  EXPECT_THAT(from_json.said, HasSubstr("rank 1 exited with code 4 at step 2"));
+  const std::string path = ::testing::TempDir() + "/plan.txt";
+  std::ofstream(path) << "# a plan\nrank 0 at step 1: crash\n";
+  EXPECT_THAT(under("@" + path).said, HasSubstr("rank 0 was killed at step 1"));
+}
+
+TEST(Simulate, WritesALogAndFollowsIt) {
+  const auto sums = [](int, char**) {
+    const auto store = Runtime::current().store();
+    for (int round = 0; round < 5; ++round) store->add("round", 1);
+    Runtime::current().note_step();
+    return 0;
+  };
+  const std::string path = ::testing::TempDir() + "/simulate_run.log";
+  const Outcome first = simulate("1x3", sums,
+                                 {{env::kSimulateLog, path},
+                                  {env::kSimulateSeed, "9"},
+                                  {env::kSimulateFaults, "rank 1 at step 1: crash"}});
+  EXPECT_THAT(first.said, HasSubstr("rank 1 was killed at step 1"));
+  // The seed and the faults are those of the log.
+  const Outcome second = simulate("1x3", sums, {{env::kSimulateReplay, path}});
+  EXPECT_THAT(second.said, HasSubstr("rank 1 was killed at step 1"));
+  EXPECT_THAT(second.said, Not(HasSubstr("differs")));
+  const Outcome other = simulate("1x2", sums, {{env::kSimulateReplay, path}});
+  EXPECT_NE(other.code, 0);
+  EXPECT_THAT(other.said, HasSubstr("the log is of another cluster: \"1x3\", not \"1x2\""));
+  EXPECT_EQ(simulate("1x3", sums, {{env::kSimulateReplay, "/nowhere/log"}}).code, 2);
+}
+
+TEST(Simulate, RunsTwiceAndTellsTheDifference) {
+  int calls = 0;
+  const auto changing = [&](int, char**) {
+    Runtime::current().store()->set(absl::StrCat("key", ++calls > 2 ? 1 : 0), "value");
+    return 0;
+  };
+  const Outcome differs = simulate("1x2", changing, {{env::kSimulateTwice, "true"}});
+  EXPECT_EQ(differs.code, 1);
+  EXPECT_THAT(differs.said, HasSubstr("the second run differs from the first: entry"));
+  EXPECT_THAT(differs.said, HasSubstr("store set key1"));
+  const Outcome alike =
+      simulate("1x2", [](int, char**) { return 0; }, {{env::kSimulateTwice, "true"}});
+  EXPECT_EQ(alike.code, 0);
+  EXPECT_THAT(alike.said, HasSubstr("both runs did the same"));
+}
+
+TEST(Simulate, RefusesPlansThatAreWrong) {
+  for (const auto& [plan, error] : std::vector<std::pair<std::string, std::string>>{
+           {"rank 1 at step 2: crahs",
+            "did you mean crash? at character 19\n  rank 1 at step 2: "
+            "crahs\n                    ^"},
+           {"rank 7 at step 2: crash", "there is no rank 7: the cluster has 2 ranks"},
+           {"rank tp=0 at step 2: crash", "this run has no mesh"},
+           {"rank 1 at op#2: crash", "the cluster names none"},
+           {"link nic of node 0 at step 1: down", "communication takes no time"},
+           {"@/nowhere/plan.txt", "cannot read /nowhere/plan.txt"}}) {
+    const Outcome outcome = simulate("1x2",
+                                     [](int, char**) {
+                                       ADD_FAILURE() << "it runs";
+                                       return 0;
+                                     },
+                                     {{env::kSimulateFaults, plan}});
+    EXPECT_EQ(outcome.code, 2) << plan;
+    EXPECT_THAT(outcome.said, HasSubstr(error));
   }
 }
 

@@ -368,6 +368,7 @@ Trace Recorder::finish(RunDescription run) {
   trace_.memory_capacity = run.memory_capacity;
   trace_.peak_flops = run.peak_flops;
   trace_.failure = std::move(run.failure);
+  trace_.faults = std::move(run.faults);
   for (const RankState& state : ranks_) {
     const BusyTime::Totals busy = state.busy.totals();
     const MemorySample& peak =

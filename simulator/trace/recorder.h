@@ -56,6 +56,7 @@ struct RunDescription {
   int64_t memory_capacity = 0;
   double peak_flops = 0;
   std::optional<RunFailure> failure = std::nullopt;
+  std::vector<std::string> faults = {};
   std::vector<LinkClass> links = {};
 };
 

@@ -347,6 +347,8 @@ struct Trace {
   /// What all ranks together take in an optimizer step; 0: unknown.
   double samples_per_step = 0;
   std::optional<RunFailure> failure;  ///< nullopt: the run succeeded
+  /// What became of each rule of the plan of faults, a line: where it struck, or why it did not.
+  std::vector<std::string> faults;
 };
 
 /// The number of ranks whose programs ran.

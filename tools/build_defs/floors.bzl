@@ -26,6 +26,7 @@ FLOORS = {
         [
             "big_model",
             "data",
+            "dumps",
             "parallel",
             "parallel/experts",
             "parallel/residency",
@@ -44,8 +45,8 @@ FLOORS = {
     ],
     "simulator": [
         ["core", "hardware", "shape_rules"],
-        ["disk", "network/nccl", "trace"],
-        ["network", "report"],
+        ["faults", "network/nccl", "trace"],
+        ["disk", "network", "report"],
         ["device"],
         ["c10d"],
         ["cluster"],
@@ -113,6 +114,7 @@ WITHOUT_LIBTORCH = [
     "launch",
     "simulator/core",
     "simulator/disk",
+    "simulator/faults",
     "simulator/hardware",
     "simulator/network",
     "simulator/network/nccl",

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/comm/watch/rank_dump.h"
 #include "accelerate/values/fields.h"
 
 namespace accelerate {
@@ -351,8 +352,20 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
       interrupts.swap(interrupts_);
     }
     changed_.notify_all();
+    write_dump();
     for (const std::weak_ptr<Interrupt>& weak : interrupts) {
       if (const std::shared_ptr<Interrupt> interrupt = weak.lock()) (*interrupt)();
+    }
+  }
+
+  void write_dump() const {
+    if (options_.dump_folder.empty()) return;
+    RankDump dump{.history = log_.snapshot(), .members = log_.members()};
+    dump.members.resize(dump.history.groups.size());
+    const std::string problem = write_rank_dump_file(options_.dump_folder, dump);
+    if (!problem.empty()) {
+      std::cerr << absl::StrCat("accelerate: rank ", options_.rank, ": no dump: ", problem, "\n")
+                << std::flush;
     }
   }
 

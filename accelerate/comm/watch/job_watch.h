@@ -47,6 +47,9 @@ class JobWatch {
     /// Where the word about it goes, a line; by default to standard error. Called on a thread of
     /// its own.
     std::function<void(const std::string& line)> say = nullptr;
+    /// Where this rank writes what it did last when the job has failed (see rank_dump.h); empty:
+    /// nowhere. A helper thread writes it, even if the rank computes.
+    std::string dump_folder = {};
   };
   using Interrupt = std::function<void()>;
 

@@ -250,6 +250,11 @@ OperationHistory OperationLog::snapshot() const {
   return history;
 }
 
+std::vector<std::vector<int>> OperationLog::members() const {
+  const std::lock_guard lock(mutex_);
+  return members_;
+}
+
 std::optional<PendingOperation> OperationLog::pending() const {
   const std::lock_guard lock(mutex_);
   if (next_ == 0 || !ending_.empty()) return std::nullopt;

@@ -86,6 +86,8 @@ class OperationLog {
   void end(std::string ending);
 
   OperationHistory snapshot() const;
+  /// The global ranks of the groups of a snapshot; there may be more groups by then.
+  std::vector<std::vector<int>> members() const;
 
   /// The latest operation, unless it is known to have ended.
   std::optional<PendingOperation> pending() const;

@@ -1,8 +1,10 @@
 // The watch over Gloo, ranks being threads that share one store.
 #include "accelerate/comm/watch/watched_backend.h"
 
+#include <fstream>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,6 +21,7 @@
 
 #include "accelerate/comm/backends/gloo/gloo_backend.h"
 #include "accelerate/comm/watch/job_watch.h"
+#include "accelerate/comm/watch/rank_dump.h"
 
 namespace accelerate {
 namespace {
@@ -50,6 +53,7 @@ struct Job {
   std::function<void(const std::string&)> say = nullptr;
   bool has_two_groups = false;
   bool fails_crossed = false;
+  std::string dump_folder = {};
 };
 
 // Runs `body` on each rank. Returns each rank's error, empty where there was none.
@@ -78,7 +82,8 @@ std::vector<std::string> run(const Job& options, const std::function<void(Member
                                                        .grace = options.grace,
                                                        .patience = options.patience,
                                                        .fails_crossed = options.fails_crossed,
-                                                       .say = options.say});
+                                                       .say = options.say,
+                                                       .dump_folder = options.dump_folder});
       const auto made = [&](const std::string& name) {
         WatchedBackend::Options watch{.timeout = options.timeout};
         watch.compares_all = options.debug != Debug::kOnRequest;
@@ -240,6 +245,23 @@ TEST(WatchedBackend, SaysNothingOfAnOperationThatNobodyHoldsUp) {
       });
   EXPECT_EQ(errors, std::vector<std::string>(2));
   EXPECT_EQ(said.lines(), std::vector<std::string>());
+}
+
+TEST(WatchedBackend, WritesWhatEachRankDidLast) {
+  const std::string folder = ::testing::TempDir() + "/watched_backend_dumps";
+  const auto errors = run({.timeout = kImpatience, .dump_folder = folder}, [](Member& self) {
+    all_reduce(self, at::ones({3}));
+    if (self.rank == 0) all_reduce(self, at::ones({4}));
+  });
+  EXPECT_THAT(errors[0], HasSubstr("all_reduce #1"));
+  for (int rank = 0; rank < 2; ++rank) {
+    std::ifstream file(folder + "/" + rank_dump_file(rank));
+    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    const RankDump dump = parse_rank_dump(text);
+    EXPECT_EQ(dump.history.rank, rank);
+    EXPECT_EQ(dump.history.groups.at(0).collectives, rank == 0 ? 2U : 1U);
+    EXPECT_EQ(dump.members.at(0), (std::vector<int>{0, 1}));
+  }
 }
 
 TEST(WatchedBackend, FailsFuturesWithTheReport) {

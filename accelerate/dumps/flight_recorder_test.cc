@@ -1,0 +1,219 @@
+#include "accelerate/dumps/flight_recorder.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/comm/watch/collective_call.h"
+#include "accelerate/dumps/dump_folder.h"
+
+namespace accelerate {
+namespace {
+
+using c10d::OpType;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// What two ranks of PyTorch 2.15 over Gloo wrote.
+std::string real_dump(int rank) {
+  return bytes_of(absl::StrCat("accelerate/dumps/testdata/fr_dump_", rank));
+}
+
+CollectiveFingerprint call(OpType op, int64_t elements) {
+  CollectiveFingerprint fingerprint(op);
+  fingerprint.dtypes.push_back(at::kFloat);
+  fingerprint.dims.push_back(1);
+  fingerprint.sizes.push_back(elements);
+  return fingerprint;
+}
+
+struct Made {
+  CollectiveFingerprint call;
+  OperationState state = OperationState::kDone;
+};
+
+// The dump of a rank that made these calls in one group.
+RankDump dump_of(int rank, const std::vector<Made>& calls, int ranks = 3) {
+  RankDump dump{.history = {.rank = rank, .groups = {{.name = "world", .made = true}}},
+                .members = {{}}};
+  for (int each = 0; each < ranks; ++each) dump.members[0].push_back(each);
+  for (const Made& made : calls) {
+    OperationRecord record{.group = 0, .state = made.state, .fingerprint = made.call};
+    if (!c10d::isP2POp(made.call.op)) {
+      record.fingerprint.sequence = dump.history.groups[0].collectives++;
+    }
+    dump.history.operations.push_back(std::move(record));
+  }
+  return dump;
+}
+
+nlohmann::ordered_json run_that(const std::string& failure) {
+  nlohmann::ordered_json run;
+  run["failure"] = failure;
+  return run;
+}
+
+TEST(FlightRecorder, ReadsTheDumpsOfRealRanks) {
+  const RankDump dump = read_flight_recorder(real_dump(0), 0).value();
+  EXPECT_EQ(dump.history.rank, 0);
+  ASSERT_THAT(dump.history.groups, SizeIs(1));
+  EXPECT_EQ(dump.history.groups[0].name, "0 (default_pg)");
+  EXPECT_EQ(dump.history.groups[0].collectives, 3U);
+  EXPECT_EQ(dump.members[0], (std::vector<int>{0, 1})) << "which is filed under no name";
+  ASSERT_THAT(dump.history.operations, SizeIs(3));
+  EXPECT_EQ(dump.history.operations[0].fingerprint.to_string(), "all_reduce #0 (Float[9])");
+  EXPECT_EQ(dump.history.operations[0].state, OperationState::kDone) << "retired";
+  EXPECT_EQ(dump.history.operations[1].fingerprint.op, OpType::BARRIER);
+  EXPECT_EQ(dump.history.operations[2].fingerprint.to_string(), "all_gather #2 (Float[2])");
+  EXPECT_EQ(dump.history.operations[2].state, OperationState::kWaiting);
+  EXPECT_TRUE(read_flight_recorder(real_dump(1), 1).ok());
+}
+
+TEST(FlightRecorder, TellsOfRealDumpsWhatALiveReportWould) {
+  const std::string report = dumps_report({read_flight_recorder(real_dump(0), 0).value(),
+                                           read_flight_recorder(real_dump(1), 1).value()});
+  EXPECT_THAT(report, AllOf(HasSubstr("group \"0 (default_pg)\""),
+                            HasSubstr("all_gather #2 (Float[2])"), HasSubstr("last calls:")));
+}
+
+TEST(FlightRecorder, ReadsWhatItWrites) {
+  CollectiveFingerprint send = call(OpType::SEND, 7);
+  send.peer = 2;
+  const RankDump dump = dump_of(1, {{call(OpType::ALLREDUCE, 4)},
+                                    {send},
+                                    {call(OpType::_ALLGATHER_BASE, 8)},
+                                    {call(OpType::ALLTOALL_BASE, 3), OperationState::kWaiting}});
+  const RankDump again = read_flight_recorder(flight_recorder_pickle(dump), 1).value();
+  EXPECT_EQ(again.members, dump.members);
+  ASSERT_THAT(again.history.operations, SizeIs(4));
+  for (size_t i = 0; i < 4; ++i) {
+    const OperationRecord& before = dump.history.operations[i];
+    const OperationRecord& after = again.history.operations[i];
+    EXPECT_EQ(after.fingerprint.op, before.fingerprint.op);
+    EXPECT_EQ(after.fingerprint.sequence, before.fingerprint.sequence);
+    EXPECT_EQ(after.fingerprint.peer, before.fingerprint.peer);
+    EXPECT_EQ(after.fingerprint.sizes, before.fingerprint.sizes);
+    EXPECT_EQ(after.fingerprint.dtypes, before.fingerprint.dtypes);
+    EXPECT_EQ(after.state, before.state);
+  }
+  EXPECT_EQ(again.history.groups[0].collectives, 3U);
+}
+
+TEST(FlightRecorder, ReadsTheSameFromJson) {
+  const std::string text = R"json({"version": "2.10",
+    "pg_config": {"3": {"name": "3", "desc": "tp", "ranks": "[4, 5]"}},
+    "entries": [{"process_group": ["3", "tp"], "profiling_name": "nccl:all_reduce",
+                 "collective_seq_id": 5, "state": "started", "input_sizes": [[2, 3]],
+                 "input_dtypes": ["BFloat16"]}]})json";
+  const RankDump dump = read_flight_recorder(text, 4).value();
+  EXPECT_EQ(dump.history.groups[0].name, "3 (tp)");
+  EXPECT_EQ(dump.members[0], (std::vector<int>{4, 5}));
+  EXPECT_EQ(dump.history.operations[0].fingerprint.to_string(), "all_reduce #4 (BFloat16[2, 3])");
+}
+
+TEST(FlightRecorder, RefusesWhatIsNoDump) {
+  EXPECT_FALSE(read_flight_recorder("", 0).ok());
+  EXPECT_FALSE(read_flight_recorder("{\"version\": 1}", 0).ok());
+  EXPECT_FALSE(read_flight_recorder("{", 0).ok());
+  // os.system("true") as a pickle.
+  EXPECT_FALSE(read_flight_recorder("\x80\x02"
+                                    "cos\nsystem\nX\x04\x00\x00\x00true\x85R.",
+                                    0)
+                   .ok());
+}
+
+// Damaged pickles are refused or read, and nothing else happens.
+TEST(FlightRecorder, SurvivesFiveHundredDamagedPickles) {
+  const std::string whole = real_dump(0);
+  uint64_t random = 12345;
+  const auto below = [&](size_t bound) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<size_t>((random >> 33) % bound);
+  };
+  int refused = 0;
+  for (int i = 0; i < 500; ++i) {
+    std::string damaged = whole.substr(0, i % 3 == 0 ? below(whole.size()) : whole.size());
+    for (size_t change = below(4); change > 0 && !damaged.empty(); --change) {
+      damaged[below(damaged.size())] = static_cast<char>(below(256));
+    }
+    const auto dump = read_flight_recorder(damaged, 0);
+    if (!dump.ok()) {
+      ++refused;
+    } else {
+      EXPECT_NE(dumps_report({*dump}), "");
+    }
+  }
+  EXPECT_GT(refused, 150);
+}
+
+TEST(DumpsReport, NamesTheRankThatIsBehind) {
+  const Made sum{call(OpType::ALLREDUCE, 4)};
+  const Made waits{call(OpType::ALLREDUCE, 4), OperationState::kWaiting};
+  EXPECT_THAT(dumps_report({dump_of(0, {sum, waits}), dump_of(1, {sum}), dump_of(2, {sum, waits})}),
+              HasSubstr("behind: rank 1: 1 operation behind, its last was all_reduce #0"));
+}
+
+TEST(DumpsReport, NamesTheRankWithoutADump) {
+  const Made waits{call(OpType::ALLREDUCE, 4), OperationState::kWaiting};
+  EXPECT_THAT(dumps_report({dump_of(0, {waits}), dump_of(2, {waits})}),
+              HasSubstr("behind: rank 1: did not answer"));
+}
+
+TEST(DumpsReport, NamesTheFirstCallThatDiffers) {
+  const Made sum{call(OpType::ALLREDUCE, 4)};
+  const Made waits{call(OpType::ALLREDUCE, 4), OperationState::kWaiting};
+  const Made other{call(OpType::ALLREDUCE, 5), OperationState::kWaiting};
+  EXPECT_THAT(
+      dumps_report({dump_of(0, {sum, waits}), dump_of(1, {sum, waits}), dump_of(2, {sum, other})}),
+      AllOf(HasSubstr("collective mismatch in call #1 of group \"world\""), HasSubstr("Float[5]")));
+}
+
+TEST(DumpsReport, SaysThatNothingWasOpen) {
+  const Made sum{call(OpType::ALLREDUCE, 4)};
+  EXPECT_THAT(dumps_report({dump_of(0, {sum}), dump_of(1, {sum}), dump_of(2, {sum})}),
+              HasSubstr("of no call that had not ended"));
+}
+
+TEST(DumpFolder, IsReadAsItIsWritten) {
+  const std::string folder = ::testing::TempDir() + "/failure";
+  const Made waits{call(OpType::ALLREDUCE, 4), OperationState::kWaiting};
+  const std::vector<RankDump> dumps = {dump_of(0, {waits}), dump_of(11, {waits}, 12)};
+  ASSERT_TRUE(write_dumps(folder, run_that("it failed"), dumps).ok());
+  const std::vector<RankDump> again = read_dumps(folder).value();
+  ASSERT_THAT(again, SizeIs(2));
+  EXPECT_EQ(again[1].history.rank, 11);
+  EXPECT_EQ(again[1].members, dumps[1].members);
+  EXPECT_EQ(dumps_report(again), dumps_report(dumps));
+  // The same from the files for PyTorch's analyser, but for what those lack.
+  const std::vector<RankDump> foreign = read_dumps(folder + "/flight_recorder").value();
+  ASSERT_THAT(foreign, SizeIs(2));
+  EXPECT_EQ(foreign[1].history.rank, 11);
+  EXPECT_EQ(nlohmann::json::parse(bytes_of(folder + "/run.json")).at("failure"), "it failed");
+}
+
+TEST(DumpFolder, NamesWhatIsWrong) {
+  EXPECT_THAT(std::string(read_dumps("/nowhere").status().message()),
+              HasSubstr("/nowhere has no dumps"));
+  const std::string folder = ::testing::TempDir() + "/broken";
+  ASSERT_TRUE(write_dumps(folder, run_that("it failed"), {dump_of(0, {})}).ok());
+  std::ofstream(folder + "/ranks/00003.json") << "{\"history\": 3}";
+  EXPECT_THAT(std::string(read_dumps(folder).status().message()), HasSubstr("00003.json"));
+}
+
+}  // namespace
+}  // namespace accelerate

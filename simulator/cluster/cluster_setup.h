@@ -1,0 +1,19 @@
+/// What a simulated cluster is, by its text and its options.
+///
+/// Threads: pure functions.
+#pragma once
+
+#include "absl/strings/string_view.h"
+#include "simulator/c10d/fold_plan.h"
+#include "simulator/cluster/cluster_options.h"
+#include "simulator/hardware/cluster_spec.h"
+
+namespace accelerate::simulator {
+
+/// Errors: c10::ValueError; see Cluster::Cluster.
+ClusterSpec parsed(absl::string_view text, const ClusterOptions& options);
+
+/// Which ranks of the cluster run. Errors: c10::ValueError that says what folding needs.
+FoldPlan fold_plan(const ClusterSpec& spec, const ClusterOptions& options);
+
+}  // namespace accelerate::simulator

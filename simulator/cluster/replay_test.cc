@@ -1,0 +1,149 @@
+// Logs of runs in whole clusters: a run follows its log to the bit, and a changed program stops at
+// its first difference.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "simulator/cluster/cluster.h"
+#include "simulator/core/run_log.h"
+#include "simulator/faults/rules.h"
+
+namespace accelerate::simulator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 3;
+
+// What the program does that a run of it should not do twice in different ways.
+struct Change {
+  int at_round = -1;
+  std::string key;       // another one of the store
+  bool value = false;    // another one in a sum
+  bool skips = false;    // a call less
+  bool another = false;  // another operator
+};
+
+void rounds(Rank& rank, const Change& change) {
+  Runtime& runtime = rank.runtime();
+  const auto group = runtime.new_group({.name = "all"});
+  const auto store = runtime.store();
+  double sum = 0;
+  for (int round = 0; round < 4; ++round) {
+    const bool changes = round == change.at_round && rank.index() == 1;
+    std::string key = absl::StrCat("order/", round);
+    if (changes && !change.key.empty()) key = change.key;
+    // Who comes first depends on the schedule.
+    const int64_t place = store->add(key, 1);
+    at::Tensor value = at::full({2}, static_cast<double>(place * (rank.index() + 1)),
+                                at::TensorOptions(runtime.device()));
+    if (changes && change.value) value.add_(1);
+    if (changes && change.another) value = value.mul(2).div(2);
+    std::vector<at::Tensor> tensors{value};
+    if (!(changes && change.skips)) group->allreduce(tensors)->wait();
+    sum = 3 * sum + tensors[0].cpu()[0].item<double>();
+    runtime.note_step();
+  }
+  rank.report("sum", sum);
+}
+
+struct Outcome {
+  std::string failure;
+  std::string difference;
+  std::vector<double> sums;
+  std::shared_ptr<RunLog> log = std::make_shared<RunLog>();
+};
+
+Outcome run(uint64_t seed, const std::string& plan, std::shared_ptr<const RunLog> replay = nullptr,
+            const Change& change = {}, const std::string& spec = "1x3", bool names_work = false) {
+  Outcome outcome;
+  ClusterOptions options{.seed = seed, .repeat_command = "again"};
+  options.faults = FaultRules::parse(plan).value();
+  options.log = outcome.log;
+  options.replay = std::move(replay);
+  options.log_names_work = names_work;
+  Cluster cluster(spec, options);
+  try {
+    cluster.run_on_every_rank([&](Rank& rank) { rounds(rank, change); });
+    for (const at::Tensor& each : cluster.reports("sum")) {
+      outcome.sums.push_back(each.item<double>());
+    }
+  } catch (const ClusterError& error) {
+    outcome.failure = error.what();
+  }
+  outcome.difference = cluster.log_difference();
+  return outcome;
+}
+
+TEST(Replay, FollowsTwoHundredFailingRunsToTheBit) {
+  const std::vector<std::string> plans = {"rank any with 0.1 at store: crash",
+                                          "rank any with 0.1 at collective: crash",
+                                          "rank 1 at step 2: hang", "store at store#7: gone"};
+  int failed = 0;
+  for (uint64_t seed = 0; failed < 200; ++seed) {
+    ASSERT_LT(seed, 1000U);
+    const std::string& plan = plans[seed % plans.size()];
+    const Outcome first = run(seed, plan);
+    if (first.failure.empty()) continue;
+    ++failed;
+    const Outcome second = run(seed, plan, first.log);
+    EXPECT_EQ(second.difference, "") << plan;
+    EXPECT_EQ(second.failure, first.failure) << plan;
+    EXPECT_EQ(second.log->entries(), first.log->entries()) << plan;
+  }
+}
+
+TEST(Replay, TheLogChangesNothing) {
+  Cluster plain("1x3", {.seed = 4});
+  plain.run_on_every_rank([](Rank& rank) { rounds(rank, {}); });
+  const Outcome logged = run(4, "");
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT_EQ(plain.reports("sum")[rank].item<double>(), logged.sums[rank]);
+  }
+}
+
+TEST(Replay, AChangedProgramStopsAtItsFirstDifference) {
+  const Outcome first = run(4, "");
+  ASSERT_EQ(first.failure, "");
+  const Outcome other_key = run(4, "", first.log, {.at_round = 2, .key = "elsewhere"});
+  EXPECT_THAT(other_key.failure, AllOf(HasSubstr("the run differs from its log: entry "),
+                                       HasSubstr("the log has rank 1 at store add order/2"),
+                                       HasSubstr("this run has rank 1 at store add elsewhere")));
+  const Outcome skips = run(4, "", first.log, {.at_round = 1, .skips = true});
+  EXPECT_THAT(skips.failure, HasSubstr("the log has rank 1 at collective all_reduce of all"));
+  const Outcome value = run(4, "", first.log, {.at_round = 3, .value = true});
+  EXPECT_THAT(value.failure, AllOf(HasSubstr("values of rank 1 at all_reduce of all"),
+                                   HasSubstr("the run differs from its log")));
+}
+
+TEST(Replay, NamesTheOperatorIfToldTo) {
+  const Outcome first = run(4, "", nullptr, {}, "1x3:h100", /*names_work=*/true);
+  ASSERT_EQ(first.failure, "");
+  const Outcome other =
+      run(4, "", first.log, {.at_round = 1, .another = true}, "1x3:h100", /*names_work=*/true);
+  EXPECT_THAT(other.failure,
+              AllOf(HasSubstr("the run differs from its log"), HasSubstr("aten::mul")));
+}
+
+TEST(Replay, RefusesTheLogOfAnotherRun) {
+  const Outcome first = run(4, "");
+  EXPECT_THROW(run(5, "", first.log), c10::ValueError);
+  EXPECT_THROW(run(4, "rank 1 at step 2: crash", first.log), c10::ValueError);
+  EXPECT_THROW(run(4, "", first.log, {}, "3x1"), c10::ValueError);
+  try {
+    run(5, "", first.log);
+  } catch (const c10::ValueError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the log is of another seed: \"4\", not \"5\""));
+  }
+}
+
+}  // namespace
+}  // namespace accelerate::simulator

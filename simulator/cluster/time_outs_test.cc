@@ -1,0 +1,192 @@
+// What time-outs cost, and what ranks notice of those that have ended.
+#include <chrono>
+#include <functional>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "absl/time/time.h"
+#include "accelerate/dumps/dump_folder.h"
+#include "simulator/cluster/cluster.h"
+#include "simulator/faults/rules.h"
+
+namespace accelerate::simulator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr absl::Duration kLimit = absl::Minutes(10);
+
+struct Outcome {
+  std::vector<RankFailure> failures;
+  std::string text;
+  absl::Duration elapsed;
+};
+
+Outcome run(TimeOuts time_outs, Semantics semantics, const std::function<void(Rank&)>& body,
+            const std::string& plan = "", const std::string& spec = "1x3") {
+  ClusterOptions options{.seed = 5, .time_outs = time_outs, .semantics = semantics};
+  options.faults = FaultRules::parse(plan).value();
+  Cluster cluster(spec, options);
+  Outcome outcome;
+  try {
+    cluster.run_on_every_rank(body);
+  } catch (const ClusterError& error) {
+    outcome.failures = error.failures();
+    outcome.text = error.what();
+  }
+  outcome.elapsed = cluster.elapsed();
+  return outcome;
+}
+
+// All ranks but the last sum, once in each step.
+void sums(Rank& rank, int steps) {
+  const auto group = rank.runtime().new_group({.name = "all", .timeout = kLimit});
+  for (int step = 0; step < steps; ++step) {
+    std::vector<at::Tensor> tensors{at::ones({2}, at::TensorOptions(rank.runtime().device()))};
+    group->allreduce(tensors)->wait();
+    rank.runtime().note_step();
+  }
+}
+
+void last_rank_leaves(Rank& rank) { sums(rank, rank.index() == 2 ? 1 : 2); }
+
+void three_steps(Rank& rank) { sums(rank, 3); }
+
+std::string without_times(const std::string& text) {
+  return std::regex_replace(text, std::regex("virtual time [0-9a-z.]+"), "virtual time");
+}
+
+TEST(TimeOuts, WaitEqualsDiagnoseButForTheTime) {
+  for (const Semantics semantics : {Semantics::kAny, Semantics::kNccl}) {
+    const Outcome diagnosed = run(TimeOuts::kDiagnose, semantics, last_rank_leaves);
+    const Outcome waited = run(TimeOuts::kWait, semantics, last_rank_leaves);
+    ASSERT_EQ(diagnosed.failures.size(), 2U);
+    ASSERT_EQ(waited.failures.size(), 2U);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(waited.failures[i].rank, diagnosed.failures[i].rank);
+      EXPECT_EQ(without_times(waited.failures[i].message),
+                without_times(diagnosed.failures[i].message));
+    }
+    EXPECT_THAT(waited.text, HasSubstr("no rank can make progress at virtual time 10m"));
+    EXPECT_EQ(diagnosed.elapsed, absl::ZeroDuration());
+    EXPECT_EQ(waited.elapsed, kLimit);
+  }
+}
+
+TEST(TimeOuts, WaitCostsExactlyTheTimeOutOnDevicesAsWell) {
+  const Outcome diagnosed =
+      run(TimeOuts::kDiagnose, Semantics::kNccl, last_rank_leaves, "", "1x3:h100");
+  const Outcome waited = run(TimeOuts::kWait, Semantics::kNccl, last_rank_leaves, "", "1x3:h100");
+  EXPECT_LT(diagnosed.elapsed, absl::Seconds(1));
+  EXPECT_GE(waited.elapsed, kLimit);
+  EXPECT_LT(waited.elapsed, kLimit + absl::Seconds(1));
+}
+
+TEST(TimeOuts, AStoreWaitsForItsOwn) {
+  const auto body = [](Rank& rank) { rank.runtime().store()->wait({"never"}); };
+  const Outcome diagnosed = run(TimeOuts::kDiagnose, Semantics::kAny, body);
+  const Outcome waited = run(TimeOuts::kWait, Semantics::kAny, body);
+  EXPECT_EQ(diagnosed.elapsed, absl::ZeroDuration());
+  EXPECT_GE(waited.elapsed, absl::Minutes(1));
+  EXPECT_THAT(waited.text, HasSubstr("in store wait for \"never\""));
+}
+
+TEST(TimeOuts, ARunWithoutAStallIsTheSame) {
+  const Outcome diagnosed = run(TimeOuts::kDiagnose, Semantics::kAny, three_steps, "", "1x3:h100");
+  const Outcome waited = run(TimeOuts::kWait, Semantics::kGloo, three_steps, "", "1x3:h100");
+  EXPECT_EQ(waited.text, "");
+  EXPECT_EQ(waited.elapsed, diagnosed.elapsed);
+}
+
+TEST(TimeOuts, GlooNoticesAtOnceThatARankHasEnded) {
+  const Outcome died =
+      run(TimeOuts::kWait, Semantics::kGloo, three_steps, "rank 1 at step 2: crash");
+  EXPECT_THAT(died.text, HasSubstr("rank 1 was killed at step 2"));
+  ASSERT_EQ(died.failures.size(), 3U);
+  EXPECT_EQ(died.failures[0].rank, 1);
+  EXPECT_THAT(died.failures[1].message,
+              AllOf(HasSubstr("the connection to rank 1 was closed: rank 1 failed"),
+                    HasSubstr("in all_reduce")));
+  EXPECT_EQ(died.elapsed, absl::ZeroDuration());
+  const Outcome left = run(TimeOuts::kWait, Semantics::kGloo, last_rank_leaves);
+  EXPECT_THAT(left.text, HasSubstr("the connection to rank 2 was closed: rank 2 ended normally"));
+}
+
+TEST(TimeOuts, NcclNoticesADeathByItsTimeOutAlone) {
+  const Outcome died =
+      run(TimeOuts::kWait, Semantics::kNccl, three_steps, "rank 1 at step 2: crash");
+  EXPECT_EQ(died.failures.at(0).rank, 1);
+  EXPECT_THAT(died.failures.at(1).message, HasSubstr("waiting for rank 1"));
+  EXPECT_EQ(died.elapsed, kLimit);
+}
+
+TEST(TimeOuts, MpiEndsTheJobWhenARankFails) {
+  const Outcome died =
+      run(TimeOuts::kWait, Semantics::kMpi, three_steps, "rank 1 at step 2: crash");
+  ASSERT_EQ(died.failures.size(), 3U);
+  EXPECT_EQ(died.failures[0].rank, 1);
+  EXPECT_EQ(died.failures[1].message, "rank 0 was ended by mpirun, because rank 1 failed");
+  EXPECT_LT(died.elapsed, absl::Seconds(1));
+}
+
+// A rank that hangs keeps its connections.
+TEST(TimeOuts, AHangIsNoticedByTheTimeOutWithAllOfThem) {
+  for (const Semantics semantics : {Semantics::kGloo, Semantics::kNccl}) {
+    const Outcome hung = run(TimeOuts::kWait, semantics, three_steps, "rank 1 at step 2: hang");
+    EXPECT_THAT(hung.text, HasSubstr("rank 1 hung at step 2"));
+    EXPECT_EQ(hung.elapsed, kLimit);
+  }
+}
+
+// What catches a time-out goes on at its time.
+TEST(TimeOuts, AProgramMayCatchThem) {
+  const Outcome outcome = run(TimeOuts::kWait, Semantics::kNccl, [](Rank& rank) {
+    if (rank.index() == 2) return;
+    const auto pair =
+        rank.runtime().new_group({.ranks = {0, 1}, .name = "pair", .timeout = absl::Minutes(1)});
+    std::vector<at::Tensor> tensors{at::ones({2})};
+    if (rank.index() == 1) {
+      EXPECT_THROW(pair->recv(tensors, 0, 0)->wait(), c10::DistBackendError);
+    } else {
+      EXPECT_THROW(rank.runtime().store()->wait({"never"}, std::chrono::minutes(2)),
+                   c10::DistStoreError);
+    }
+  });
+  EXPECT_THAT(outcome.text, Not(HasSubstr("failed")));
+  EXPECT_EQ(outcome.elapsed, absl::Minutes(2));
+}
+
+// Every failure leaves what its ranks did, which tells the same.
+TEST(Dumps, TellWhatTheFailureTells) {
+  const std::string folder = ::testing::TempDir() + "/cluster_failure";
+  Cluster cluster("1x3", {.seed = 5, .dump_folder = folder});
+  EXPECT_THROW(cluster.run_on_every_rank(last_rank_leaves), ClusterError);
+  for (const std::string& from : {folder, folder + "/flight_recorder"}) {
+    const auto dumps = read_dumps(from);
+    ASSERT_TRUE(dumps.ok()) << dumps.status();
+    ASSERT_EQ(dumps->size(), 3U);
+    EXPECT_THAT(dumps_report(*dumps),
+                AllOf(HasSubstr("behind: rank 2: 1 operation behind"), HasSubstr("all_reduce #1")));
+  }
+}
+
+// A link that is down for longer than the time-out fails what crosses it.
+TEST(TimeOuts, ALinkThatComesBackTooLateIsTooLate) {
+  const Outcome outcome =
+      run(TimeOuts::kWait, Semantics::kNccl, three_steps,
+          "link nic of node 0 at time 0: down for 1h", "2x1:h100,nics=1,efficiency=ideal");
+  EXPECT_THAT(outcome.text, HasSubstr("no rank can make progress"));
+  EXPECT_LT(outcome.elapsed, kLimit + absl::Seconds(1));
+}
+
+}  // namespace
+}  // namespace accelerate::simulator

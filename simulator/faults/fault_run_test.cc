@@ -1,0 +1,286 @@
+// When rules fire, for whom, and how long they last.
+#include "simulator/faults/fault_run.h"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "simulator/faults/kinds.h"
+
+namespace accelerate::simulator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+FaultGrounds grounds(int nodes = 2, int ranks_per_node = 4) {
+  return {.world_size = nodes * ranks_per_node,
+          .ranks_per_node = ranks_per_node,
+          .seed = 7,
+          .has_devices = true,
+          .has_simulated_disk = true,
+          .has_shared_disk = true,
+          .disk_takes_time = true};
+}
+
+FaultRun run_of(const std::string& plan, const FaultGrounds& on = grounds()) {
+  const FaultRules rules = FaultRules::parse(plan).value();
+  EXPECT_EQ(problem_on(rules, on), "");
+  return FaultRun(rules, on);
+}
+
+// The numbers of the sites, of the first `count`, at which something fires.
+std::vector<int> fires(FaultRun& run, int rank, Site site, int count,
+                       const std::string& words = "") {
+  std::vector<int> numbers;
+  for (int number = 0; number < count; ++number) {
+    if (!run.reach(rank, site, words, /*now_ns=*/0).empty()) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+std::vector<int> steps_that_fire(FaultRun& run, int rank, int count) {
+  std::vector<int> steps;
+  if (!run.progress(rank, FaultPoint::Kind::kStart, 0).empty()) steps.push_back(0);
+  for (int step = 1; step < count; ++step) {
+    if (!run.progress(rank, FaultPoint::Kind::kStep, 0).empty()) steps.push_back(step);
+  }
+  return steps;
+}
+
+TEST(FaultRun, CountsTheSitesOfEachRankFromZero) {
+  FaultRun run = run_of("rank 2-3 at collective#3: crash");
+  EXPECT_THAT(fires(run, 1, Site::kCollective, 9), IsEmpty());
+  EXPECT_THAT(fires(run, 2, Site::kStore, 9), IsEmpty());
+  EXPECT_THAT(fires(run, 2, Site::kCollective, 9), ElementsAre(3));
+  EXPECT_THAT(fires(run, 3, Site::kCollective, 9), ElementsAre(3));
+  EXPECT_EQ(run.counts(2).of(Site::kStore), 9);
+}
+
+TEST(FaultRun, CountsOnlySitesWhoseWordsMatch) {
+  FaultRun run = run_of("rank 0 at op#1 of aten::m?: crash");
+  EXPECT_THAT(fires(run, 0, Site::kOp, 5, "aten::add"), IsEmpty());
+  EXPECT_THAT(fires(run, 0, Site::kOp, 5, "aten::mm"), ElementsAre(1));
+}
+
+TEST(FaultRun, RepeatsEverySoManySitesAndSteps) {
+  FaultRun sites = run_of("rank 0 every 3 files from file#2: io_error for 1 file at most 2");
+  EXPECT_THAT(fires(sites, 0, Site::kFile, 20), ElementsAre(4, 7));
+  FaultRun steps = run_of("rank 0 every 2 steps from step 3: delay(1s)");
+  EXPECT_THAT(steps_that_fire(steps, 0, 10), ElementsAre(5, 7, 9));
+  FaultRun first = run_of("rank 0 at step 0: delay(1s)");
+  EXPECT_THAT(steps_that_fire(first, 0, 10), ElementsAre(0));
+}
+
+TEST(FaultRun, FiresAtTheFirstSiteAtOrAfterATime) {
+  FaultRun run = run_of("rank 0 at time 5us: crash; rank 0 every 10us: delay(1us)");
+  EXPECT_THAT(run.reach(0, Site::kStore, "", 4'999), IsEmpty());
+  EXPECT_THAT(run.reach(0, Site::kStore, "", 6'000), SizeIs(1));
+  EXPECT_THAT(run.reach(0, Site::kStore, "", 9'999), IsEmpty());
+  EXPECT_THAT(run.reach(0, Site::kStore, "", 35'000), SizeIs(1));
+  EXPECT_THAT(run.reach(0, Site::kStore, "", 39'000), IsEmpty());
+  EXPECT_THAT(run.reach(0, Site::kStore, "", 40'000), SizeIs(1));
+}
+
+TEST(FaultRun, FollowsAnotherRule) {
+  FaultRun run = run_of("a = rank 0 at store#1: delay(0); rank 3 after a + 2us: crash");
+  EXPECT_THAT(run.reach(3, Site::kStore, "", 5'000), IsEmpty());
+  run.reach(0, Site::kStore, "", 6'000);
+  run.reach(0, Site::kStore, "", 7'000);
+  EXPECT_THAT(run.reach(3, Site::kStore, "", 8'999), IsEmpty());
+  EXPECT_THAT(run.reach(3, Site::kStore, "", 9'000), SizeIs(1));
+  EXPECT_THAT(run.reach(3, Site::kStore, "", 9'000), IsEmpty());
+}
+
+// The nodes, ranks and groups that a rule is for.
+TEST(FaultRun, StrikesUnits) {
+  FaultRun node = run_of("node 1 at store#2: crash");
+  node.reach(4, Site::kStore, "", 0);
+  node.reach(7, Site::kStore, "", 0);
+  const std::vector<SiteFault> faults = node.reach(5, Site::kStore, "", 0);
+  ASSERT_THAT(faults, SizeIs(1));
+  EXPECT_THAT(faults[0].ranks, ElementsAre(4, 5, 6, 7));
+  FaultRun rack = run_of("node 0-1 at step 1: lost");
+  EXPECT_THAT(rack.progress(6, FaultPoint::Kind::kStep, 0).at(0).ranks, SizeIs(8));
+  FaultRun alone = run_of("node 1 at store#0: hang");
+  EXPECT_THAT(alone.reach(4, Site::kStore, "", 0).at(0).ranks, ElementsAre(4));
+  EXPECT_THAT(alone.reach(5, Site::kStore, "", 0).at(0).ranks, ElementsAre(5));
+  FaultRun store = run_of("store at store#2: gone");
+  EXPECT_THAT(store.reach(1, Site::kStore, "", 0), IsEmpty());
+  EXPECT_THAT(store.reach(7, Site::kStore, "", 0), IsEmpty());
+  EXPECT_THAT(store.reach(3, Site::kStore, "", 0), SizeIs(1));
+  FaultRun group = run_of("group \"dp\" at collective#1: hang");
+  EXPECT_THAT(fires(group, 2, Site::kCollective, 3, "all_reduce of tp"), IsEmpty());
+  EXPECT_THAT(fires(group, 2, Site::kCollective, 3, "all_reduce of dp"), ElementsAre(1));
+}
+
+TEST(FaultRun, FindsRanksByTheirPlacesInAMesh) {
+  FaultGrounds on = grounds();
+  on.mesh_size = [](MeshAxis axis) { return axis == MeshAxis::kTp ? 4 : 2; };
+  on.coordinate = [](int rank, MeshAxis axis) {
+    return axis == MeshAxis::kTp ? rank % 4 : rank / 4;
+  };
+  const FaultRules rules = FaultRules::parse("rank pp=1 tp=0,3 at start: crash").value();
+  EXPECT_THAT(ranks_touched(rules, on), ElementsAre(4, 7));
+}
+
+// Neither the order nor the number of other rules changes what a rule draws.
+TEST(FaultRun, DrawsFromAStreamOfEachRule) {
+  const std::string rule = "rank * with 0.3 at store: delay(0..5ms)";
+  FaultRun alone = run_of(rule);
+  FaultRun behind = run_of(absl::StrCat("rank any with 0.5 at store: hang; ", rule));
+  for (int rank = 0; rank < 8; ++rank) {
+    for (int i = 0; i < 50; ++i) {
+      std::vector<uint64_t> drawn[2];
+      for (SiteFault& fault : alone.reach(rank, Site::kStore, "", 0)) {
+        drawn[0].push_back(fault.random.next());
+      }
+      for (SiteFault& fault : behind.reach(rank, Site::kStore, "", 0)) {
+        if (fault.rule == 1) drawn[1].push_back(fault.random.next());
+      }
+      EXPECT_EQ(drawn[0], drawn[1]);
+    }
+  }
+  const int64_t fired = alone.outcomes(0).at(0).fired;
+  EXPECT_GT(fired, 80);
+  EXPECT_LT(fired, 160);
+  FaultGrounds other = grounds();
+  other.seed = 8;
+  const FaultRules any = FaultRules::parse("rank any 3 at start: crash").value();
+  EXPECT_THAT(ranks_touched(any, grounds()), SizeIs(3));
+  EXPECT_NE(ranks_touched(any, grounds()), ranks_touched(any, other));
+}
+
+TEST(FaultRun, LastsAsLongAsItSays) {
+  FaultRun time = run_of("rank 0 at time 10ns: skew(5s, 1000000.0ppm) for 20ns");
+  time.reach(0, Site::kStore, "", 15);
+  EXPECT_EQ(time.skew_ns(0, 9), 0);
+  EXPECT_EQ(time.skew_ns(0, 29), 5'000'000'019);
+  EXPECT_EQ(time.skew_ns(0, 30), 0);
+  EXPECT_EQ(time.skew_ns(1, 29), 0);
+  FaultRun steps = run_of("node 0 at step 1: slow(0.5) for 2 steps");
+  EXPECT_EQ(steps.speed(1, 0, /*of_disk=*/false), 1);
+  steps.progress(1, FaultPoint::Kind::kStep, 0);
+  EXPECT_EQ(steps.speed(3, 0, /*of_disk=*/false), 0.5);
+  EXPECT_EQ(steps.speed(3, 0, /*of_disk=*/true), 1);
+  steps.progress(1, FaultPoint::Kind::kStep, 0);
+  EXPECT_EQ(steps.speed(1, 0, /*of_disk=*/false), 0.5);
+  steps.progress(1, FaultPoint::Kind::kStep, 0);
+  EXPECT_EQ(steps.speed(1, 0, /*of_disk=*/false), 1);
+  FaultRun curve = run_of("rank 0 at time 0: slow(0.5 by 100ns)");
+  curve.reach(0, Site::kStore, "", 0);
+  EXPECT_EQ(curve.speed(0, 50, /*of_disk=*/false), 0.75);
+  EXPECT_EQ(curve.speed(0, 500, /*of_disk=*/false), 0.5);
+  FaultRun files = run_of("disk at file#1: full for 2 files");
+  std::vector<bool> full;
+  for (int i = 0; i < 5; ++i) {
+    files.reach(2, Site::kFile, "", 0);
+    full.push_back(!files.lasting(FaultKind::kFull, 6, 0).empty());
+  }
+  EXPECT_THAT(full, ElementsAre(false, true, true, false, false));
+}
+
+TEST(FaultRun, SaysWhatItTouchedAndWhyItDidNotFire) {
+  FaultRun run = run_of(
+      "rank 0 at store#1: delay(0); rank 2 at collective#40: crash; rank 1 at step 3: crash; rank "
+      "1 "
+      "at time 5s: crash; rank 0 at start: crash if world >= 100");
+  run.reach(0, Site::kStore, "get a", 0);
+  run.reach(0, Site::kStore, "get b", 1'500);
+  run.touched(0, 3);
+  run.reach(2, Site::kCollective, "", 0);
+  const std::vector<FaultOutcome> outcomes = run.outcomes(2'000'000'000);
+  EXPECT_EQ(outcomes[0].to_string(),
+            "\"rank 0 at store#1: delay(0..0)\" fired once, rank 0 at store#1 (get b), 1500ns, and "
+            "touched 3");
+  EXPECT_EQ(outcomes[1].to_string(),
+            "\"rank 2 at collective#40: crash\" did not fire: rank 2 came to collective 1 time");
+  EXPECT_THAT(outcomes[2].unfired, HasSubstr("rank 1 made 0 steps; a step is that of"));
+  EXPECT_THAT(outcomes[3].unfired, HasSubstr("the run ended at 2s"));
+  EXPECT_EQ(outcomes[4].unfired, "");
+}
+
+TEST(FaultRun, NamesWhatTheClusterDoesNotHave) {
+  FaultGrounds bare = {.world_size = 8, .ranks_per_node = 4};
+  const std::map<std::string, std::string> expected = {
+      {"rank 9 at start: crash", "there is no rank 9: the cluster has 8 ranks, from 0 on"},
+      {"node 2 at start: crash", "there is no node 2: the cluster has 2 nodes"},
+      {"disk of node 5 at file#1: io_error", "there is no node 5"},
+      {"rank any 9 at start: crash", "it draws 9 ranks, and the cluster has 8"},
+      {"rank tp=0 at start: crash", "this run has no mesh"},
+      {"rank 1 at op#3: crash", "ranks come to op on devices, and the cluster names none"},
+      {"rank 1 at start: slow(0.5)", "work takes no time in this run"},
+      {"rank 1 at start: shrink(1GiB)", "the cluster names no device"},
+      {"disk at file#1: torn", "torn damages files, and the files of this run are the machine's"},
+      {"disk at file#1: slow(0.5)", "files take no time in this run"},
+      {"node 0-1 at start: partition", "all nodes are on one side"},
+      {"link nic of node 0 at step 3: slow(0.25)", "communication takes no time in this run"},
+      {"link between node 0 and node 1 at step 3: down", "communication takes no time"}};
+  for (const auto& [text, problem] : expected) {
+    EXPECT_THAT(problem_on(FaultRules::parse(text).value(), bare), HasSubstr(problem)) << text;
+  }
+  EXPECT_EQ(problem_on(FaultRules::parse("rank 9 at start: crash if world >= 16").value(), bare),
+            "");
+}
+
+// An argument for each kind that needs one.
+std::string with_arguments(FaultKind kind, Site site) {
+  switch (kind) {
+    case FaultKind::kSlow: return "slow(0.5)";
+    case FaultKind::kDelay: return "delay(1ms)";
+    case FaultKind::kShrink: return "shrink(1GiB)";
+    case FaultKind::kFlip:
+      return site == Site::kOp     ? "flip(output)"
+             : site == Site::kSend ? "flip(input)"
+                                   : "flip(result)";
+    case FaultKind::kNan:
+      return site == Site::kOp ? "nan(output)" : site == Site::kSend ? "nan(input)" : "nan(result)";
+    case FaultKind::kStall: return "stall(1s)";
+    case FaultKind::kSlowStart: return "slow_start(1s)";
+    case FaultKind::kSkew: return "skew(1s)";
+    case FaultKind::kFlap: return "flap(1s)";
+    default: return accelerate::to_string(kind);
+  }
+}
+
+// Each kind fires at each of its sites, and is refused at all others.
+TEST(FaultRun, FiresAtAllSitesThatItsKindHas) {
+  int fired = 0;
+  for (const FaultKind kind : accelerate::values<FaultKind>()) {
+    const FaultKindInfo& info = info_of(kind);
+    const std::map<FaultPlace, std::string> places = {
+        {FaultPlace::kRank, "rank 1"},        {FaultPlace::kNode, "node 0"},
+        {FaultPlace::kGroup, "group \"dp\""}, {FaultPlace::kStore, "store"},
+        {FaultPlace::kDisk, "disk"},          {FaultPlace::kCluster, "cluster"},
+        {FaultPlace::kLink, "link nic of node 0"}};
+    for (const auto& [place, where] : places) {
+      for (const Site site : accelerate::values<Site>()) {
+        const std::string text =
+            absl::StrCat(where, " at ", to_string(site), "#2: ", with_arguments(kind, site));
+        const absl::StatusOr<FaultRules> plan = FaultRules::parse(text);
+        const bool is_one = (info.places & mask(place)) != 0 && (info.points & mask(site)) != 0;
+        if (!is_one) {
+          EXPECT_FALSE(plan.ok()) << text;
+          continue;
+        }
+        if (!plan.ok()) continue;  // the place does not come to the site
+        FaultRun run(*plan, grounds());
+        const std::string words = site == Site::kGroup ? "dp" : "call of dp";
+        EXPECT_THAT(fires(run, 1, site, 5, words), ElementsAre(2)) << text;
+        EXPECT_EQ(run.outcomes(0).at(0).fired, 1) << text;
+        ++fired;
+      }
+    }
+  }
+  EXPECT_GT(fired, 250);
+}
+
+}  // namespace
+}  // namespace accelerate::simulator
