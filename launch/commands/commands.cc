@@ -72,8 +72,8 @@ int finish(Invocation& invocation) {
 
 absl::Span<const Command> all_commands() {
   static const Command kCommands[] = {
-      kLaunch,         kSimulate,     kPerf,      kConfig,     kTest,       kEnv, kToFsdp2,
-      kEstimateMemory, kMergeWeights, kTpuConfig, kInstallXla, kCompletion, kMan};
+      kLaunch,         kSimulate,     kPerf,       kConfig,    kTest,       kEnv,        kToFsdp2,
+      kEstimateMemory, kMergeWeights, kPreprocess, kTpuConfig, kInstallXla, kCompletion, kMan};
   return kCommands;
 }
 
@@ -81,9 +81,9 @@ std::vector<CommandGroup> command_groups() {
   const absl::Span<const Command> all = all_commands();
   return {{"Run a program", all.subspan(0, 3)},
           {"Configure, and check a configuration", all.subspan(3, 4)},
-          {"Weights and memory", all.subspan(7, 2)},
-          {"TPUs and other devices", all.subspan(9, 2)},
-          {"Help in the shell", all.subspan(11)}};
+          {"Weights, data and memory", all.subspan(7, 3)},
+          {"TPUs and other devices", all.subspan(10, 2)},
+          {"Help in the shell", all.subspan(12)}};
 }
 
 absl::Span<const char* const> link_names() { return kLinks; }

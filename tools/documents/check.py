@@ -172,8 +172,8 @@ def check_commands(repo, words, page, text):
 
 # Options that the launcher's tables lack: of its commands besides launch, of programs of HF Accelerate, and of CLI11.
 OPTIONS = re.compile(r'"--([a-z][\w-]*)')
-LAUNCH_LINE = re.compile(r"(?:^|[/ ])accelerate (?:launch|simulate|config|test|env|estimate-memory|merge-weights|to-fsdp2|"
-                         r"tpu-config|man|completion)\b(.*)")
+LAUNCH_LINE = re.compile(r"(?:^|[/ ])accelerate (?:launch|simulate|config|test|env|estimate-memory|merge-weights|preprocess|"
+                         r"to-fsdp2|tpu-config|man|completion)\b(.*)")
 
 
 def options_of(code):

@@ -309,7 +309,7 @@ absl::StatusOr<PreprocessedTokens> preprocess_tokens(FileSystem& files, const st
   const std::string unfinished = files.temporary_name(result.bin_path);
   const absl::Status status = preprocess(files, input, options, unfinished, result);
   if (status.ok()) return result;
-  (void)remove_all(files, unfinished);
+  remove_all(files, unfinished).IgnoreError();
   return status;
 }
 

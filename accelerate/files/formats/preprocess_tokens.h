@@ -10,7 +10,7 @@
 ///
 /// Errors:  absl::Status naming the file: InvalidArgument, with the line, for lines that cannot be
 ///          read and texts that the vocabulary does not cover; and what the FileSystem answers. No
-///          output is there then.
+///          index is written then.
 /// Threads: any.
 /// Source:  Megatron-LM, tools/preprocess_data.py, whose names of files it has.
 /// Differs: a document is one sequence always.
