@@ -169,9 +169,9 @@ const MegatronArgument* find_megatron_argument(absl::string_view name) {
   return found == std::end(kArguments) ? nullptr : found;
 }
 
-std::vector<std::string> check_megatron_arguments(const nlohmann::ordered_json& arguments) {
-  TORCH_CHECK_VALUE(arguments.is_object(),
-                    "other_megatron_args: expected an object of names and values");
+std::vector<std::string> check_megatron_arguments(const nlohmann::ordered_json& arguments,
+                                                  const char* who) {
+  TORCH_CHECK_VALUE(arguments.is_object(), who, ": expected an object of names and values");
   std::vector<std::string> unknown;
   std::vector<std::string> idle;
   for (const auto& [name, value] : arguments.items()) {
@@ -182,8 +182,7 @@ std::vector<std::string> check_megatron_arguments(const nlohmann::ordered_json& 
       idle.push_back(name);
     }
   }
-  TORCH_CHECK_VALUE(unknown.empty(), "other_megatron_args: nothing here reads ",
-                    absl::StrJoin(unknown, ", "),
+  TORCH_CHECK_VALUE(unknown.empty(), who, ": nothing here reads ", absl::StrJoin(unknown, ", "),
                     "; leave them out, because the run would differ from what they ask for");
   return idle;
 }

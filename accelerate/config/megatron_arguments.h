@@ -31,8 +31,9 @@ absl::Span<const MegatronArgument> megatron_arguments();
 const MegatronArgument* find_megatron_argument(absl::string_view name);
 
 /// Names of the object's keys that have no effect. Errors: for an object with unknown keys, all of
-/// which are named, and for a value that is not an object.
-std::vector<std::string> check_megatron_arguments(const nlohmann::ordered_json& arguments);
+/// which are named, and for a value that is not an object; they begin with `who`.
+std::vector<std::string> check_megatron_arguments(const nlohmann::ordered_json& arguments,
+                                                  const char* who);
 
 /// The names of the arguments that a logger is told of by set_all_logging_options.
 absl::Span<const char* const> megatron_logging_flags();

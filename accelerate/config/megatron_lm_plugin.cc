@@ -286,7 +286,8 @@ MegatronLMPlugin resolve(MegatronLMPlugin plugin, const Environment& environment
     if (plugin.set_all_logging_options) plugin.set_tensorboard_logging_options();
   }
   if (plugin.other_megatron_args) {
-    const std::vector<std::string> idle = check_megatron_arguments(*plugin.other_megatron_args);
+    const std::vector<std::string> idle =
+        check_megatron_arguments(*plugin.other_megatron_args, "other_megatron_args");
     plugin.megatron_lm_default_args.update(*plugin.other_megatron_args);
     if (!idle.empty()) {
       TORCH_WARN("other_megatron_args: ", absl::StrJoin(idle, ", "),
