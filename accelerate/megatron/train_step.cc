@@ -127,7 +127,7 @@ MegatronLoss BertTrainStep::loss(const std::vector<at::Tensor>& inputs) const {
     const at::Tensor& logits = inputs[1];
     at::Tensor loss;
     if (num_labels_ == 1) {
-      loss = at::mse_loss(logits.reshape(-1), labels.reshape(-1));
+      loss = at::mse_loss(logits.reshape(-1), labels.reshape(-1).to(logits.scalar_type()));
     } else if (!labels.is_floating_point()) {
       loss = at::cross_entropy_loss(logits.reshape({-1, num_labels_}),
                                     labels.reshape(-1).to(at::kLong));
@@ -166,14 +166,20 @@ GPTTrainStep::GPTTrainStep(const Json& args) : return_logits_(flag(args, "return
 }
 
 std::vector<at::Tensor> GPTTrainStep::get_batch(const MegatronBatch& batch) const {
-  const at::Tensor tokens = take(batch, name(), "input_ids");
-  TORCH_CHECK_VALUE(tokens.dim() == 2, name(), ": \"input_ids\" has ", tokens.dim(),
-                    " dims, but they are [b, s]");
-  const at::Tensor end = at::full({tokens.size(0), 1}, masks_.eod_token, tokens.options());
-  const at::Tensor labels = at::cat({tokens, end}, 1).narrow(1, 1, tokens.size(1)).contiguous();
+  at::Tensor text = find(batch, "text");
+  const char* const source = text.defined() ? "text" : "input_ids";
+  if (!text.defined()) text = take(batch, name(), source);
+  TORCH_CHECK_VALUE(text.dim() == 2, name(), ": \"", source, "\" has ", text.dim(),
+                    " dims, but sequences are rows");
+  if (!batch.contains("text")) {
+    text = at::cat({text, at::full({text.size(0), 1}, masks_.eod_token, text.options())}, 1);
+  }
+  const int64_t length = text.size(1) - 1;
+  TORCH_CHECK_VALUE(length >= 0, name(), ": \"text\" has rows without tokens");
+  const at::Tensor tokens = text.narrow(1, 0, length).contiguous();
   DocumentMasks masks = get_ltor_masks_and_position_ids(tokens, masks_);
-  return {tokens, labels, std::move(masks.loss_mask), std::move(masks.attention_mask),
-          std::move(masks.position_ids)};
+  return {tokens, text.narrow(1, 1, length).contiguous(), std::move(masks.loss_mask),
+          std::move(masks.attention_mask), std::move(masks.position_ids)};
 }
 
 MegatronLoss GPTTrainStep::loss(const std::vector<at::Tensor>& inputs) const {
@@ -231,8 +237,9 @@ std::shared_ptr<AbstractTrainStep> make_train_step(const Json& args) {
   const std::string kind = type != args.end() && type->is_string() ? type->get<std::string>() : "";
   if (kind == "bert") return std::make_shared<BertTrainStep>(args);
   if (kind == "gpt") return std::make_shared<GPTTrainStep>(args);
-  if (kind == "t5") return std::make_shared<T5TrainStep>();
-  TORCH_CHECK_VALUE(false, "Unsupported model type: \"", kind, "\" is none of bert, gpt and t5");
+  TORCH_CHECK_VALUE(kind == "t5", "Unsupported model type: \"", kind,
+                    "\" is none of bert, gpt and t5");
+  return std::make_shared<T5TrainStep>();
 }
 
 std::vector<MegatronBatch> micro_batches(const MegatronBatch& batch, int64_t num_micro_batches,

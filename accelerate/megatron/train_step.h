@@ -88,8 +88,8 @@ class BertTrainStep final : public AbstractTrainStep {
   int64_t num_labels_;
 };
 
-/// Batches have "input_ids"; the last label of a sequence is an end of document. They become
-/// tokens, labels, loss mask, attention mask, position ids.
+/// Batches have "input_ids", whose last label is an end of document, or "text" of a GPTDataset,
+/// which has one token more. They become tokens, labels, loss mask, attention mask, position ids.
 class GPTTrainStep final : public AbstractTrainStep {
  public:
   /// Of `args`: "eos_token_id", else the last of "padded_vocab_size"; "reset_position_ids",
