@@ -151,7 +151,9 @@ MegatronLoss BertTrainStep::loss(const std::vector<at::Tensor>& inputs) const {
 
 // ---- GPT
 
-GPTTrainStep::GPTTrainStep(const Json& args) : return_logits_(flag(args, "return_logits", false)) {
+GPTTrainStep::GPTTrainStep(const Json& args)
+    : return_logits_(flag(args, "return_logits", false)),
+      checks_nan_(flag(args, "check_for_nan_in_loss_and_grad", false)) {
   const std::optional<int64_t> end = number(args, "eos_token_id");
   const std::optional<int64_t> vocabulary = number(args, "padded_vocab_size");
   TORCH_CHECK_VALUE(end || vocabulary,
@@ -185,6 +187,8 @@ std::vector<at::Tensor> GPTTrainStep::get_batch(const MegatronBatch& batch) cons
 MegatronLoss GPTTrainStep::loss(const std::vector<at::Tensor>& inputs) const {
   check_inputs(name(), inputs, return_logits_ ? 3 : 2);
   MegatronLoss loss = {.loss = mean_of(inputs[1], inputs[0])};
+  TORCH_CHECK_VALUE(!checks_nan_ || !loss.loss.isnan().item<bool>(), name(),
+                    ": found NaN in local forward loss calculation");
   loss.reported["lm loss"] = loss.loss.detach();
   if (return_logits_) loss.reported["logits"] = inputs[2];
   return loss;

@@ -93,12 +93,14 @@ class BertTrainStep final : public AbstractTrainStep {
 class GPTTrainStep final : public AbstractTrainStep {
  public:
   /// Of `args`: "eos_token_id", else the last of "padded_vocab_size"; "reset_position_ids",
-  /// "reset_attention_mask", "eod_mask_loss" and "return_logits" (all false).
+  /// "reset_attention_mask", "eod_mask_loss", "return_logits" and
+  /// "check_for_nan_in_loss_and_grad" (all false).
   explicit GPTTrainStep(const nlohmann::ordered_json& args);
 
   const char* name() const override { return "GPTTrainStep"; }
   std::vector<at::Tensor> get_batch(const MegatronBatch& batch) const override;
-  /// The loss mask, the losses of tokens [b, s], and with return_logits the logits.
+  /// The loss mask, the losses of tokens [b, s], and with return_logits the logits. Errors: also
+  /// for a loss that is not a number, where the arguments say so.
   MegatronLoss loss(const std::vector<at::Tensor>& inputs) const override;
 
   const DocumentMaskOptions& mask_options() const { return masks_; }
@@ -106,6 +108,7 @@ class GPTTrainStep final : public AbstractTrainStep {
  private:
   DocumentMaskOptions masks_;
   bool return_logits_;
+  bool checks_nan_;
 };
 
 /// Batches have "input_ids", "attention_mask" and "labels", and perhaps "decoder_input_ids", which

@@ -115,7 +115,7 @@ constexpr Recorded kRecorded[] = {
     {"grad_sync", 40, 6},
     {"iterable_dataset_shard", 141, 34},
     {"launch_env", 25, 49, 2},
-    {"megatron_plugin", 0, 0, 60},
+    {"megatron_plugin", 17, 43},
     {"operations", 149, 38},
     {"parallelism", 43, 2, 2},
     {"prepared_dataloader", 38, 59},

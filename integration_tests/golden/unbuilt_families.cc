@@ -1,5 +1,5 @@
-// The families of what this version does not have: compilation, Megatron-LM, and the norms of
-// gradients on several meshes. A case counts as missing as long as the library refuses the feature.
+// The families of what this version does not have: compilation, and the norms of gradients on
+// several meshes. A case counts as missing as long as the library refuses the feature.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -43,15 +43,7 @@ json run_dynamo(const json& in) {
   throw Missing("compilation");
 }
 
-json run_megatron(const json& in) {
-  expect_kind(in, {"plugin", "parsers", "prepare", "micro_batches", "batch", "loss", "mask",
-                   "data_loader", "skipped"});
-  expect_refusal("ACCELERATE_USE_MEGATRON_LM", "true", "this version does not have it");
-  throw Missing("Megatron-LM");
-}
-
 const FamilyRegistration kDynamo("dynamo_plugin", &run_dynamo);
-const FamilyRegistration kMegatron("megatron_plugin", &run_megatron);
 
 }  // namespace
 }  // namespace accelerate::golden
