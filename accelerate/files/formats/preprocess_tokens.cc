@@ -148,12 +148,12 @@ absl::Status for_each_line(FileSystem& files, const std::string& path, const OnL
     if (absl::Status read = (*file)->read_at(at, bytes); !read.ok()) return read;
     absl::string_view rest = piece;
     for (size_t end = rest.find('\n'); end != rest.npos; end = rest.find('\n')) {
-      begun.append(rest.substr(0, end));
+      absl::StrAppend(&begun, rest.substr(0, end));
       rest.remove_prefix(end + 1);
       if (absl::Status status = finish(begun); !status.ok()) return status;
       begun.clear();
     }
-    begun.append(rest);
+    absl::StrAppend(&begun, rest);
     if (static_cast<int64_t>(begun.size()) > kLongestLine) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ":", number + 1, ": a line of more than ", kLongestLine, " bytes"));
