@@ -107,6 +107,14 @@ TEST(MegatronLMPlugin, EveryArgumentOfItsOwnIsKnown) {
   }
 }
 
+TEST(MegatronLMPlugin, LogsEverythingWhereItIsTold) {
+  Plugin plugin = resolved({.set_all_logging_options = true});
+  EXPECT_FALSE(args(plugin).contains("log_params_norm")) << "there is no folder for it";
+  plugin.set_tensorboard_logging_options();
+  EXPECT_EQ(args(plugin)["log_params_norm"], true);
+  EXPECT_FALSE(args(plugin).contains("log_interval")) << "a number";
+}
+
 TEST(MegatronLMPlugin, ListsItsArgumentsInOrder) {
   std::vector<std::string> names;
   for (const MegatronArgument& each : megatron_arguments()) names.emplace_back(each.name);

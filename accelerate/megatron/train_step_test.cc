@@ -1,6 +1,7 @@
 #include "accelerate/megatron/train_step.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -93,7 +94,8 @@ TEST(BertTrainStep, LossOfSeveralLabelsIsACrossEntropy) {
 }
 
 TEST(TrainStep, IsThatOfTheModelsKind) {
-  EXPECT_STREQ(make_train_step(Json{{"model_type_name", "t5"}})->name(), "T5TrainStep");
+  const std::shared_ptr<AbstractTrainStep> step = make_train_step(Json{{"model_type_name", "t5"}});
+  EXPECT_STREQ(step->name(), "T5TrainStep");
   EXPECT_STREQ(make_train_step(Json{{"model_type_name", "bert"}})->name(), "BertTrainStep");
   EXPECT_THAT(value_error_of([] {
                 make_train_step(Json{{"model_type_name", "vit"}});
