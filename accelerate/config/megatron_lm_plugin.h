@@ -84,7 +84,7 @@ struct MegatronLMPlugin {
   std::optional<bool> optimizer_cpu_offload = std::nullopt;
   /// false
   std::optional<bool> use_precision_aware_optimizer = std::nullopt;
-  /// Layers of the last stage. Absent: as many as of the others.
+  /// Layers of the last stage. Absent: the layers are divided evenly.
   std::optional<int64_t> decoder_last_pipeline_num_layers = std::nullopt;
 
   /// "full" or "selective": full.
@@ -128,7 +128,7 @@ struct MegatronLMPlugin {
   /// The first stage of the decoder.
   std::optional<int64_t> pipeline_model_parallel_split_rank = std::nullopt;
   std::optional<int64_t> num_layers_per_virtual_pipeline_stage = std::nullopt;
-  /// Of several loaders the smallest batch size counts, else the largest one.
+  /// The smallest batch size of several loaders counts, else the largest one.
   bool is_train_batch_min = true;
 
   std::optional<int64_t> train_iters = std::nullopt;
@@ -143,7 +143,7 @@ struct MegatronLMPlugin {
   std::optional<int64_t> lr_decay_samples = std::nullopt;
   std::optional<int64_t> lr_warmup_iters = std::nullopt;
   std::optional<int64_t> lr_warmup_samples = std::nullopt;
-  /// Of the decay, from 0 to 1.
+  /// A share of the decay, from 0 to 1.
   std::optional<double> lr_warmup_fraction = std::nullopt;
   double min_lr = 0;
 

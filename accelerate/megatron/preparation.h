@@ -31,7 +31,7 @@ struct MegatronObjects {
   std::optional<MegatronLMDummyScheduler> scheduler = std::nullopt;
   /// A scheduler of another kind is among them.
   bool has_other_scheduler = false;
-  /// Of the loaders, in order.
+  /// The loaders' batch sizes, in order.
   std::vector<int64_t> batch_sizes = {};
   std::optional<MegatronLMDummyDataLoader> dummy_loader = std::nullopt;
   /// Shapes of the first loader's first batch.

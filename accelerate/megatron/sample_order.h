@@ -3,8 +3,8 @@
 ///
 /// A set's documents, shuffled for each pass over them, are one long run of tokens, which falls
 /// into samples of `sequence_length` tokens and one more, so that the last token has a label; the
-/// samples are shuffled as well. Of several sets, each sample comes from the one that is furthest
-/// behind its weight.
+/// samples are shuffled as well. In a blend of several sets, each sample
+/// comes from the set that is furthest behind its weight.
 ///
 /// Units:   lengths are tokens.
 /// Errors:  c10::ValueError naming the argument.
@@ -47,7 +47,7 @@ class NumpyShuffle {
 struct SamplePlace {
   /// Index into SampleOrder::documents.
   int64_t document = 0;
-  /// Of the sample's first token in it.
+  /// The sample's first token in the document.
   int64_t offset = 0;
 
   bool operator==(const SamplePlace&) const = default;
@@ -58,7 +58,7 @@ struct SampleOrder {
   std::vector<int64_t> documents = {};
   /// One more than there are samples.
   std::vector<SamplePlace> places = {};
-  /// Which sample, by its place, is read as which.
+  /// The place of each sample, in the order in which samples are read.
   std::vector<int64_t> shuffle = {};
 
   int64_t num_samples() const { return static_cast<int64_t>(shuffle.size()); }

@@ -73,7 +73,7 @@ class AbstractTrainStep {
 /// order, loss mask, labels, padding mask.
 class BertTrainStep final : public AbstractTrainStep {
  public:
-  /// Of `args`: "pretraining_flag" (true), and "num_labels" (2) without it.
+  /// Reads "pretraining_flag" (true) of `args`, and "num_labels" (2) without it.
   explicit BertTrainStep(const nlohmann::ordered_json& args);
 
   const char* name() const override { return "BertTrainStep"; }
@@ -92,7 +92,7 @@ class BertTrainStep final : public AbstractTrainStep {
 /// which has one token more. They become tokens, labels, loss mask, attention mask, position ids.
 class GPTTrainStep final : public AbstractTrainStep {
  public:
-  /// Of `args`: "eos_token_id", else the last of "padded_vocab_size"; "reset_position_ids",
+  /// Reads "eos_token_id" of `args`, else the last of "padded_vocab_size"; "reset_position_ids",
   /// "reset_attention_mask", "eod_mask_loss", "return_logits" and
   /// "check_for_nan_in_loss_and_grad" (all false).
   explicit GPTTrainStep(const nlohmann::ordered_json& args);

@@ -141,7 +141,7 @@ bool is_of_layer(const Rule& rule) { return absl::StrContains(rule.megatron, "#"
 
 // ---- Names.
 
-// Empty for what is no weight.
+// Empty for what is not a weight.
 std::string hf_name(std::string name, MegatronModelKind kind) {
   for (const char* constant : {".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq"}) {
     if (absl::EndsWith(name, constant)) return "";
@@ -269,7 +269,7 @@ at::Tensor fuse(const Rule& rule, const std::string& name, Tensors parts, const 
   return at::cat(parts, 1).flatten(0, 1);
 }
 
-// The other way: as many as `rule.hf`.
+// Hugging Face's tensors of Megatron's: one for each name in the rule.
 Tensors split(const Rule& rule, const std::string& name, const at::Tensor& tensor,
               const Shape& shape) {
   Tensors parts = {tensor};

@@ -39,7 +39,7 @@ struct TokenOptions {
   /// The files are this, "_", the key, "_document" and .bin or .idx.
   std::string output_prefix;
   TokenizerKind tokenizer = TokenizerKind::kBytes;
-  /// Of kVocabulary: a file with an entry a line, whose number from 0 is its token; "\n", "\t" and
+  /// For kVocabulary: a file with an entry a line, whose number from 0 is its token; "\n", "\t" and
   /// "\\" stand for what they do in C.
   std::string vocabulary_file = {};
   /// The member of each line's object that is read: a text, or for kNumbers a list.

@@ -42,12 +42,12 @@ TokenDtype token_dtype_for(int64_t vocabulary_size);
 
 struct TokenIndex {
   TokenDtype dtype = TokenDtype::kInt32;
-  /// Of each sequence.
+  /// Tokens of each sequence.
   std::vector<int64_t> lengths = {};
   std::vector<int64_t> offsets = {};
   /// The sequences at which documents begin, ascending, and behind them the end of the last one.
   std::vector<int64_t> documents = {};
-  /// Of each sequence, in sets of several modalities; else empty.
+  /// A number for each sequence, in sets of several modalities; else empty.
   std::vector<int8_t> modes = {};
 
   bool operator==(const TokenIndex&) const = default;
