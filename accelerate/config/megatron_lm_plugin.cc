@@ -322,8 +322,10 @@ ParallelismOptions parallelism_of(const MegatronLMPlugin& plugin, int64_t num_ra
   TORCH_CHECK_VALUE(num_ranks % model == 0, "tensor_model_parallel_size=", tp,
                     " times context_parallel_size=", cp, " does not divide the job's ", num_ranks,
                     " ranks; the nearest number that they divide is ", nearest);
-  const Json& args = plugin.megatron_lm_default_args;
-  TORCH_CHECK_VALUE(!args.value("sequence_parallel", false) || tp > 1,
+  const Json shards = plugin.megatron_lm_default_args.value("sequence_parallel", Json());
+  TORCH_CHECK_VALUE(shards.is_boolean(), "sequence_parallel: expected a truth value, got ",
+                    json_text(shards));
+  TORCH_CHECK_VALUE(!shards.get<bool>() || tp > 1,
                     "sequence_parallelism shards activations over the ranks of tp_degree, which "
                     "is 1; set tp_degree, or leave sequence_parallelism out");
   return {.dp_replicate_size = num_ranks / model, .tp_size = tp, .cp_size = cp};
