@@ -300,14 +300,18 @@ constexpr Option kRows[] = {
     megatron("megatron_lm_sequence_parallelism", kBool, nullptr,
              "shard activations over the tensor parallel ranks",
              {"Shard activations over them?", "yes", "megatron_lm_tp_degree!=1"})
-        .once("megatron_lm_sequence_parallel"),
+        .once("megatron_lm_sequence_parallel")
+        .field_or("false"),
     megatron("megatron_lm_pp_degree", kInt, "1", "pipeline stages", {"?", "1"}).between(1),
     megatron("megatron_lm_num_micro_batches", kInt, nullptr, "micro-batches of a step",
-             {"?", "1", "megatron_lm_pp_degree!=1"}),
+             {"?", "1", "megatron_lm_pp_degree!=1"})
+        .field_or("1"),
     megatron("megatron_lm_recompute_activations", kBool, nullptr,
-             "recompute activations selectively", {"?", "yes"}),
+             "recompute activations selectively", {"?", "yes"})
+        .field_or("false"),
     megatron("megatron_lm_use_distributed_optimizer", kBool, nullptr,
-             "shard the optimizer over the data parallel ranks", {"Shard the optimizer?", "yes"}),
+             "shard the optimizer over the data parallel ranks", {"Shard the optimizer?", "yes"})
+        .field_or("false"),
     megatron("megatron_lm_gradient_clipping", kFloat, "1.0",
              "largest norm of the gradients; 0: any",
              {"Largest norm of the gradients; 0: any", "1.0"}),
@@ -323,23 +327,34 @@ constexpr Option kRows[] = {
              "keep optimizer state in low precision"),
     megatron("megatron_lm_decoder_last_pipeline_num_layers", kInt, nullptr,
              "layers of the last stage"),
-    megatron("megatron_lm_recompute_granularity", kText, nullptr, "full or selective"),
-    megatron("megatron_lm_recompute_method", kText, nullptr, "uniform or block"),
+    megatron("megatron_lm_recompute_granularity", kText, nullptr, "full or selective")
+        .field_or("full"),
+    megatron("megatron_lm_recompute_method", kText, nullptr, "uniform or block")
+        .field_or("uniform"),
     megatron("megatron_lm_recompute_num_layers", kInt, nullptr,
-             "layers that are recomputed together"),
-    megatron("megatron_lm_attention_backend", kText, nullptr, "kernel of the attention"),
-    megatron("megatron_lm_expert_model_parallel_size", kInt, nullptr, "expert parallel ranks"),
-    megatron("megatron_lm_context_parallel_size", kInt, nullptr, "context parallel ranks"),
-    megatron("megatron_lm_attention_dropout", kFloat, nullptr, "dropout in the attention"),
-    megatron("megatron_lm_hidden_dropout", kFloat, nullptr, "dropout elsewhere"),
+             "layers that are recomputed together")
+        .field_or("1"),
+    megatron("megatron_lm_attention_backend", kText, nullptr, "kernel of the attention")
+        .field_or("true"),
+    megatron("megatron_lm_expert_model_parallel_size", kInt, nullptr, "expert parallel ranks")
+        .field_or("1"),
+    megatron("megatron_lm_context_parallel_size", kInt, nullptr, "context parallel ranks")
+        .field_or("1"),
+    megatron("megatron_lm_attention_dropout", kFloat, nullptr, "dropout in the attention")
+        .field_or("0"),
+    megatron("megatron_lm_hidden_dropout", kFloat, nullptr, "dropout elsewhere").field_or("0"),
     megatron("megatron_lm_attention_softmax_in_fp32", kBool, nullptr,
-             "softmax of the attention in float32"),
+             "softmax of the attention in float32")
+        .field_or("true"),
     megatron("megatron_lm_expert_tensor_parallel_size", kInt, nullptr,
-             "tensor parallel ranks of an expert"),
+             "tensor parallel ranks of an expert")
+        .field_or("1"),
     megatron("megatron_lm_calculate_per_token_loss", kBool, nullptr,
-             "divide the loss by the number of tokens"),
+             "divide the loss by the number of tokens")
+        .field_or("true"),
     megatron("megatron_lm_use_rotary_position_embeddings", kBool, nullptr,
-             "rotary position embeddings"),
+             "rotary position embeddings")
+        .field_or("true"),
 };
 
 }  // namespace

@@ -172,7 +172,7 @@ std::vector<Decision> make_decisions() {
         launch_env_rules(), parallelism_rules(), tracking_rules(), big_modeling_dispatch_rules(),
         big_modeling_hook_rules(), big_modeling_module_rules(), big_modeling_offload_rules(),
         deepspeed_plugin_rules(), device_map_rules(), dynamo_plugin_rules(),
-        quantization_config_rules()}) {
+        quantization_config_rules(), megatron_plugin_rules()}) {
     decisions.insert(decisions.end(), rules.begin(), rules.end());
   }
   return decisions;

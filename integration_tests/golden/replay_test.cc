@@ -115,7 +115,7 @@ constexpr Recorded kRecorded[] = {
     {"grad_sync", 40, 6},
     {"iterable_dataset_shard", 141, 34},
     {"launch_env", 25, 51},
-    {"megatron_plugin", 0, 0, 60},
+    {"megatron_plugin", 17, 43},
     {"operations", 149, 38},
     {"parallelism", 43, 2, 2},
     {"prepared_dataloader", 38, 59},
@@ -591,17 +591,21 @@ TEST(Program, SucceedsWithTheTotalsOnTheLastLine) {
 }
 
 TEST(Program, CountsApartWhatIsMissing) {
-  const json missing = pick("megatron_plugin", [](const json& /*one*/) { return true; });
+  const json missing = pick("deepspeed_plugin", [](const json& one) {
+    const json sp = one["in"].value("accelerator", json::object()).value("sp", json());
+    return one["in"]["kind"] == "prepare" && sp.is_object() && sp.value("size", 1) > 1;
+  });
   json odd = missing;
   odd["id"] = "odd";
   odd["in"]["kind"] = "astrology";
   const auto replay_file = [](const std::vector<json>& cases) {
-    const json file{{"family", "megatron_plugin"}, {"cases", cases}};
+    const json file{{"family", "deepspeed_plugin"}, {"cases", cases}};
     return run_on({temporary_file("missing.json", file.dump())});
   };
   const Status status = replay_file({missing});
   EXPECT_EQ(status.exit_status, 0);
-  EXPECT_EQ(status.out, "missing: Megatron-LM: 1 case\n0 passed, 0 failed, 1 missing\n");
+  EXPECT_EQ(status.out,
+            "missing: the engine of sequence parallelism: 1 case\n0 passed, 0 failed, 1 missing\n");
   EXPECT_EQ(replay_file({missing, odd}).exit_status, 1) << "what is unknown is not missing";
 }
 

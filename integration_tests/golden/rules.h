@@ -21,6 +21,7 @@ std::vector<Decision> env_parsing_rules();
 std::vector<Decision> fsdp_plugin_rules();
 std::vector<Decision> grad_sync_rules();
 std::vector<Decision> launch_env_rules();
+std::vector<Decision> megatron_plugin_rules();
 std::vector<Decision> operations_rules();
 std::vector<Decision> parallelism_rules();
 std::vector<Decision> prepared_dataloader_rules();

@@ -73,8 +73,8 @@ int finish(Invocation& invocation) {
 absl::Span<const Command> all_commands() {
   static const Command kCommands[] = {kLaunch,         kSimulate,   kPerf,         kCompile,
                                       kConfig,         kTest,       kEnv,          kToFsdp2,
-                                      kEstimateMemory, kPlan,       kMergeWeights, kTpuConfig,
-                                      kInstallXla,     kCompletion, kMan};
+                                      kEstimateMemory, kPlan,       kMergeWeights, kPreprocess,
+                                      kTpuConfig,      kInstallXla, kCompletion,   kMan};
   return kCommands;
 }
 
@@ -82,9 +82,9 @@ std::vector<CommandGroup> command_groups() {
   const absl::Span<const Command> all = all_commands();
   return {{"Run a program", all.subspan(0, 4)},
           {"Configure, and check a configuration", all.subspan(4, 4)},
-          {"Weights, memory and layouts", all.subspan(8, 3)},
-          {"TPUs and other devices", all.subspan(11, 2)},
-          {"Help in the shell", all.subspan(13)}};
+          {"Weights, data, memory and layouts", all.subspan(8, 4)},
+          {"TPUs and other devices", all.subspan(12, 2)},
+          {"Help in the shell", all.subspan(14)}};
 }
 
 absl::Span<const char* const> link_names() { return kLinks; }

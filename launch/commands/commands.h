@@ -83,7 +83,7 @@ struct Command {
 };
 
 extern const Command kConfig, kLaunch, kSimulate, kPerf, kTest, kEnv, kEstimateMemory, kPlan,
-    kMergeWeights, kToFsdp2, kTpuConfig, kInstallXla, kCompile, kCompletion, kMan;
+    kMergeWeights, kPreprocess, kToFsdp2, kTpuConfig, kInstallXla, kCompile, kCompletion, kMan;
 
 /// In the order of `accelerate --help`.
 absl::Span<const Command> all_commands();

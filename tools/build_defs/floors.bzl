@@ -21,7 +21,7 @@ FLOORS = {
             "tracking",
         ],
         ["comm", "comm/backends/mpi", "comm/backends/nccl", "config", "report"],
-        ["mesh", "operators", "optim/schedulers", "process"],
+        ["megatron", "mesh", "operators", "optim/schedulers", "process"],
         ["files", "modules", "parallel/layout", "plan", "state", "swap"],
         [
             "big_model",

@@ -174,8 +174,8 @@ def check_commands(repo, words, page, text):
 
 # Options that the launcher's tables lack: of its commands besides launch, of programs of HF Accelerate, and of CLI11.
 OPTIONS = re.compile(r'"--([a-z][\w-]*)')
-LAUNCH_LINE = re.compile(r"(?:^|[/ ])accelerate (?:launch|simulate|config|test|env|estimate-memory|plan|merge-weights|to-fsdp2|"
-                         r"compile|tpu-config|man|completion)\b(.*)")
+LAUNCH_LINE = re.compile(r"(?:^|[/ ])accelerate (?:launch|simulate|config|test|env|estimate-memory|plan|merge-weights|preprocess|"
+                         r"to-fsdp2|compile|tpu-config|man|completion)\b(.*)")
 
 
 def options_of(code):

@@ -1,0 +1,215 @@
+#include "accelerate/megatron/indexed_dataset.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/util/Exception.h>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace accelerate {
+namespace {
+
+// Whether a token's first bit counts below 0.
+bool is_signed(TokenDtype dtype) {
+  return dtype != TokenDtype::kUint8 && dtype != TokenDtype::kUint16;
+}
+
+bool is_float(TokenDtype dtype) {
+  return dtype == TokenDtype::kFloat32 || dtype == TokenDtype::kFloat64;
+}
+
+uint64_t bits_at(absl::Span<const std::byte> bytes, int64_t at, int64_t size) {
+  uint64_t bits = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    bits |= std::to_integer<uint64_t>(bytes[static_cast<size_t>(at + i)]) << (8 * i);
+  }
+  return bits;
+}
+
+int64_t integer_of(uint64_t bits, TokenDtype dtype) {
+  const int64_t unused = 64 - 8 * token_size(dtype);
+  if (!is_signed(dtype)) return static_cast<int64_t>(bits);
+  return static_cast<int64_t>(bits << unused) >> unused;
+}
+
+double float_of(uint64_t bits, TokenDtype dtype) {
+  return dtype == TokenDtype::kFloat64 ? std::bit_cast<double>(bits)
+                                       : std::bit_cast<float>(static_cast<uint32_t>(bits));
+}
+
+template <typename T, typename Convert>
+at::Tensor tokens_of(absl::Span<const std::byte> bytes, int64_t at, int64_t count, TokenDtype dtype,
+                     const Convert& convert) {
+  at::Tensor tokens = at::empty({count}, at::CppTypeToScalarType<T>::value);
+  T* const out = tokens.mutable_data_ptr<T>();
+  const int64_t size = token_size(dtype);
+  for (int64_t i = 0; i < count; ++i) out[i] = convert(bits_at(bytes, at + i * size, size), dtype);
+  return tokens;
+}
+
+void check_index(const char* who, int64_t index, int64_t size) {
+  TORCH_CHECK_INDEX(index >= 0 && index < size, who, ": there is no sample ", index, " of ", size);
+}
+
+// Weights and prefixes; no weights where none is given.
+struct Blend {
+  std::vector<double> weights = {};
+  std::vector<std::string> prefixes = {};
+};
+
+Blend blend_of(const std::vector<std::string>& data_path) {
+  TORCH_CHECK_VALUE(!data_path.empty(), "data_path names no file of tokens");
+  Blend blend;
+  if (data_path.size() % 2 == 0) {
+    for (size_t i = 0; i < data_path.size(); i += 2) {
+      double weight = 0;
+      if (absl::SimpleAtod(data_path[i], &weight)) blend.weights.push_back(weight);
+    }
+  }
+  const size_t pairs = data_path.size() / 2;
+  TORCH_CHECK_VALUE(blend.weights.empty() || blend.weights.size() == pairs, "data_path has ",
+                    blend.weights.size(), " weights for ", pairs,
+                    " files; give each of them a weight before its prefix, or none");
+  for (size_t i = 0; i < data_path.size(); ++i) {
+    if (!blend.weights.empty() && i % 2 == 0) continue;
+    blend.prefixes.emplace_back(absl::StripAsciiWhitespace(data_path[i]));
+  }
+  return blend;
+}
+
+using Dataset = std::shared_ptr<const MegatronDataset>;
+
+}  // namespace
+
+IndexedDataset::IndexedDataset(FileSystem& files, const std::string& prefix) : prefix_(prefix) {
+  const auto throw_value_error = [](const absl::Status& status) {
+    TORCH_CHECK_VALUE(status.ok(), std::string(status.message()));
+  };
+  absl::StatusOr<TokenIndex> index = read_token_index(files, absl::StrCat(prefix, ".idx"));
+  throw_value_error(index.status());
+  index_ = *std::move(index);
+  const std::string path = absl::StrCat(prefix, ".bin");
+  const auto file = files.open(path);
+  throw_value_error(file.status());
+  TORCH_CHECK_VALUE((*file)->size() >= token_bytes(index_), path, ": its index says that it has ",
+                    token_bytes(index_), " bytes, but it has ", (*file)->size());
+  if ((*file)->size() == 0) {
+    bytes_ = std::make_shared<const absl::Span<const std::byte>>();
+    return;
+  }
+  const auto mapped = (*file)->map();
+  throw_value_error(mapped.status());
+  bytes_ = *mapped;
+}
+
+at::Tensor IndexedDataset::get(int64_t sequence, int64_t offset,
+                               std::optional<int64_t> length) const {
+  TORCH_CHECK_INDEX(sequence >= 0 && sequence < size(), prefix_, ": there is no sequence ",
+                    sequence, " of ", size());
+  const auto place = static_cast<size_t>(sequence);
+  const int64_t all = index_.lengths[place];
+  const int64_t count = length.value_or(all - offset);
+  TORCH_CHECK_INDEX(offset >= 0 && count >= 0 && offset <= all && count <= all - offset, prefix_,
+                    ": sequence ", sequence, " has ", all, " tokens, not ", count, " from ", offset,
+                    " on");
+  const TokenDtype dtype = index_.dtype;
+  const int64_t at = index_.offsets[place] + offset * token_size(dtype);
+  return is_float(dtype) ? tokens_of<double>(*bytes_, at, count, dtype, float_of)
+                         : tokens_of<int64_t>(*bytes_, at, count, dtype, integer_of);
+}
+
+GPTDataset::GPTDataset(std::shared_ptr<const IndexedDataset> tokens,
+                       std::pair<int64_t, int64_t> sequences, const SampleOptions& options)
+    : tokens_(std::move(tokens)) {
+  const auto [first, end] = sequences;
+  TORCH_CHECK_VALUE(first >= 0 && first <= end && end <= tokens_->size(), "GPTDataset: sequences ",
+                    first, " to ", end, " of ", tokens_->size());
+  std::vector<int64_t> numbers(static_cast<size_t>(end - first));
+  std::iota(numbers.begin(), numbers.end(), first);
+  order_ = sample_order(numbers, tokens_->index().lengths, options);
+}
+
+MegatronBatch GPTDataset::get(int64_t index) const {
+  check_index("GPTDataset", index, size());
+  const int64_t sample = order_.shuffle[static_cast<size_t>(index)];
+  const SamplePlace& begin = order_.places[static_cast<size_t>(sample)];
+  const SamplePlace& end = order_.places[static_cast<size_t>(sample) + 1];
+  std::vector<at::Tensor> parts;
+  for (int64_t i = begin.document; i <= end.document; ++i) {
+    const int64_t offset = i == begin.document ? begin.offset : 0;
+    std::optional<int64_t> length;
+    if (i == end.document) length = end.offset + 1 - offset;
+    parts.push_back(
+        tokens_->get(order_.documents[static_cast<size_t>(i)], offset, length).to(at::kLong));
+  }
+  return {{"text", at::cat(parts)}};
+}
+
+BlendedDataset::BlendedDataset(std::vector<std::shared_ptr<const MegatronDataset>> datasets,
+                               BlendOrder order)
+    : datasets_(std::move(datasets)), order_(std::move(order)) {
+  TORCH_CHECK_VALUE(order_.datasets.size() == order_.samples.size(),
+                    "BlendedDataset: its order is not whole");
+  for (size_t i = 0; i < order_.datasets.size(); ++i) {
+    const int32_t set = order_.datasets[i];
+    TORCH_CHECK_VALUE(set >= 0 && static_cast<size_t>(set) < datasets_.size(),
+                      "BlendedDataset: there is no set ", set, " of ", datasets_.size());
+    const int64_t size = datasets_[static_cast<size_t>(set)]->size();
+    TORCH_CHECK_VALUE(order_.samples[i] < size, "BlendedDataset: set ", set, " has ", size,
+                      " samples, too few for its weight");
+  }
+}
+
+MegatronBatch BlendedDataset::get(int64_t index) const {
+  check_index("BlendedDataset", index, size());
+  const int32_t set = order_.datasets[static_cast<size_t>(index)];
+  MegatronBatch sample =
+      datasets_[static_cast<size_t>(set)]->get(order_.samples[static_cast<size_t>(index)]);
+  sample["dataset_id"] = at::scalar_tensor(set, at::kLong);
+  return sample;
+}
+
+std::array<std::shared_ptr<MegatronDataset>, 3> make_gpt_datasets(
+    FileSystem& files, const GPTDatasetOptions& options) {
+  const Blend blend = blend_of(options.data_path);
+  std::vector<std::shared_ptr<const IndexedDataset>> tokens;
+  for (const std::string& prefix : blend.prefixes) {
+    tokens.push_back(std::make_shared<const IndexedDataset>(files, prefix));
+  }
+  std::array<std::shared_ptr<MegatronDataset>, 3> datasets;
+  for (size_t part = 0; part < datasets.size(); ++part) {
+    const int64_t wanted = options.num_samples[part];
+    const bool is_weighted = !blend.weights.empty();
+    std::vector<int64_t> sizes(tokens.size(), tokens.size() == 1 ? wanted : -1);
+    if (is_weighted) sizes = blend_sizes(blend.weights, wanted);
+    std::vector<Dataset> sets;
+    std::vector<int64_t> made;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const auto sequences = split_sequences(options.split, tokens[i]->size())[part];
+      if (wanted == 0 || sequences.first == sequences.second) break;
+      auto set =
+          std::make_shared<GPTDataset>(tokens[i], sequences,
+                                       SampleOptions{.sequence_length = options.sequence_length,
+                                                     .num_samples = sizes[i],
+                                                     .seed = options.seed});
+      made.push_back(set->size());
+      if (tokens.size() == 1 && !is_weighted) datasets[part] = set;
+      sets.push_back(std::move(set));
+    }
+    // A part that one of the files lacks is none of the blend.
+    if (sets.size() < tokens.size() || datasets[part] != nullptr) continue;
+    BlendOrder order =
+        is_weighted ? blend_order(blend.weights, wanted) : exhaustive_blend_order(made);
+    datasets[part] = std::make_shared<BlendedDataset>(std::move(sets), std::move(order));
+  }
+  return datasets;
+}
+
+}  // namespace accelerate

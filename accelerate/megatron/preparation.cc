@@ -1,0 +1,65 @@
+#include "accelerate/megatron/preparation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+namespace accelerate {
+namespace {
+
+int64_t micro_batch_size_of(const MegatronLMPlugin& plugin, const MegatronObjects& objects) {
+  if (plugin.megatron_dataset_flag) {
+    TORCH_CHECK_VALUE(objects.dummy_loader,
+                      "When you do not pass the dataloader parameter, the `data_parallel_size`, "
+                      "`micro_batch_size`, and `global_batch_size` megatron parameters will not be "
+                      "updated.");
+    const auto& args = objects.dummy_loader->dataset_args;
+    const auto size = args.find("micro_batch_size");
+    TORCH_CHECK_VALUE(size != args.end() && size->is_number_integer(),
+                      "MegatronLMDummyDataLoader: its arguments have no \"micro_batch_size\" that "
+                      "is a whole number");
+    return size->get<int64_t>();
+  }
+  const std::vector<int64_t>& sizes = objects.batch_sizes;
+  TORCH_CHECK_VALUE(!sizes.empty(),
+                    "You must specify a training or evaluation dataloader in "
+                    "`accelerate.prepare()` when using Megatron-LM.");
+  return plugin.is_train_batch_min ? *std::ranges::min_element(sizes)
+                                   : *std::ranges::max_element(sizes);
+}
+
+// Those that share no part of the model. Pipelines and experts divide it as well.
+int64_t data_ranks(const MegatronLMPlugin& plugin, int64_t num_ranks) {
+  return *parallelism_of(plugin, num_ranks).dp_replicate_size;
+}
+
+}  // namespace
+
+void set_prepared_args(MegatronLMPlugin& plugin, const MegatronObjects& objects,
+                       int64_t num_ranks) {
+  TORCH_CHECK_VALUE(objects.models_before + (objects.model ? 1 : 0) <= 1,
+                    "You can't use same `Accelerator()` instance with multiple models when using "
+                    "Megatron-LM");
+  MegatronLMPlugin prepared = plugin;
+  const int64_t micro_batch = micro_batch_size_of(prepared, objects);
+  prepared.set_training_args(micro_batch, data_ranks(prepared, num_ranks));
+  if (objects.model) set_network_size_args(prepared, *objects.model, objects.batch);
+  if (objects.optimizer) {
+    prepared.set_optimizer_type(objects.optimizer->class_name, objects.optimizer->defaults);
+  }
+  TORCH_CHECK_VALUE(!objects.has_other_scheduler,
+                    "You can't use a custom scheduler with Megatron-LM. Please use the "
+                    "`accelerate.utils.MegatronLMDummyScheduler` instead.");
+  if (objects.scheduler) {
+    prepared.set_scheduler_args(objects.scheduler->total_num_steps,
+                                objects.scheduler->warmup_num_steps);
+  }
+  plugin = std::move(prepared);
+}
+
+int64_t megatron_batch_size(const MegatronLMPlugin& plugin) {
+  return *plugin.micro_batch_size * *plugin.num_micro_batches;
+}
+
+}  // namespace accelerate

@@ -1,0 +1,99 @@
+#include "accelerate/megatron/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "accelerate/testing/value_error.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+// 1,000 iterations of 8 samples, of which 100 are warmup.
+Json args(const Json& others = Json::object()) {
+  Json args = {{"lr", 0.01},
+               {"min_lr", 0.001},
+               {"weight_decay", 0.1},
+               {"train_iters", 1000},
+               {"lr_warmup_iters", 100},
+               {"global_batch_size", 8},
+               {"train_samples", nullptr}};
+  args.update(others);
+  return args;
+}
+
+std::string problem(const Json& others) {
+  return value_error_of([&] { megatron_schedule(args(others)); });
+}
+
+// The rate at an iteration by the formula of its style, for which 1 stands for the end.
+double expected_lr(const std::string& style, int64_t iteration) {
+  if (iteration <= 100) return 0.01 * static_cast<double>(iteration) / 100;
+  const double share = static_cast<double>(iteration - 100) / 900;
+  if (style == "constant") return 0.01;
+  if (style == "linear") return 0.01 - 0.009 * share;
+  if (style == "cosine") return 0.001 + 0.009 * std::pow(std::cos(std::acos(-1.0) * share / 2), 2);
+  return std::max(0.001, 0.01 * std::sqrt(100 / static_cast<double>(iteration)));
+}
+
+TEST(MegatronSchedule, RatesFollowTheirFormulas) {
+  for (const char* style : {"constant", "linear", "cosine", "inverse-square-root"}) {
+    const MegatronSchedule schedule = megatron_schedule(args({{"lr_decay_style", style}}));
+    for (int64_t i = 0; i <= 1000; ++i) {
+      EXPECT_NEAR(megatron_lr(schedule, 8 * i), expected_lr(style, i), 1e-15) << style << " " << i;
+    }
+    EXPECT_EQ(megatron_lr(schedule, 8001), std::string(style) == "constant" ? 0.01 : 0.001);
+  }
+}
+
+TEST(MegatronSchedule, WeightDecayFollowsItsFormula) {
+  const Json ends = {{"start_weight_decay", 0.01}, {"end_weight_decay", 0.1}};
+  for (const char* style : {"linear", "cosine"}) {
+    Json others = ends;
+    others["weight_decay_incr_style"] = style;
+    const MegatronSchedule schedule = megatron_schedule(args(others));
+    for (int64_t i = 0; i <= 1000; ++i) {
+      const double share = static_cast<double>(i) / 1000;
+      const double reached = std::string(style) == "linear"
+                                 ? share
+                                 : std::pow(std::sin(std::acos(-1.0) * share / 2), 2);
+      EXPECT_NEAR(megatron_weight_decay(schedule, 8 * i), 0.01 + 0.09 * reached, 1e-15) << i;
+    }
+    EXPECT_EQ(megatron_weight_decay(schedule, 8001), 0.1);
+  }
+  EXPECT_EQ(megatron_weight_decay(megatron_schedule(args()), 3), 0.1);
+}
+
+TEST(MegatronSchedule, LengthsMayCountSamples) {
+  const MegatronSchedule by_samples = megatron_schedule(args({{"train_iters", nullptr},
+                                                              {"lr_warmup_iters", 0},
+                                                              {"train_samples", 8000},
+                                                              {"lr_warmup_samples", 800}}));
+  EXPECT_EQ(by_samples, megatron_schedule(args()));
+  EXPECT_EQ(megatron_schedule(args({{"lr_warmup_iters", 0}, {"lr_warmup_fraction", 0.1}})),
+            megatron_schedule(args()));
+  EXPECT_EQ(megatron_schedule(args({{"lr_decay_iters", 500}})).lr_decay_steps, 4000);
+}
+
+TEST(MegatronSchedule, NamesWhatDoesNotGoTogether) {
+  EXPECT_THAT(problem({{"train_iters", nullptr}}), HasSubstr("\"train_samples\""));
+  EXPECT_THAT(problem({{"train_samples", 3}}), HasSubstr("\"train_iters\" and \"train_samples\""));
+  EXPECT_THAT(problem({{"lr_warmup_fraction", 0.1}}), HasSubstr("lr_warmup_fraction"));
+  EXPECT_THAT(problem({{"lr_warmup_iters", 1000}}), HasSubstr("must be shorter"));
+  EXPECT_THAT(problem({{"min_lr", 1.0}}), HasSubstr("min_lr=1"));
+  EXPECT_THAT(problem({{"lr_decay_style", "steps"}}), HasSubstr("\"steps\""));
+  EXPECT_THAT(problem({{"start_weight_decay", 0.1}}), HasSubstr("leave start_weight_decay"));
+  EXPECT_THAT(problem({{"weight_decay_incr_style", "linear"}}), HasSubstr("start_weight_decay"));
+  EXPECT_THAT(problem({{"lr", "high"}}), HasSubstr("\"lr\" is \"high\""));
+}
+
+}  // namespace
+}  // namespace accelerate

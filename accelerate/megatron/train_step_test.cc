@@ -1,0 +1,119 @@
+#include "accelerate/megatron/train_step.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/stack.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include "accelerate/testing/value_error.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+at::Tensor rows(const std::vector<std::vector<int64_t>>& values) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& row : values) tensors.push_back(torch::tensor(row, at::kLong));
+  return at::stack(tensors);
+}
+
+// Rows of 0 and 1, for masks.
+void expect_rows(const at::Tensor& tensor, const std::vector<std::vector<int64_t>>& values) {
+  EXPECT_TRUE(at::equal(tensor.to(at::kLong), rows(values))) << tensor;
+}
+
+TEST(DocumentMasks, HideWhatComesLater) {
+  const DocumentMasks masks = get_ltor_masks_and_position_ids(rows({{5, 9, 6}, {1, 2, 3}}), {});
+  EXPECT_EQ(masks.attention_mask.sizes(), at::IntArrayRef({1, 1, 3, 3}));
+  expect_rows(masks.attention_mask[0][0], {{0, 1, 1}, {0, 0, 1}, {0, 0, 0}});
+  expect_rows(masks.loss_mask, {{1, 1, 1}, {1, 1, 1}});
+  expect_rows(masks.position_ids, {{0, 1, 2}, {0, 1, 2}});
+}
+
+TEST(DocumentMasks, KeepDocumentsApart) {
+  const DocumentMasks masks = get_ltor_masks_and_position_ids(
+      rows({{5, 9, 6, 7, 9}, {9, 9, 1, 2, 3}}), {.eod_token = 9,
+                                                 .pad_token = 7,
+                                                 .reset_position_ids = true,
+                                                 .reset_attention_mask = true,
+                                                 .eod_mask_loss = true,
+                                                 .pad_mask_loss = true});
+  expect_rows(masks.position_ids, {{0, 1, 0, 1, 2}, {0, 0, 0, 1, 2}});
+  expect_rows(masks.loss_mask, {{1, 0, 1, 0, 0}, {0, 0, 1, 1, 1}});
+  EXPECT_EQ(masks.attention_mask.sizes(), at::IntArrayRef({2, 1, 5, 5}));
+  expect_rows(
+      masks.attention_mask[0][0],
+      {{0, 1, 1, 1, 1}, {0, 0, 1, 1, 1}, {1, 1, 0, 1, 1}, {1, 1, 0, 0, 1}, {1, 1, 0, 0, 0}});
+  expect_rows(
+      masks.attention_mask[1][0],
+      {{0, 1, 1, 1, 1}, {1, 0, 1, 1, 1}, {1, 1, 0, 1, 1}, {1, 1, 0, 0, 1}, {1, 1, 0, 0, 0}});
+}
+
+TEST(GPTTrainStep, LabelsAreTheNextTokens) {
+  const GPTTrainStep step(Json{{"padded_vocab_size", 10}});
+  EXPECT_EQ(step.mask_options().eod_token, 9);
+  const std::vector<at::Tensor> of_ids = step.get_batch({{"input_ids", rows({{4, 5, 6}})}});
+  expect_rows(of_ids[0], {{4, 5, 6}});
+  expect_rows(of_ids[1], {{5, 6, 9}});
+  const std::vector<at::Tensor> of_text = step.get_batch({{"text", rows({{4, 5, 6}})}});
+  expect_rows(of_text[0], {{4, 5}});
+  expect_rows(of_text[1], {{5, 6}});
+  EXPECT_THAT(value_error_of([&] {
+                step.get_batch({{"ids", rows({{1}})}});
+              }),
+              HasSubstr("the batch has no \"input_ids\""));
+  EXPECT_THAT(value_error_of([] { GPTTrainStep(Json::object()); }), HasSubstr("padded_vocab_size"));
+}
+
+TEST(GPTTrainStep, LossIsTheMeanOfWhatCounts) {
+  const GPTTrainStep step(Json{{"eos_token_id", 2}, {"return_logits", true}});
+  const at::Tensor logits = torch::ones({1});
+  const MegatronLoss loss =
+      step.loss({torch::tensor({{1., 0., 1.}}), torch::tensor({{1., 5., 4.}}), logits});
+  EXPECT_EQ(loss.loss.item<double>(), 2.5);
+  EXPECT_TRUE(loss.reported.at("logits").is_same(logits));
+  EXPECT_THAT(value_error_of([&] { step.loss({logits, logits}); }), HasSubstr("needs 3 tensors"));
+}
+
+TEST(BertTrainStep, LossOfSeveralLabelsIsACrossEntropy) {
+  const BertTrainStep step(Json{{"pretraining_flag", false}, {"num_labels", 2}});
+  const at::Tensor logits = torch::tensor({{1., 2.}, {0., 3.}});
+  const double expected =
+      -(logits.log_softmax(1)[0][1] + logits.log_softmax(1)[1][0]).item<double>() / 2;
+  EXPECT_NEAR(step.loss({torch::tensor({1, 0}, at::kLong), logits}).loss.item<double>(), expected,
+              1e-6);
+}
+
+TEST(TrainStep, IsThatOfTheModelsKind) {
+  const std::shared_ptr<AbstractTrainStep> step = make_train_step(Json{{"model_type_name", "t5"}});
+  EXPECT_STREQ(step->name(), "T5TrainStep");
+  EXPECT_STREQ(make_train_step(Json{{"model_type_name", "bert"}})->name(), "BertTrainStep");
+  EXPECT_THAT(value_error_of([] {
+                make_train_step(Json{{"model_type_name", "vit"}});
+              }),
+              HasSubstr("\"vit\""));
+}
+
+TEST(MicroBatches, AreRowsInOrder) {
+  const MegatronBatch batch = {{"a", at::arange(5)}, {"b", at::arange(10).view({5, 2})}};
+  const std::vector<MegatronBatch> parts = micro_batches(batch, 2, 3);
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_TRUE(at::equal(parts[0].at("a"), at::arange(0, 3)));
+  EXPECT_TRUE(at::equal(parts[1].at("a"), at::arange(3, 5)));
+  EXPECT_EQ(parts[1].at("b").size(0), 2);
+  EXPECT_EQ(micro_batches(batch, 1, 3).front().at("a").size(0), 5) << "one part is the whole";
+  EXPECT_TRUE(micro_batches({}, 2, 3).empty());
+  EXPECT_THAT(value_error_of([&] { micro_batches(batch, 3, 3); }), HasSubstr("5 rows"));
+}
+
+}  // namespace
+}  // namespace accelerate
