@@ -83,8 +83,11 @@ ModelPlacements placements_of(const ModelState& model, const ModelPlan& plan) {
   for (const TensorPlacement& each : placements.layout->placements()) {
     const bool counts = is_first_copy(each, plan.mesh, plan.rank, plan.roles.norm_axes);
     placements.by_name.emplace(
-        each.name,
-        ModelPlacements::Entry{.placement = &each, .counts = counts, .is_cut = !each.cuts.empty()});
+        each.name, ModelPlacements::Entry{.placement = &each,
+                                          .counts = counts,
+                                          // On ranks of other stages nothing is left.
+                                          .is_cut = !each.cuts.empty() &&
+                                                    part_number(each, plan.mesh, plan.rank) >= 0});
   }
   return placements;
 }

@@ -150,7 +150,8 @@ std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context
   }
   const auto is_cut = [&plan](const std::string& name) {
     const TensorPlacement* const placement = plan.layout->find(name);
-    return placement != nullptr && !placement->cuts.empty();
+    return placement != nullptr && !placement->cuts.empty() &&
+           part_number(*placement, plan.mesh, plan.rank) >= 0;
   };
   for (const TrainedParameter& each :
        trained_under(context.made, *context.model.module(), is_cut)) {

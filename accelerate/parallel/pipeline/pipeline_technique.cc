@@ -41,7 +41,8 @@ std::vector<PipelineTechnique::Tied> tied_of(const TechniqueContext& context) {
   std::map<std::vector<int>, std::vector<std::pair<std::string, at::Tensor>>> by_ranks;
   const auto is_cut = [&plan](const std::string& name) {
     const TensorPlacement* const placement = plan.layout->find(name);
-    return placement != nullptr && !placement->cuts.empty();
+    return placement != nullptr && !placement->cuts.empty() &&
+           part_number(*placement, plan.mesh, plan.rank) >= 0;
   };
   for (const TrainedParameter& each :
        trained_under(context.made, *context.model.module(), is_cut)) {
