@@ -299,28 +299,22 @@ MegatronLMPlugin resolve(MegatronLMPlugin plugin, const Environment& environment
 }
 
 ParallelismOptions parallelism_of(const MegatronLMPlugin& plugin, int64_t num_ranks) {
-  struct Missing {
-    const char* argument;
-    const char* what;
-  };
-  constexpr Missing kMissing[] = {
-      {"pipeline_model_parallel_size", "pipelines"},
-      {"expert_model_parallel_size", "experts that ranks divide"},
-      {"expert_tensor_parallel_size", "experts that ranks divide"},
-  };
-  for (const auto& [argument, what] : kMissing) {
+  for (const char* argument : {"expert_model_parallel_size", "expert_tensor_parallel_size"}) {
     const int64_t size = degree(plugin, argument);
-    TORCH_CHECK_VALUE(size == 1, argument, "=", size, ", but this version has no ", what,
-                      "; set it to 1");
+    TORCH_CHECK_VALUE(size == 1, argument, "=", size,
+                      ", but this version takes the ranks of experts from the ep_size of a "
+                      "ParallelismConfig alone; set it to 1");
   }
   const int64_t tp = degree(plugin, "tensor_model_parallel_size");
   const int64_t cp = degree(plugin, "context_parallel_size");
-  const int64_t model = tp * cp;
+  const int64_t pp = degree(plugin, "pipeline_model_parallel_size");
+  const int64_t model = tp * cp * pp;
   const int64_t below = num_ranks / model * model;
   const int64_t nearest =
       below == 0 || below + model - num_ranks < num_ranks - below ? below + model : below;
   TORCH_CHECK_VALUE(num_ranks % model == 0, "tensor_model_parallel_size=", tp,
-                    " times context_parallel_size=", cp, " does not divide the job's ", num_ranks,
+                    " times context_parallel_size=", cp, " times pipeline_model_parallel_size=", pp,
+                    " does not divide the job's ", num_ranks,
                     " ranks; the nearest number that they divide is ", nearest);
   const Json shards = plugin.megatron_lm_default_args.value("sequence_parallel", Json());
   TORCH_CHECK_VALUE(shards.is_boolean(), "sequence_parallel: expected a truth value, got ",
@@ -328,7 +322,7 @@ ParallelismOptions parallelism_of(const MegatronLMPlugin& plugin, int64_t num_ra
   TORCH_CHECK_VALUE(!shards.get<bool>() || tp > 1,
                     "sequence_parallelism shards activations over the ranks of tp_degree, which "
                     "is 1; set tp_degree, or leave sequence_parallelism out");
-  return {.dp_replicate_size = num_ranks / model, .tp_size = tp, .cp_size = cp};
+  return {.dp_replicate_size = num_ranks / model, .tp_size = tp, .cp_size = cp, .pp_size = pp};
 }
 
 }  // namespace accelerate

@@ -242,10 +242,10 @@ ACCELERATE_FIELDS(MegatronLMPlugin, tp_degree, pp_degree, use_custom_fsdp, no_lo
 /// Local.
 MegatronLMPlugin resolve(MegatronLMPlugin plugin, const Environment& environment);
 
-/// The mesh that the resolved plugin's arguments ask for: tp, and cp; all other ranks are replicas.
-/// Errors: c10::ValueError for degrees that do not divide `num_ranks`, naming the nearest number of
-///         ranks that they divide, for sequence shards without tp, and for degrees that have no
-///         engine: pipelines and experts.
+/// The mesh that the resolved plugin's arguments ask for: pp, tp and cp; all other ranks are
+/// replicas. Errors: c10::ValueError for degrees that do not divide `num_ranks`, naming the nearest
+///         number of ranks that they divide, for sequence shards without tp, and for degrees of
+///         experts.
 ParallelismOptions parallelism_of(const MegatronLMPlugin& plugin, int64_t num_ranks);
 
 }  // namespace accelerate

@@ -159,14 +159,16 @@ TEST(MegatronLMPlugin, DegreesAreAMesh) {
   EXPECT_EQ(mesh.tp_size, 2);
   EXPECT_EQ(mesh.cp_size, 2);
   EXPECT_EQ(mesh.dp_replicate_size, 2);
+  const ParallelismOptions staged = parallelism_of(resolved({.tp_degree = 2, .pp_degree = 2}), 8);
+  EXPECT_EQ(staged.pp_size, 2);
+  EXPECT_EQ(staged.dp_replicate_size, 2);
   const auto refusal = [](const Plugin& plugin, int64_t ranks) {
     return value_error_of([&] { parallelism_of(resolved(plugin), ranks); });
   };
   EXPECT_THAT(refusal({.tp_degree = 3}, 8), HasSubstr("nearest number that they divide is 9"));
   EXPECT_THAT(refusal({.tp_degree = 3}, 7), HasSubstr("nearest number that they divide is 6"));
   EXPECT_THAT(refusal({.tp_degree = 4}, 2), HasSubstr("nearest number that they divide is 4"));
-  EXPECT_THAT(refusal({.pp_degree = 2}, 8),
-              HasSubstr("pipeline_model_parallel_size=2, but this version has no pipelines"));
+  EXPECT_THAT(refusal({.pp_degree = 3}, 8), HasSubstr("nearest number that they divide is 9"));
   EXPECT_THAT(refusal({.expert_model_parallel_size = 2}, 8), HasSubstr("experts"));
   EXPECT_THAT(refusal({.sequence_parallelism = true}, 8), HasSubstr("tp_degree"));
 }

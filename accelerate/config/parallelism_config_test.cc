@@ -136,7 +136,7 @@ TEST(ParallelismConfig, RefusesSizesThatDoNotGoTogether) {
   EXPECT_THAT(refused({.cp_size = 2, .sp_size = 2}), HasSubstr("mutually exclusive"));
   EXPECT_THAT(refused({.dp_replicate_size = 2, .cp_size = 2}),
               AllOf(HasSubstr("cannot be used with pure data parallelism"),
-                    HasSubstr(". The nearest layout that works: dp_shard 4")));
+                    HasSubstr(". The nearest layout that works: dp_shard 2 x cp 2")));
   EXPECT_EQ(refused({.dp_replicate_size = 2, .tp_size = 2}), "no error");
   EXPECT_EQ(refused({.dp_replicate_size = 2, .dp_shard_size = 2, .tp_size = 2}), "no error");
   EXPECT_EQ(refused({.dp_replicate_size = 2, .sp_size = 2, .pp_size = 2}), "no error");

@@ -1,6 +1,6 @@
-/// Ranks along axes that no engine divides models by yet, which an Accelerator refuses from a user:
-/// what such an engine will stand on, as shares of the data, is tested with them. Along tp models
-/// stay whole, unless the options say more.
+/// Ranks along any axes together, also those products that an Accelerator refuses from a user: what
+/// all engines stand on, as shares of the data, is tested with them. Along tp models stay whole,
+/// unless the options say more.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // The data rule: ranks that differ along tp, cp, sp or pp only get the same batches, and the shares
 // of the data together have each sample once. Loaders are sharded by a mesh directly, since an
-// Accelerator refuses axes that have no engine.
+// Accelerator refuses some products of axes.
 #include <algorithm>
 #include <cstdint>
 #include <map>
