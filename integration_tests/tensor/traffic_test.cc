@@ -145,7 +145,6 @@ TEST(TensorParallelMemory, OfARankIsItsPartsAlone) {
 // Llama's values are a view of the whole product, and its projection copies the product of
 // attention, because keys are repeated by a stride of 0. Then one number for each token of a norm
 // (two of layer_norm), and for each token and head of attention.
-constexpr int64_t kHalf = kActivations / 2;
 constexpr int64_t kOutsideGpt = 4 * kActivations, kInsideGpt = (3 + 1 + 2 * 4) * kHalf;
 constexpr int64_t kOutsideLlama = 6 * kActivations;
 constexpr int64_t kInsideLlama = kHalf + kHalf / 2 + 2 * kHalf + 2 * kHalf + 4 * 352 * kHalf / 128;
