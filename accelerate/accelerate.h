@@ -39,6 +39,7 @@
 #include "accelerate/operators/checkpoint.h"
 #include "accelerate/operators/default_device.h"
 #include "accelerate/parallel/replicated/ddp.h"
+#include "accelerate/parallel/sequence/context_scope.h"
 #include "accelerate/parallel/sharded/calls.h"
 #include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/parallel/sharded/units.h"

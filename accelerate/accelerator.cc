@@ -10,6 +10,8 @@
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/checkpoint/folder/state_saver.h"
+#include "accelerate/comm/differentiable.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/report/environment_report.h"
 #include "accelerate/step/training_state.h"
@@ -54,6 +56,20 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
 }
 
 Accelerator::~Accelerator() = default;
+
+ContextParallelScope Accelerator::maybe_context_parallel(
+    const std::vector<at::Tensor>& buffers, const std::vector<int64_t>& buffer_seq_dims,
+    const std::vector<at::Tensor>& no_restore_buffers, SequenceOrder order) const {
+  ContextRing ring = {.order = order};
+  const std::optional<ParallelismConfig>& config = parallelism_config();
+  if (config && config->cp_enabled()) {
+    ring.group = torch_device_mesh()->group(MeshAxis::kCp);
+    ring.gathers = config->cp_handler()->cp_comm_strategy == "allgather";
+  }
+  return {runtime(),
+          ring,
+          {.buffers = buffers, .seq_dims = buffer_seq_dims, .no_restore = no_restore_buffers}};
+}
 
 FP8BackendType Accelerator::fp8_backend() const { return training_.precision.fp8_backend(); }
 
@@ -118,8 +134,11 @@ AcceleratedScheduler Accelerator::prepare_scheduler(torch::optim::LRScheduler& s
 ShardOptions Accelerator::shard_options(bool device_placement) const {
   const DataLoaderConfiguration& config = options_.dataloader_config;
   const DataShare share = state_.data_share();
-  return {.share = share.index,
-          .num_shares = share.count,
+  // Each rank along sp has a share of its own, next to those of the others.
+  const ProcessGroupPtr sequences = sequence_group(MeshAxis::kSp);
+  const int ranks = size_of(sequences);
+  return {.share = share.index * ranks + rank_of(sequences),
+          .num_shares = share.count * ranks,
           .group = state_.group(),
           .split_batches = config.split_batches,
           .dispatch_batches = config.dispatch_batches,
@@ -132,7 +151,35 @@ ShardOptions Accelerator::shard_options(bool device_placement) const {
           .non_blocking = config.non_blocking,
           .device_prefetch = device_prefetch_on(distributed_type()),
           .use_stateful_dataloader = config.use_stateful_dataloader,
+          .sequence_group = sequences,
+          .sequence_length = sequence_length(),
           .gradient_state = &gradient_state_};
+}
+
+ProcessGroupPtr Accelerator::sequence_group(MeshAxis axis) const {
+  const DeviceMesh* mesh = torch_device_mesh();
+  return mesh != nullptr ? mesh->group(axis) : nullptr;
+}
+
+ProcessGroupPtr Accelerator::sequence_group() const {
+  const ProcessGroupPtr group = sequence_group(MeshAxis::kSp);
+  return group != nullptr ? group : sequence_group(MeshAxis::kCp);
+}
+
+int64_t Accelerator::sequence_length() const {
+  const std::optional<ParallelismConfig>& config = parallelism_config();
+  if (!config || !config->sp_enabled()) return 0;
+  const DeepSpeedSequenceParallelConfig& handler = *config->sp_handler();
+  return *handler.sp_seq_length_is_variable ? 0 : *handler.sp_seq_length;
+}
+
+at::Tensor Accelerator::mean_over_sequences(const at::Tensor& loss,
+                                            const at::Tensor& n_tokens) const {
+  return mean_over_tokens(loss, n_tokens, sequence_group());
+}
+
+at::Tensor Accelerator::gather_sequences(const at::Tensor& part, int64_t dim) const {
+  return all_gather_along(part, dim, sequence_group(MeshAxis::kSp));
 }
 
 void Accelerator::register_loader(const std::shared_ptr<internal::LoaderCore>& loader) {

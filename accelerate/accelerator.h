@@ -46,6 +46,8 @@
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
+#include "accelerate/parallel/sequence/context_scope.h"
+#include "accelerate/parallel/sequence/sequence_order.h"
 #include "accelerate/precision/autocast.h"
 #include "accelerate/precision/grad_scaler.h"
 #include "accelerate/preparable.h"
@@ -204,6 +206,20 @@ class Accelerator {
     return prepared;
   }
 
+  /// The loader as prepare gives it where ranks along sp divide sequences: they work through the
+  /// batches of all of them together, and each gets its part of the sequences (see
+  /// accelerate/data/sequence_parts.h). A prepared loader is cut already, and returned unchanged;
+  /// so is one of a job without sp. The model is not read. Collective. Errors: as
+  /// DataLoader::shard.
+  /// Mirrors: accelerate accelerator.py, Accelerator.deepspeed_ulysses_dl_adapter.
+  /// Differs: prepare_data_loader cuts as well, because whole sequences are of no use to a model.
+  template <typename Dataset, typename Collate, typename Module>
+  DataLoader<Dataset, Collate> deepspeed_ulysses_dl_adapter(
+      const DataLoader<Dataset, Collate>& dl, const PreparedModel<Module>& /*model*/) {
+    const bool has_sp = parallelism_config() && parallelism_config()->sp_enabled();
+    return has_sp ? prepare_data_loader(dl) : dl;
+  }
+
   /// The loader without this rank's first `num_batches`, for the rest of an interrupted epoch.
   /// See DataLoader::skip_first. Local.
   template <typename Dataset, typename Collate>
@@ -301,6 +317,16 @@ class Accelerator {
     return step_.backward_tokens(loss_sum, n_tokens, options);
   }
 
+  /// The mean loss over the tokens of whole sequences, of which ranks along cp or sp have parts:
+  /// the sum of loss x n_tokens over these ranks, divided by the sum of n_tokens. `loss`: the mean
+  /// over this rank's valid tokens, 0-dim; `n_tokens`: their number, a 0-dim integer tensor, as of
+  /// `(shift_labels != -100).sum()`. A rank without valid tokens contributes nothing, whatever its
+  /// loss is; without any in all ranks the mean is 0. All ranks get it, and backward() of it gives
+  /// the gradients of whole sequences, averaged over batches as always; backward_tokens() weights
+  /// batches by tokens as well, and takes each rank's sum and number as they are. Without cp and sp
+  /// it is the loss. Collective over the ranks along cp or sp, and so is its backward pass.
+  at::Tensor mean_over_sequences(const at::Tensor& loss, const at::Tensor& n_tokens) const;
+
   /// Lets the model's next backward pass synchronise although its forward pass ran inside no_sync,
   /// for loops that learn only afterwards that this micro-step was the last. Local.
   template <typename Module>
@@ -331,6 +357,22 @@ class Accelerator {
   void clip_grad_value_(const PreparedModel<Module>& model, double clip_value) {
     clip_grad_value_(model->parameters(), clip_value);
   }
+
+  // ---- Sequences that no device holds.
+
+  /// While the result lives, the ranks along cp have some tokens of each sequence: the buffers are
+  /// cut in place along their dims of tokens, and attention in passes of prepared models reaches
+  /// the tokens of all ranks. Forward and backward passes belong into one scope. At its end the
+  /// buffers are whole again, but for the `no_restore_buffers`. Without ranks along cp it does
+  /// nothing, and says so once. Local; the passes are collective. See context_scope.h, and there
+  /// positions(), which a model must be given.
+  /// The order of tokens is for attention that is causal; another gives the same results.
+  /// Errors: those of ContextParallelScope.
+  /// Mirrors: accelerate accelerator.py, Accelerator.maybe_context_parallel.
+  [[nodiscard]] ContextParallelScope maybe_context_parallel(
+      const std::vector<at::Tensor>& buffers = {}, const std::vector<int64_t>& buffer_seq_dims = {},
+      const std::vector<at::Tensor>& no_restore_buffers = {},
+      SequenceOrder order = SequenceOrder::kBalanced) const;
 
   // ---- Precision.
 
@@ -383,6 +425,12 @@ class Accelerator {
     return accelerate::gather_for_metrics(step_.metrics_group(round), round ? *round : BatchRound(),
                                           std::move(tree), use_gather_object);
   }
+
+  /// The parts of sequences that ranks along sp have, put together along `dim`, in the order of the
+  /// sequences, for metrics of whole sequences: gather_for_metrics() of the result has all samples,
+  /// and of a part this rank's part of them. Without sp it is the tensor. Gradients are summed.
+  /// Shapes: in [batch, part, ...]; out [batch, ranks * part, ...]. Collective over those ranks.
+  at::Tensor gather_sequences(const at::Tensor& part, int64_t dim = 1) const;
 
   /// The sum, mean or maximum over ranks, on every rank; `scale` multiplies it on TPUs only. Unlike
   /// this method, the function of this name takes the mean by default, as in HF Accelerate.
@@ -629,6 +677,11 @@ class Accelerator {
                                      bool device_placement);
   std::vector<bool> placements(const PrepareOptions& options, size_t objects) const;
   ShardOptions shard_options(bool device_placement) const;
+  // The ranks along cp or sp with parts of the same sequences; null for one.
+  ProcessGroupPtr sequence_group() const;
+  ProcessGroupPtr sequence_group(MeshAxis axis) const;
+  // The length of all sequences; 0: any.
+  int64_t sequence_length() const;
   void register_object(CheckpointedObject object);
   NamedTensors model_state_dict(const ModelState& model) const;
   // What weights are saved in; absent: what they have.

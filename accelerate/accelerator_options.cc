@@ -75,8 +75,6 @@ void refuse_axes_without_an_engine(const ParallelismConfig& config) {
   };
   constexpr Missing kMissing[] = {
       {MeshAxis::kPp, "has no pipelines"},
-      {MeshAxis::kCp, "does not divide sequences"},
-      {MeshAxis::kSp, "does not divide sequences"},
   };
   for (const auto& [axis, why] : kMissing) {
     TORCH_CHECK_VALUE(!config.enabled(axis), "parallelism_config: ", to_string(axis),
@@ -84,13 +82,24 @@ void refuse_axes_without_an_engine(const ParallelismConfig& config) {
   }
 }
 
+// Says once, on rank 0, what a configuration asks for and does not get.
+void warn_in_vain(const ParallelismConfig& config, const Runtime& runtime) {
+  if (runtime.topology().rank != 0 || !config.sp_enabled()) return;
+  const std::string kernel = config.sp_handler()->sp_attn_implementation.value_or("sdpa");
+  if (kernel == "sdpa") return;
+  TORCH_WARN("parallelism_config: sp_attn_implementation=", kernel,
+             " has no effect: ranks along sp attend by LibTorch's scaled_dot_product_attention, "
+             "which chooses its kernel by itself");
+}
+
 // A configuration that is new here is one that the job can follow.
 std::optional<ParallelismConfig> chosen_parallelism(const AcceleratorOptions& options,
                                                     const Runtime& runtime) {
   const Environment& environment = runtime.environment();
   const std::optional<TorchTensorParallelPlugin>& plugin = options.torch_tp_plugin;
-  const auto checked = [](ParallelismConfig config) {
+  const auto checked = [&runtime](ParallelismConfig config) {
     refuse_axes_without_an_engine(config);
+    warn_in_vain(config, runtime);
     return config;
   };
   if (plugin) {

@@ -57,6 +57,7 @@ PROGRAMS = [
     ("by_feature/fsdp", "--max_steps 3 --weights weights.pt", ["weights.pt"]),
     ("by_feature/gradient_accumulation", "", []),
     ("by_feature/local_sgd", "", []),
+    ("by_feature/long_sequences", "--max_steps 3 --sequence_length 64", []),
     ("by_feature/memory", "", []),
     ("by_feature/multi_process_metrics", "", []),
     ("by_feature/profiler", "", []),

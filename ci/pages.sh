@@ -17,7 +17,8 @@ follow='
   for page in "$@"; do
     python3 ../../../tools/documents/run_page.py --by ci/pages.sh "../../../$page" .
   done'
-tools/dev shell bash -c "$follow" follow accelerate/docs/examples.md accelerate/docs/parallelism.md \
+tools/dev shell bash -c "$follow" follow accelerate/docs/examples.md \
+  accelerate/docs/long_sequences.md accelerate/docs/parallelism.md \
   accelerate/docs/perf_ci.md accelerate/docs/plan_a_cluster.md accelerate/docs/tensor_parallelism.md \
   simulator/docs/shapes.md
 tools/dev shell bazel-bin/launch/accelerate launch --num_processes 4 bazel-bin/accelerate/examples/minimal/minimal

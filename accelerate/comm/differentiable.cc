@@ -21,7 +21,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-enum class Move { kNone, kSum, kGather, kSumAndSplit, kSplit };
+enum class Move { kNone, kSum, kGather, kSumAndSplit, kSplit, kTrade, kTradeBack };
 
 struct Verb {
   const char* name;
@@ -33,6 +33,7 @@ constexpr Verb kAllGather{"all_gather_along", Move::kGather, Move::kSumAndSplit}
 constexpr Verb kReduceScatter{"reduce_scatter_along", Move::kSumAndSplit, Move::kGather};
 constexpr Verb kGatherSplit{"gather_along_split_backward", Move::kGather, Move::kSplit};
 constexpr Verb kSplitGather{"split_along_gather_backward", Move::kSplit, Move::kGather};
+constexpr Verb kAllToAll{"all_to_all_along", Move::kTrade, Move::kTradeBack};
 
 // Whether the tensor's memory may be written to, because its holder gives it away and no other
 // tensor has it; what autograd has saved counts as another one.
@@ -42,8 +43,8 @@ bool is_last_use(const at::Tensor& tensor) {
 
 // What the backward pass of one call needs.
 struct Call : torch::CustomClassHolder {
-  Call(const Verb& its_verb, int64_t its_dim, ProcessGroupPtr its_group)
-      : verb(its_verb), dim(its_dim), group(std::move(its_group)) {}
+  Call(const Verb& its_verb, int64_t its_dim, ProcessGroupPtr its_group, int64_t its_other_dim)
+      : verb(its_verb), dim(its_dim), other_dim(its_other_dim), group(std::move(its_group)) {}
 
   at::Tensor moved(Move move, const at::Tensor& tensor, bool in_place) const {
     switch (move) {
@@ -56,12 +57,14 @@ struct Call : torch::CustomClassHolder {
         return tensor.narrow(dim, group->getRank() * size, size)
             .clone(at::MemoryFormat::Contiguous);
       }
+      case Move::kTrade: return traded(tensor, dim, other_dim);
+      case Move::kTradeBack: return traded(tensor, other_dim, dim);
     }
     return tensor;
   }
 
   const Verb& verb;
-  const int64_t dim;
+  const int64_t dim, other_dim;
   const ProcessGroupPtr group;
   std::string purpose_of_gradient = {};
 
@@ -93,6 +96,18 @@ struct Call : torch::CustomClassHolder {
     group->_reduce_scatter_base(sum, parts)->wait();
     return sum;
   }
+
+  // For the other ranks' parts along `split` their parts along `joined` of this rank's own. Not a
+  // view, as in gathered().
+  at::Tensor traded(const at::Tensor& tensor, int64_t split, int64_t joined) const {
+    const int64_t ranks = group->getSize();
+    at::Tensor given =
+        tensor.unflatten(split, {ranks, tensor.size(split) / ranks}).movedim(split, 0).contiguous();
+    at::Tensor taken = at::empty(given.sizes(), given.options());
+    std::vector<int64_t> equal_parts;
+    group->alltoall_base(taken, given, equal_parts, equal_parts)->wait();
+    return taken.movedim(0, joined).flatten(joined, joined + 1).contiguous().tensor_data();
+  }
 };
 
 struct Exchange : torch::autograd::Function<Exchange> {
@@ -116,8 +131,8 @@ struct Exchange : torch::autograd::Function<Exchange> {
 };
 
 at::Tensor exchange(const Verb& verb, const at::Tensor& tensor, int64_t dim,
-                    const ProcessGroupPtr& group, bool in_place = false) {
-  const auto call = c10::make_intrusive<Call>(verb, dim, group);
+                    const ProcessGroupPtr& group, bool in_place = false, int64_t other_dim = 0) {
+  const auto call = c10::make_intrusive<Call>(verb, dim, group, other_dim);
   if (!at::GradMode::is_enabled() || !tensor.requires_grad()) {
     return call->moved(verb.forward, tensor, in_place);
   }
@@ -126,19 +141,23 @@ at::Tensor exchange(const Verb& verb, const at::Tensor& tensor, int64_t dim,
   return Exchange::apply(tensor, call, in_place);
 }
 
-at::Tensor exchange_along(const Verb& verb, const at::Tensor& tensor, int64_t dim,
-                          const ProcessGroupPtr& group) {
-  if (!group) return tensor;
+int64_t from_front(const Verb& verb, const at::Tensor& tensor, int64_t dim) {
   TORCH_CHECK_VALUE(-tensor.dim() <= dim && dim < tensor.dim(), verb.name, ": a tensor of sizes ",
                     tensor.sizes(), " has no dim ", dim);
-  const int64_t from_front = dim < 0 ? dim + tensor.dim() : dim;
-  const int64_t size = tensor.size(from_front);
+  return dim < 0 ? dim + tensor.dim() : dim;
+}
+
+at::Tensor exchange_along(const Verb& verb, const at::Tensor& tensor, int64_t dim,
+                          const ProcessGroupPtr& group, int64_t other_dim = 0) {
+  if (!group) return tensor;
+  const int64_t own_dim = from_front(verb, tensor, dim);
+  const int64_t size = tensor.size(own_dim);
   const int64_t ranks = group->getSize();
   const int64_t rest = verb.forward == Move::kGather ? 0 : size % ranks;
   TORCH_CHECK_VALUE(rest == 0, verb.name, ": dim ", dim, " of a tensor of sizes ", tensor.sizes(),
                     " has ", size, " elements, which do not divide evenly among ", ranks,
                     " ranks; ", size + ranks - rest, " would");
-  return exchange(verb, tensor, from_front, group);
+  return exchange(verb, tensor, own_dim, group, /*in_place=*/false, other_dim);
 }
 
 }  // namespace
@@ -169,6 +188,32 @@ at::Tensor gather_along_split_backward(const at::Tensor& part, int64_t dim,
 at::Tensor split_along_gather_backward(const at::Tensor& whole, int64_t dim,
                                        const ProcessGroupPtr& group) {
   return exchange_along(kSplitGather, whole, dim, group);
+}
+
+at::Tensor all_to_all_along(const at::Tensor& tensor, int64_t split, int64_t join,
+                            const ProcessGroupPtr& group) {
+  if (!group) return tensor;
+  const int64_t joined = from_front(kAllToAll, tensor, join);
+  TORCH_CHECK_VALUE(joined != from_front(kAllToAll, tensor, split), kAllToAll.name, ": dim ", join,
+                    " of a tensor of sizes ", tensor.sizes(), " is both split and joined");
+  return exchange_along(kAllToAll, tensor, split, group, joined);
+}
+
+at::Tensor mean_over_tokens(const at::Tensor& mean, const at::Tensor& tokens,
+                            const ProcessGroupPtr& group) {
+  TORCH_CHECK_VALUE(mean.dim() == 0 && mean.is_floating_point() && tokens.dim() == 0 &&
+                        at::isIntegralType(tokens.scalar_type(), /*includeBool=*/false),
+                    "mean_over_tokens: ", mean.scalar_type(), " of sizes ", mean.sizes(),
+                    " over a number of tokens that is ", tokens.scalar_type(), " of sizes ",
+                    tokens.sizes(), "; give a mean, and an integer, without dims");
+  if (!group) return mean;
+  const at::ScalarType dtype = at::promote_types(mean.scalar_type(), at::kFloat);
+  const at::Tensor own = tokens.to(mean.device(), at::kLong);
+  const at::Tensor all =
+      reduce_tensor(group, own.reshape({1}), Reduction::kSum).reshape({}).clamp_min(1);
+  const at::Tensor part =
+      mean.to(dtype).masked_fill(own.eq(0), 0).mul(own.to(dtype).div(all.to(dtype)));
+  return all_gather_along(part.reshape({1}), 0, group).sum();
 }
 
 }  // namespace accelerate

@@ -1,6 +1,7 @@
 #include "accelerate/comm/differentiable.h"
 
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <string>
 #include <utility>
@@ -163,6 +164,24 @@ TEST(SplitAlongGatherBackward, PutsGradientsTogether) {
     expect_same(result, part_of(alike, dim, group).contiguous(), "result");
     expect_same(gradient, at::cat(gradients, dim), "gradient");
     EXPECT_FALSE(result.is_alias_of(alike));
+  });
+}
+
+// Ranks have parts of a tensor along one dim and want parts along another one.
+TEST(AllToAllAlong, TradesPartsAlongOneDimForThoseAlongAnother) {
+  for_each_way([](const ProcessGroupPtr& group, at::ScalarType dtype, int64_t split) {
+    const int ranks = group->getSize();
+    for (const int64_t join : {0, 1, 2}) {
+      if (join == (split + 3) % 3) continue;
+      Sizes sizes = whole_sizes(split, ranks);
+      sizes[static_cast<size_t>(join)] *= ranks;
+      const at::Tensor whole = numbers(0, sizes, dtype, 0), of_whole = numbers(1, sizes, dtype, 1);
+      const auto [result, gradient] = forward_and_backward(
+          [&](const at::Tensor& x) { return all_to_all_along(x, split, join, group); },
+          part_of(whole, join, group).contiguous(), part_of(of_whole, split, group));
+      expect_same(result, part_of(whole, split, group).contiguous(), "result");
+      expect_same(gradient, part_of(of_whole, join, group).contiguous(), "gradient");
+    }
   });
 }
 
@@ -380,6 +399,27 @@ TEST(DifferentiableCollectives, RefuseDimsThatThereAreNot) {
     }
     EXPECT_THAT(value_error_of([&] { split_along_gather_backward(at::ones({}), 0, group); }),
                 HasSubstr("a tensor of sizes [] has no dim 0"));
+  });
+}
+
+// Also a rank without tokens, whose mean is NaN.
+TEST(MeanOverTokens, WeightsRanksByTheirTokens) {
+  run_ranks(4, [](const ProcessGroupPtr& group) {
+    const auto rank = static_cast<size_t>(group->getRank());
+    const std::vector<int64_t> tokens = {3, 0, 1, 4};
+    const std::vector<double> means = {2, std::nan(""), 10, 1};
+    const at::Tensor own = at::scalar_tensor(means[rank], at::kFloat).requires_grad_();
+    const at::Tensor count = at::scalar_tensor(tokens[rank], at::kLong);
+    const at::Tensor mean = mean_over_tokens(own, count, group);
+    EXPECT_FLOAT_EQ(mean.item<float>(), (3 * 2 + 1 * 10 + 4 * 1) / 8.F);
+    mean.backward();
+    EXPECT_FLOAT_EQ(own.grad().item<float>(), 4 * static_cast<float>(tokens[rank]) / 8);
+    const at::Tensor none = at::scalar_tensor(0, at::kLong);
+    EXPECT_EQ(mean_over_tokens(own.detach(), none, group).item<float>(), 0);
+    EXPECT_TRUE(mean_over_tokens(own, count, nullptr).is_same(own));
+    EXPECT_THAT(value_error_of([&] { mean_over_tokens(own, own, group); }),
+                HasSubstr("mean_over_tokens: Float of sizes [] over a number of tokens that is "
+                          "Float"));
   });
 }
 

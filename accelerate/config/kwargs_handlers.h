@@ -389,7 +389,7 @@ struct KwargsHandlers {
   AutocastKwargs autocast;
   GradScalerKwargs scaler;
   Fp8Handlers fp8;
-  /// For all models, absent where they have their own or none; and for models of a class.
+  /// The plan for all models, if one was given, and the plans for models of a class.
   std::optional<TensorParallelPlan> tensor_parallel;
   TensorParallelPlans tensor_parallel_by_class;
 

@@ -37,7 +37,7 @@ class ModelStructure {
   /// The sizes of the hidden states: one, or one for each stage of the model. ZeRO's sizes that are
   /// "auto" follow the largest.
   virtual std::vector<int64_t> hidden_sizes() const { return {}; }
-  /// How ranks along tp divide the model's layers; absent: the options must say it.
+  /// How ranks along tp divide the model's layers; absent: the Accelerator must have a plan for it.
   virtual std::optional<TensorParallelPlan> tensor_parallel_plan() const { return std::nullopt; }
 };
 

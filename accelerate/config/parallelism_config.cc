@@ -220,7 +220,8 @@ void ParallelismConfig::validate_accelerator(const AcceleratorFacts& accelerator
       "DistributedType.Multi{Device} or DistributedType.DEEPSPEED, but got DistributedType.",
       to_string(accelerator.distributed_type), ".");
   TORCH_CHECK_VALUE(
-      total_size() == 1 || !accelerator.is_fsdp2 || dp_shard_enabled() || cp_enabled(),
+      total_size() == 1 || !accelerator.is_fsdp2 || dp_shard_enabled() || cp_enabled() ||
+          sp_enabled(),
       "FSDP is enabled but the parallelism config has no dimension for FSDP to shard across (both "
       "`dp_shard_size` and `cp_size` are 1): set `dp_shard_size` to the number of ranks that share "
       "a model, or leave FSDP off.");
@@ -237,6 +238,12 @@ void ParallelismConfig::validate_accelerator(const AcceleratorFacts& accelerator
   if (!lines.empty()) {
     TORCH_WARN("ParallelismConfig has the following warnings:\n", absl::StrJoin(lines, "\n"));
   }
+}
+
+void ParallelismConfig::fill_replicas(int num_processes) {
+  const int rest = non_data_parallel_size();
+  if (data_parallel_size() > 1 || num_processes % rest != 0) return;
+  options_.dp_replicate_size = num_processes / rest;
 }
 
 nlohmann::ordered_json ParallelismConfig::to_json() const { return to_dict(options_); }

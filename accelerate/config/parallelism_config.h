@@ -195,9 +195,14 @@ class ParallelismConfig {
   /// Checks that the configuration fits the accelerator. One without any axis makes all ranks of a
   /// job on several devices replicas. Warns of handlers for axes that are off. Local.
   /// Errors: c10::ValueError for another number of ranks, for ranks that are neither on devices of
-  ///         their own nor driven by FSDP 2 or DeepSpeed, and for FSDP 2 without dp_shard and cp.
+  ///         their own nor driven by FSDP 2 or DeepSpeed, and for FSDP 2 without dp_shard, cp and
+  ///         sp.
   /// Mirrors: ParallelismConfig._validate_accelerator.
   void validate_accelerator(const AcceleratorFacts& accelerator);
+
+  /// Where no axis has batches of its own, replicas take the ranks that are left of
+  /// `num_processes`, as DeepSpeed arranges them under sequence parallelism. Local.
+  void fill_replicas(int num_processes);
 
   /// All arguments, with those that the environment or a default filled in.
   /// Differs: HF Accelerate's returns nothing.

@@ -6,10 +6,10 @@
 ///       {.pattern = "blocks.*.attention.project", .style = TensorStyle::kRow},
 ///       {.pattern = "head", .style = TensorStyle::kColumn, .gather_output = true}};
 ///
-/// A model brings its plan (ModelStructure), or an Accelerator has one among its kwargs_handlers,
-/// for all its models or for those of a class (`model_class`). That of the class goes before the
-/// one for all, and both before the model's own. A plan without rules leaves models whole, so that
-/// ranks along tp compute the same.
+/// A model brings its plan (ModelStructure), or an Accelerator has plans among its kwargs_handlers:
+/// one for all its models, and one for each class (`model_class`). The plan of the class takes
+/// precedence over the plan for all models, and that plan over the model's own. A plan without
+/// rules leaves models whole, so that all ranks along tp compute the same.
 /// Errors:  a model is refused when it is prepared; see parallel/tensor/plan_layout.h.
 /// Threads: values.
 /// Mirrors: of transformers' models the attribute tp_plan.
@@ -28,15 +28,15 @@ namespace accelerate {
 
 /// What each rank has of the parameters of a layer, and what the layer computes with it.
 enum class TensorStyle {
-  /// All of them.
+  /// All of each parameter.
   kReplicate,
   /// Rows of the weight and elements of the bias: each rank computes some of the output features.
   kColumn,
-  /// Columns of the weight, which follow the input features that the rank has. The ranks' outputs
-  /// are summed, and the bias, which all have, is added once.
+  /// Columns of the weight, for the input features that the rank has, and the whole bias. Ranks sum
+  /// their outputs and add the bias once.
   kRow,
-  /// Rows of a table, by words of the vocabulary. A Linear layer with the same weight, as a tied
-  /// head, is a column layer whose output is gathered.
+  /// Rows of a table, by words of the vocabulary. A Linear layer with the same weight, such as a
+  /// tied head, is a column layer whose output is gathered.
   kEmbedding,
 };
 
@@ -47,27 +47,27 @@ struct EnumTable<TensorStyle> {
 };
 
 struct TensorRule {
-  /// A name of modules or of parameters, whole, as in the model's state dict. `*` stands for any
-  /// text without dots. The first rule that matches a parameter or its module is the parameter's.
+  /// The whole name of modules or of parameters, as in the model's state dict. `*` stands for any
+  /// text without dots. A parameter gets the first rule that matches its name or its module's.
   std::string pattern = {};
   TensorStyle style = TensorStyle::kReplicate;
-  /// For a column layer: ranks put their outputs together, so that all have the whole output.
+  /// For a column layer: ranks gather the output, so that each has all of it.
   bool gather_output = false;
-  /// For a row layer: its input is whole on all ranks, and each takes its part.
+  /// For a row layer: its input is whole on all ranks, and each rank takes its part.
   bool split_input = false;
-  /// For a parameter that ranks have alike and use with features of their own, as the weight of a
-  /// norm inside heads: their gradients are parts of a sum.
+  /// For a whole parameter that each rank uses with its own features, such as the weight of a norm
+  /// inside heads: ranks sum its gradients.
   bool partial_gradient = false;
-  /// For a weight that is several weights one after another: their lengths along the dim that is
-  /// cut, or the proportion of these. Each is cut alike. {1, 1, 1}: queries, keys and values.
+  /// For several weights in one tensor: their lengths along the dim that is cut, or proportions of
+  /// the lengths. Ranks divide each block. {1, 1, 1}: queries, keys and values.
   std::vector<int64_t> blocks = {};
-  /// Where the plan has sequence shards: of an embedding, whether nothing is added to its output
-  /// before the first shard is used, so that ranks get shards of it; of a parameter that ranks have
-  /// alike, as a norm's, whether it is used with shards, so that its gradients are parts of a sum.
+  /// In a plan with sequence shards. For an embedding: its output is in shards, because nothing is
+  /// added to whole sequences behind it. For a whole parameter, such as a norm's: each rank uses it
+  /// with its shard, so ranks sum its gradients.
   bool sequence = false;
-  /// How many groups of features, as heads, each block consists of, which stay whole; 0: features
-  /// are cut anywhere. Where a column layer has fewer groups than ranks, as keys and values of
-  /// their own have, several neighbours have each, and sum its gradients.
+  /// The number of groups of features in each block that stay whole, such as heads; 0: features are
+  /// cut anywhere. If a column layer of keys or values has fewer groups than ranks, neighbouring
+  /// ranks have the same group and sum its gradients.
   int64_t groups = 0;
 
   bool operator==(const TensorRule&) const = default;
@@ -78,21 +78,21 @@ struct TensorParallelPlan {
   TensorParallelPlan(std::initializer_list<TensorRule> given) : rules(given) {}
 
   std::vector<TensorRule> rules = {};
-  /// Between the layers that are divided each rank has a part of every sequence, along the dim
-  /// before the last: row layers leave it there, and column layers put the parts together. So norms
-  /// and dropout compute and keep parts, and as much is sent. Where the embedding does not begin
-  /// with parts, the first block (operators/block.h) that has a row layer does, or the model calls
-  /// shard_sequence (parallel/tensor/sequence_shards.h).
+  /// Between divided layers each rank has a shard of every sequence, along the dim before the last:
+  /// row layers end with a reduce-scatter, and column layers begin with an all-gather. So norms and
+  /// dropout compute and keep shards only. The shards begin at the embedding
+  /// (TensorRule::sequence), at the first block() with a row layer (operators/block.h), or where
+  /// the model calls shard_sequence (parallel/tensor/sequence_shards.h).
   bool sequence_parallel = false;
-  /// What column layers put together of shards stays in memory for the backward pass. Otherwise it
-  /// is dropped when the layers have used it, and the backward pass puts it together again: ranks
-  /// keep less and send more.
+  /// The inputs that column layers gather from shards stay in memory for the backward pass.
+  /// Otherwise they are dropped after use and gathered again in the backward pass: ranks keep less
+  /// and send more.
   bool keep_gathered_inputs = false;
-  /// Layers whose outputs ranks would put together, as the logits, leave each rank its part, for
-  /// parallel_cross_entropy (parallel/tensor/model_loss.h).
+  /// Outputs that the rules would gather, such as logits, stay parts, for parallel_cross_entropy
+  /// (parallel/tensor/model_loss.h).
   bool parallel_loss = false;
-  /// Among kwargs_handlers, which take several plans then: the class of the models that the plan is
-  /// for, as module_class_name() has it ("Lm" for LmImpl). Empty: of all models.
+  /// The class of the models that the plan is for, as module_class_name() has it ("Lm" for LmImpl);
+  /// empty: all models. kwargs_handlers take one plan for each class.
   std::string model_class = {};
 
   bool operator==(const TensorParallelPlan&) const = default;

@@ -463,7 +463,8 @@ void add_rest(std::vector<ZeroKey>& rows) {
               [](const Json& value) { return value.is_number() && value <= 1; });
   for (const Plain& row : kWithoutEffect) add("", row, State::kWithoutEffect);
   for (const Plain& row : kRefused) add("", row, State::kRefused);
-  add_refused("sequence_parallel_size", kWhole, "sequences are not divided, so it is 1",
+  add_refused("sequence_parallel_size", kWhole,
+              "sequences are divided by a ParallelismConfig (sp_size), so it is at most 1",
               [](const Json& value) { return value.is_number() && value <= 1; });
   add_refused("tensor_parallel", kObject,
               "layers are divided by a ParallelismConfig, so `autotp_size` is at most 1",

@@ -43,6 +43,7 @@
 #include "accelerate/data/dispatch_reader.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/data/map_reader.h"
+#include "accelerate/data/sequence_reader.h"
 #include "accelerate/data/stream_reader.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/tensors/tree_operations.h"
@@ -87,6 +88,10 @@ class DataLoader {
             kCanDispatch,
         "dispatch_batches: these batches hold types that cannot be sent between ranks (see "
         "accelerate/tensors/portable.h)");
+    TORCH_CHECK_VALUE(
+        state->core->ranks_per_sequence() == 1 || kCanDispatch,
+        "DataLoader: ranks that divide sequences send each other their batches, but these hold "
+        "types that cannot be sent (see accelerate/tensors/portable.h)");
     return DataLoader(std::move(state), skip_);
   }
   bool is_prepared() const { return core().shard_options().has_value(); }
@@ -110,8 +115,9 @@ class DataLoader {
   }
   std::default_sentinel_t end() const { return {}; }
 
-  /// How many batches this loader gives in a pass. Errors: c10::ValueError for a stream that does
-  /// not know its size.
+  /// How many batches this loader gives in a pass; where ranks divide sequences, as many as all of
+  /// them would have if each had as many as this one. Errors: c10::ValueError for a stream that
+  /// does not know its size.
   int64_t size() const { return core().size(skip_); }
   /// How many samples the dataset has, over all shares. Errors: as size.
   int64_t total_dataset_length() const { return core().total_dataset_length(); }
@@ -207,7 +213,7 @@ class DataLoader<Dataset, Collate>::Pass {
   Pass(std::shared_ptr<State> state, int64_t skip)
       : state_(std::move(state)),
         start_(core().begin_pass(skip)),
-        completes_(start_.taken > 0 || start_.skip > 0) {
+        completes_(start_.taken > 0 || start_.skip > 0 || start_.skip_in_round > 0) {
     const std::optional<ShardOptions>& shard = core().shard_options();
     if (shard) {
       if (shard->device_placement) device_ = shard->device;
@@ -218,6 +224,12 @@ class DataLoader<Dataset, Collate>::Pass {
       }
     }
     reader_ = make_reader();
+    if constexpr (kCanDispatch) {
+      if (core().ranks_per_sequence() > 1) {
+        reader_ =
+            std::make_unique<internal::SequenceReader<Batch>>(std::move(reader_), core(), start_);
+      }
+    }
   }
 
   // Reads the next batch and returns true, or ends the pass.

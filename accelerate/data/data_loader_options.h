@@ -55,8 +55,9 @@ struct DataLoaderOptions {
 
 /// A rank's share of a loader's batches, and their way to the device.
 ///
-/// Ranks that split a model (tensor, context, sequence or pipeline parallel ones) have the same
-/// share: they get the same batches in the same order.
+/// Ranks that split a model (tensor, context or pipeline parallel ones) have the same share: they
+/// get the same batches in the same order. Those that divide sequences have shares of their own,
+/// and work through the batches of all of them together (`sequence_group`).
 struct ShardOptions {
   /// Position among the ranks that read different samples, and how many such positions there are.
   int share = 0;
@@ -88,6 +89,13 @@ struct ShardOptions {
   int device_prefetch = 0;
   /// Whether the Accelerator that prepared the loader keeps its position in checkpoints.
   bool use_stateful_dataloader = false;
+  /// The ranks, in the order of their shares, which are neighbours, that work through the batches
+  /// of all of them: first all get their parts of the sequences of the first one's batch, then of
+  /// the second one's. Such a loader gives as many batches as they have together; sequence_parts.h
+  /// says what becomes of a batch. Null: each rank gets its own batches.
+  c10::intrusive_ptr<c10d::ProcessGroup> sequence_group = {};
+  /// The length of all sequences; 0: batches may differ.
+  int64_t sequence_length = 0;
   /// Every pass registers with it; may be null. Must outlive the loader.
   GradientState* gradient_state = nullptr;
 };

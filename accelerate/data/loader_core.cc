@@ -150,6 +150,12 @@ void LoaderCore::set_share(const ShardOptions& options) {
   TORCH_CHECK_VALUE(!dispatch || options.device_placement,
                     "dispatch_batches needs the batches to be placed on the device: rank 0's "
                     "batches are handed out between devices");
+  const int together = size_of(options.sequence_group);
+  TORCH_CHECK_VALUE(
+      num_shares % together == 0 && options.share % together == rank_of(options.sequence_group),
+      "share ", options.share, " of ", num_shares, " is not that of rank ",
+      rank_of(options.sequence_group), " of ", together,
+      " ranks with neighbouring shares, which divide sequences");
   TORCH_CHECK_VALUE(!dispatch || num_shares == 1 || options.group,
                     "dispatch_batches needs the ranks' process group");
   const std::optional<int64_t> batch_size =
@@ -246,12 +252,12 @@ int64_t LoaderCore::size(int64_t skip) const {
                       "the number of batches is unknown: the stream does not know its size");
     batches = rounds_of(*samples, round(), drop_last());
   }
-  return std::max<int64_t>(batches - skip, 0);
+  return std::max<int64_t>(batches * ranks_per_sequence() - skip, 0);
 }
 
 int64_t LoaderCore::total_batch_size() const {
   TORCH_CHECK_VALUE(round() > 0, "the total batch size is unknown: batches differ in length");
-  return round();
+  return round() / ranks_per_sequence();
 }
 
 int64_t LoaderCore::total_dataset_length() const {
@@ -322,10 +328,12 @@ PassStart LoaderCore::begin_pass(int64_t skip) {
   synchronize_generators();
   if (batch_sampler_) batch_sampler_->set_epoch(epoch_);
   PassStart start;
-  start.skip = skip;
+  start.skip = skip / ranks_per_sequence();
+  start.skip_in_round = skip % ranks_per_sequence();
   if (std::exchange(resume_, false)) {
     start.base_seed = progress_.base_seed;
     start.taken = progress_.taken;
+    if (skip == 0) start.skip_in_round = progress_.in_round;
     start.dataset_state = progress_.dataset_state;
     progress_.begun = true;
     return start;
@@ -370,15 +378,18 @@ int64_t LoaderCore::remainder(const PassStart& start) const {
   const std::optional<int64_t> samples =
       batch_sampler_ ? batch_sampler_->num_samples() : facts_.size;
   const bool unknown = mode_ == LoaderMode::kDispatch || mode_ == LoaderMode::kSelfShard ||
-                       drop_last() || !samples || round() == 0;
+                       drop_last() || !samples || round() == 0 || ranks_per_sequence() > 1;
   return unknown ? GradientState::kUnknownRemainder : (*samples - start.taken) % round();
 }
 
 void LoaderCore::count_batch(const BatchPosition& position) {
   ++progress_.batches;
   progress_.taken = position.taken;
+  progress_.in_round = position.in_round;
   progress_.dataset_state = position.dataset_state;
-  if (shard_ && c10::GradMode::is_enabled()) count_training_samples(round());
+  if (shard_ && c10::GradMode::is_enabled()) {
+    count_training_samples(round() / ranks_per_sequence());
+  }
   if (!position.last) return;
   progress_.finished = true;
   if (batch_sampler_) batch_sampler_->end_pass();
@@ -422,6 +433,7 @@ json LoaderCore::state_dict() const {
   if (mode_ == LoaderMode::kSelfShard) state["share"] = share();
   if (!in_pass) return state;
   state["base_seed"] = progress_.base_seed;
+  if (progress_.in_round > 0) state["in_round"] = progress_.in_round;
   if (progress_.dataset_state) state["dataset"] = *progress_.dataset_state;
   return state;
 }
@@ -463,7 +475,15 @@ void LoaderCore::load_state_dict(const json& state) {
       progress.base_seed = state.at("base_seed").get<uint64_t>();
       progress.taken = state.at("taken").get<int64_t>();
       progress.batches = state.at("batches").get<int64_t>();
-      TORCH_CHECK_VALUE(progress.taken >= 0, "DataLoader: the state's position is negative");
+      progress.in_round = state.value("in_round", int64_t{0});
+      TORCH_CHECK_VALUE(progress.taken >= 0 && progress.in_round >= 0,
+                        "DataLoader: the state's position is negative");
+      TORCH_CHECK_VALUE(progress.in_round == 0 ||
+                            (shares == num_shares() && progress.in_round < ranks_per_sequence()),
+                        "DataLoader: the state is behind batch ", progress.in_round,
+                        " of a round of ", shares,
+                        " data shares whose ranks work through their batches together, here are ",
+                        num_shares(), "; save between rounds, or go on with as many");
     }
     if (in_pass && state.contains("dataset")) {
       progress.dataset_state = std::make_shared<const json>(state.at("dataset"));

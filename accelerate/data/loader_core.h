@@ -14,6 +14,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/data/batch_sampler_shard.h"
 #include "accelerate/data/data_loader_options.h"
 #include "accelerate/data/sampler.h"
@@ -46,6 +47,8 @@ struct PassStart {
   int64_t taken = 0;
   /// The number of each rank's batches to be skipped after that.
   int64_t skip = 0;
+  /// How many of the batches of the next round of a sequence_group to skip as well.
+  int64_t skip_in_round = 0;
   /// The state of a stateful stream at that position; null: unknown.
   std::shared_ptr<const nlohmann::json> dataset_state;
 };
@@ -54,6 +57,8 @@ struct PassStart {
 struct BatchPosition {
   bool last = false;
   int64_t taken = 0;
+  /// How many batches of the round of a sequence_group that begins there were returned.
+  int64_t in_round = 0;
   std::shared_ptr<const nlohmann::json> dataset_state;
 };
 
@@ -74,6 +79,8 @@ class LoaderCore {
   int rank() const { return group() ? group()->getRank() : share(); }
   int num_ranks() const { return group() ? group()->getSize() : num_shares(); }
   bool splits() const { return shard_ && shard_->split_batches; }
+  /// How many ranks work through their batches together.
+  int ranks_per_sequence() const { return size_of(shard_ ? shard_->sequence_group : nullptr); }
 
   /// The number of this rank's batches in a pass that skips the first `skip`.
   /// Errors: c10::ValueError if the dataset does not know its size.
@@ -106,6 +113,8 @@ class LoaderCore {
   /// position.
   std::string describe_pass() const;
   void load_pass(const std::string& description);
+  /// What a round of all shares takes; see ShardedPass.
+  int64_t units_per_round() const { return round() > 0 ? round() : batches_per_round(); }
   /// The remainder that GradientState gets at the start of the pass.
   int64_t remainder(const PassStart& start) const;
   /// Counts a batch that the loop receives, and keeps its position.
@@ -132,6 +141,7 @@ class LoaderCore {
     uint64_t base_seed = 0;
     int64_t batches = 0;
     int64_t taken = 0;
+    int64_t in_round = 0;
     std::shared_ptr<const nlohmann::json> dataset_state;
   };
 

@@ -10,6 +10,7 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/modules/value_at_use.h"
+#include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/plan/plan.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/tensors/tensor_memory.h"
@@ -56,7 +57,7 @@ class MoveAround {
 void check_dispatched_model(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   const DispatchedModels dispatched = internal::dispatched_within(*context.model.module());
-  TORCH_CHECK_VALUE(dispatched.empty() || plan.layout == nullptr,
+  TORCH_CHECK_VALUE(dispatched.empty() || plan.layout == nullptr || plan.layout->cuts().empty(),
                     "prepare: the model is placed by a device map, and rank ", plan.rank,
                     " is to have parts of its layers; leave the device map out");
   const bool has_several_ranks = plan.num_ranks > 1;

@@ -4,13 +4,17 @@ namespace accelerate {
 
 using enum MeshAxis;
 
-RankRoles rank_roles(const DeviceMesh& mesh, AxisSet divides, const ProcessGroupPtr& world) {
+RankRoles rank_roles(const DeviceMesh& mesh, AxisSet divides, const ProcessGroupPtr& world,
+                     bool divides_rows) {
   const AxisSet model = divides & AxisSet{kPp, kTp};
   const AxisSet sequence = divides & AxisSet{kCp, kSp};
   const AxisSet tokens = AxisSet{kDp} | sequence;
   const AxisSet same_part = AxisSet::all() - model;
   const auto size = [&mesh](AxisSet axes) { return mesh.mesh().size(axes); };
-  RankRoles roles{.loader = mesh.data_share(), .shard_axes = AxisSet{kDpShard} | sequence};
+  const bool has_shards = divides_rows || size({kDpShard}) > 1;
+  RankRoles roles{.loader = mesh.data_share(),
+                  .token_axes = tokens,
+                  .shard_axes = AxisSet{kDpShard} | (has_shards ? sequence : AxisSet())};
   roles.tokens = {.index = mesh.mesh().coordinate(mesh.rank(), tokens),
                   .count = size(tokens),
                   .group = mesh.group(tokens)};
@@ -30,7 +34,11 @@ RankRoles rank_roles(const DeviceMesh& mesh, AxisSet divides, const ProcessGroup
 }
 
 RankRoles rank_roles(const DataShare& share) {
-  return {.loader = share, .tokens = share, .same_part = share.group, .scales = share.group};
+  return {.loader = share,
+          .tokens = share,
+          .token_axes = {kDp},
+          .same_part = share.group,
+          .scales = share.group};
 }
 
 }  // namespace accelerate

@@ -16,6 +16,8 @@ struct RankRoles {
   /// Whose tokens the rank computes: gradients are means over these shares, and counts of tokens
   /// sums over them.
   DataShare tokens = {};
+  /// The axes of those shares.
+  AxisSet token_axes = {};
   /// The axes along which ranks divide the rows of parameters.
   AxisSet shard_axes = {};
   /// The ranks that divide the rows of parameters.
@@ -39,10 +41,12 @@ struct RankRoles {
 
 /// The roles of this rank where techniques divide models along pp and tp, and sequences along cp
 /// and sp, as far as these axes are in `divides`. Along the others ranks do the same.
-/// `world`: all ranks of the job. Collective over the ranks of groups that no earlier call has
-/// made; without axes in `divides` none is made.
+/// `world`: all ranks of the job. `divides_rows`: whether ranks divide rows of parameters also
+/// where there is one along dp_shard: then those with other parts of a sequence do. Collective over
+/// the ranks of groups that no earlier call has made; without axes in `divides` none is made.
 /// Errors: those of Runtime::new_group.
-RankRoles rank_roles(const DeviceMesh& mesh, AxisSet divides, const ProcessGroupPtr& world);
+RankRoles rank_roles(const DeviceMesh& mesh, AxisSet divides, const ProcessGroupPtr& world,
+                     bool divides_rows = true);
 
 /// The roles in a job without a mesh, where each rank has a share of its own.
 RankRoles rank_roles(const DataShare& share);

@@ -6,8 +6,8 @@
 /// Modules have no hooks here, so this is where FSDP's activation_checkpointing acts: inside the
 /// forward pass of a prepared model whose options ask for it, the call is a checkpoint() of the
 /// module. Elsewhere, and for modules that the options leave out, it is an ordinary call. Blocks
-/// inside of blocks are recomputed in their turn. The operator handlers of the thread may give the
-/// module another tensor for its first input, as where ranks divide sequences from there on.
+/// inside of blocks are recomputed in their turn. Operator handlers of the thread may replace the
+/// first input if it is a tensor, for example by this rank's shard of the sequences.
 /// Errors:  those of checkpoint().
 /// Threads: the calling thread, which must be that of the model's forward pass.
 /// Mirrors: torch.distributed.algorithms._checkpoint.checkpoint_wrapper, which wraps modules.
@@ -56,7 +56,7 @@ class RecomputationScope {
 
 namespace internal {
 
-/// What operator handlers make of a block's first input.
+/// The first input of a block, as operator handlers replace it.
 at::Tensor block_input(const torch::nn::Module& module, at::Tensor input);
 
 template <typename Module, typename... Inputs>

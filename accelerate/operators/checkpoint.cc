@@ -1,6 +1,7 @@
 #include "accelerate/operators/checkpoint.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -71,6 +72,23 @@ void forget_casts(const AutocastState& state) {
 }
 
 // ---- The function's part of the graph.
+
+thread_local uint64_t current_run = 0;
+
+// While the function runs.
+class FunctionRun {
+ public:
+  FunctionRun() : outer_(current_run) {
+    static std::atomic<uint64_t> runs = 0;
+    current_run = ++runs;
+  }
+  ~FunctionRun() { current_run = outer_; }
+  FunctionRun(const FunctionRun&) = delete;
+  FunctionRun& operator=(const FunctionRun&) = delete;
+
+ private:
+  const uint64_t outer_;
+};
 
 // The tensor whose gradient the edge leads to, if it is a leaf.
 const at::Tensor* leaf_of(const Edge& edge) {
@@ -216,11 +234,22 @@ struct internal::CheckpointedCall {
   Inside inside;
   bool offload_inputs = false;
   std::vector<KeptInput> inputs;
+  // Until the function has run for the first time.
+  std::optional<FunctionRun> first_run;
 };
 
 namespace {
 
 using internal::CheckpointedCall;
+
+// What handlers remember of inputs by the run that ends.
+void forget_run(const CheckpointedCall& call) {
+  for (const auto& handler : call.handlers) {
+    for (const KeptInput& input : call.inputs) {
+      if (input.tensor.defined()) handler->forget(input.tensor);
+    }
+  }
+}
 
 class CheckpointNode : public Node {
  public:
@@ -340,6 +369,7 @@ class CheckpointNode : public Node {
       set_autocast_state(outer_autocast);
     };
     const OperatorModeScope handlers(call.handlers);
+    const FunctionRun run;
     at::AutoGradMode with_gradients(true);
     // Another thread than the call's continues that thread's numbers.
     while (at::sequence_number::peek() < call.inside.first_number)
@@ -348,6 +378,7 @@ class CheckpointNode : public Node {
     std::vector<at::Tensor> inputs;
     for (const KeptInput& each : call.inputs) inputs.push_back(on_device(each));
     std::vector<at::Tensor> outputs = again_(inputs);
+    forget_run(call);
     check_outputs(outputs);
     return outputs;
   }
@@ -396,6 +427,8 @@ class CheckpointNode : public Node {
 
 }  // namespace
 
+uint64_t checkpointed_run() { return current_run; }
+
 namespace internal {
 
 std::vector<at::Tensor> inputs_of(ForwardCall& call, bool offload_inputs) {
@@ -422,12 +455,15 @@ std::shared_ptr<CheckpointedCall> begin_checkpoint(CheckpointOptions options,
     if (input.defined() && input.grad_fn()) call->inside.sources.insert(input.grad_fn().get());
   }
   call->inside.first_number = at::sequence_number::peek();
+  call->first_run.emplace();
   return call;
 }
 
 std::vector<at::Tensor> end_checkpoint(std::shared_ptr<CheckpointedCall> call,
                                        const std::vector<at::Tensor>& outputs, ComputeAgain again) {
   forget_casts(call->autocast);
+  forget_run(*call);
+  call->first_run.reset();
   check_inputs(call->inputs, "by the function itself");
   const edge_list border = border_of(roots_of(outputs), call->inside);
   if (border.empty()) return outputs;

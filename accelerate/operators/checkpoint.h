@@ -27,6 +27,7 @@
 /// Mirrors: torch.utils.checkpoint.checkpoint(use_reentrant=False).
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -73,6 +74,11 @@ std::vector<at::Tensor> end_checkpoint(std::shared_ptr<CheckpointedCall> call,
                                        const std::vector<at::Tensor>& outputs, ComputeAgain again);
 
 }  // namespace internal
+
+/// The number of the innermost function that checkpoint() runs on this thread, another one each
+/// time that it is computed; 0: there is none. What an operator handler remembers of the function's
+/// graph is of no use before and after: the function must make its graph by itself.
+uint64_t checkpointed_run();
 
 /// function(inputs...), which gives a tensor or a tree with tensors (see tensors/tree.h). Inputs
 /// are any values; tensors in them are checked for changes in place.

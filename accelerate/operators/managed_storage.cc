@@ -30,6 +30,14 @@ void lose_owner(void* owner) {
   c10::intrusive_ptr<StorageOwner>::reclaim(static_cast<StorageOwner*>(owner));
 }
 
+// What a storage keeps while it has the memory of other values.
+struct Shared {
+  c10::intrusive_ptr<StorageOwner> owner;
+  at::Tensor values;
+
+  static void free(void* shared) { delete static_cast<Shared*>(shared); }
+};
+
 c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
@@ -101,6 +109,13 @@ at::Tensor StorageOwner::make_absent(const at::Tensor& like, c10::Device device)
       ordinary.key_set().add(kKey), ordinary.dtype());
   absent.unsafeGetTensorImpl()->set_sizes_contiguous(like.sizes());
   return absent;
+}
+
+void StorageOwner::share_memory(const c10::Storage& storage, const at::Tensor& values) {
+  auto* const shared =
+      new Shared{c10::intrusive_ptr<StorageOwner>::reclaim_copy(this), values.tensor_data()};
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
+      c10::DataPtr(values.mutable_data_ptr(), shared, &Shared::free, values.device()));
 }
 
 void StorageOwner::drop_memory(const c10::Storage& storage) {

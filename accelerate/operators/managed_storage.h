@@ -41,6 +41,9 @@ class StorageOwner : public c10::intrusive_ptr_target, public c10::Allocator {
   /// A tensor of this owner without memory: contiguous, on `device`, and with the sizes and dtype
   /// of `like`.
   at::Tensor make_absent(const at::Tensor& like, c10::Device device);
+  /// Lets a managed storage have the memory of contiguous values, which keeps both the values and
+  /// this owner.
+  void share_memory(const c10::Storage& storage, const at::Tensor& values);
   /// Frees a managed storage's memory.
   void drop_memory(const c10::Storage& storage);
 

@@ -50,6 +50,8 @@ enum class OperatorOrder {
   kTensorParallel,
   /// Says which random numbers operators draw (random_streams.h).
   kRandomStreams,
+  /// Computes attention of which ranks have parts.
+  kAttention,
   /// Computes linear layers in another way.
   kLinearProducts,
 };
@@ -96,6 +98,11 @@ class OperatorHandler {
   virtual at::Tensor block_input(const torch::nn::Module& /*module*/, at::Tensor input) {
     return input;
   }
+
+  /// After a function that is to be computed again (checkpoint.h), for each tensor that it got,
+  /// while checkpointed_run() is still that of the function: what the handler remembers of the
+  /// tensor by this run is of no more use.
+  virtual void forget(const at::Tensor& /*input*/) {}
 
   OperatorOrder order() const { return order_; }
 

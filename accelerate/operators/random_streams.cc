@@ -42,42 +42,41 @@ bool draws(const OperatorCall& call) {
 
 }  // namespace
 
-RandomStreams::RandomStreams(int64_t number, IsPart is_part)
-    : OperatorHandler(OperatorOrder::kRandomStreams),
-      number_(number),
-      is_part_(std::move(is_part)) {}
+RandomStreams::RandomStreams(int64_t number, Copies copies)
+    : OperatorHandler(OperatorOrder::kRandomStreams), number_(number), copies_(std::move(copies)) {}
 
-std::shared_ptr<RandomStreams> RandomStreams::along(const ProcessGroupPtr& group, IsPart is_part) {
+std::shared_ptr<RandomStreams> RandomStreams::along(const ProcessGroupPtr& group, Copies copies) {
   std::vector<RNGType> types = {RNGType::kTorch};
   if (!Runtime::current().device().is_cpu()) types.push_back(RNGType::kDevice);
   synchronize_rng_states(group, types);
-  return std::make_shared<RandomStreams>(group ? group->getRank() : 0, std::move(is_part));
+  return std::make_shared<RandomStreams>(group ? group->getRank() : 0, std::move(copies));
 }
 
-std::optional<c10::Device> RandomStreams::draws_for_part(const OperatorCall& call) const {
+std::optional<RandomStreams::Part> RandomStreams::drawn_part(const OperatorCall& call) const {
   if (!draws(call)) return std::nullopt;
   for (const c10::IValue& value :
        torch::jit::last(call.stack(), call.op().schema().arguments().size())) {
     if (!value.isTensor()) continue;
     const at::Tensor& tensor = value.toTensor();
     // Without values nothing is drawn.
-    if (!tensor.defined() || tensor.is_meta() || !is_part_(tensor)) continue;
-    return tensor.device();
+    if (!tensor.defined() || tensor.is_meta()) continue;
+    const int64_t copies = copies_(tensor);
+    if (copies > 0) return Part{.device = tensor.device(), .copies = copies};
   }
   return std::nullopt;
 }
 
 void RandomStreams::call(const OperatorCall& call) {
-  const std::optional<c10::Device> device = draws_for_part(call);
-  if (!device) return call.proceed();
+  const std::optional<Part> part = drawn_part(call);
+  if (!part) return call.proceed();
   // What the operator calls draws from its stream, whatever it draws for.
   const OperatorModeScope inside = OperatorModeScope::without(OperatorOrder::kRandomStreams);
-  at::empty({1}, at::TensorOptions(*device).dtype(at::kLong)).random_();
-  const at::Generator generator = at::globalContext().defaultGenerator(*device);
+  at::empty({1}, at::TensorOptions(part->device).dtype(at::kLong)).random_();
+  const at::Generator generator = at::globalContext().defaultGenerator(part->device);
   const at::Tensor common = generator_state(generator);
   const absl::Cleanup go_on = [&] { set_generator_state(generator, common); };
-  set_generator_state(
-      generator, generator_state(derived_generator(generator, common, kFirstStream + number_)));
+  set_generator_state(generator, generator_state(derived_generator(
+                                     generator, common, kFirstStream + number_ / part->copies)));
   call.proceed();
 }
 

@@ -1,11 +1,11 @@
 /// Random numbers where ranks have parts of one tensor, as along tp.
 ///
-/// Ranks that train the same data draw alike: their default generators are in the same state, which
-/// is the common stream. Where all of them have the same values that is right, since dropout must
-/// leave out the same ones on each rank. Where each has a part of a tensor, dropout would leave out
-/// the same places of each part, so ranks have to draw different numbers there.
+/// Ranks that train the same data draw the same numbers: their default generators are in the same
+/// state, which is the common stream. For values that all ranks have this is right, because dropout
+/// must drop the same elements on each rank. For a tensor of which each rank has a part, dropout
+/// would drop the same places of each part, so ranks must draw different numbers.
 ///
-///     const auto streams = RandomStreams::along(mesh.group(MeshAxis::kTp), &is_part);
+///     const auto streams = RandomStreams::along(mesh.group(MeshAxis::kTp), &copies_of);
 ///     ...
 ///     const OperatorModeScope scope(streams);  // in each forward pass
 ///
@@ -14,15 +14,16 @@
 /// generator of the part's device is one that is derived from the common state and from the number
 /// of the rank (derived_generator).
 ///
-/// So a stream of a rank's own has no state besides the common one. What sets the default
+/// So a rank's own stream has no state besides the common one, and whatever sets the default
 /// generators sets all streams: set_seed, a recomputation (checkpoint.h), and load_state, which
-/// gives the ranks of a share of the data the states of that share. How far the common stream
-/// advances for a part does not depend on the part's size, so ranks that resume in another layout
-/// draw what the ranks of that layout would have drawn.
+/// gives the ranks of a share of the data the states of that share. The common stream advances
+/// equally for parts of any size, so ranks that resume in another layout draw the numbers that
+/// ranks of that layout would have drawn from the beginning.
 ///
-/// Operators that draw are those that LibTorch calls so (at::Tag::nondeterministic_seeded), unless
-/// their arguments say that nothing is drawn (p = 0, train = false), or from which generator. Some
-/// take no tensor, such as at::rand of a shape: they draw from the common stream.
+/// An operator draws if LibTorch tags it with at::Tag::nondeterministic_seeded, unless its
+/// arguments say that nothing is drawn (p = 0, train = false) or name a generator. Operators
+/// without a tensor among their arguments, such as at::rand of a shape, draw from the common
+/// stream.
 ///
 /// Errors:  those of operators; the common stream goes on as after a draw.
 /// Threads: as OperatorMode. While an operator draws for a part, other threads of the rank must not
@@ -44,26 +45,31 @@ namespace accelerate {
 
 class RandomStreams final : public OperatorHandler {
  public:
-  /// Whether other ranks have other values in the place of this tensor's, which is defined. Called
-  /// for tensors among the arguments of operators that draw, on any thread.
-  using IsPart = std::function<bool(const at::Tensor& tensor)>;
+  /// 0 where all ranks have the values of this tensor, which is defined; 1 where each rank has
+  /// others in their place; and where so many neighbours have the same ones, their number: these
+  /// draw alike. Called for tensors among the arguments of operators that draw, on any thread.
+  using Copies = std::function<int64_t(const at::Tensor& tensor)>;
 
-  /// `number`: the rank's among those that have the parts of a tensor, from 0.
-  RandomStreams(int64_t number, IsPart is_part);
+  /// `number`: the rank's number, from 0, among the ranks that have the parts of a tensor.
+  RandomStreams(int64_t number, Copies copies);
 
-  /// For the ranks of a group, each of which has other parts; null stands for one rank. The default
-  /// generators of all get the state of the first rank's, because ranks may have been seeded
-  /// differently, or by chance. Collective.
-  static std::shared_ptr<RandomStreams> along(const ProcessGroupPtr& group, IsPart is_part);
+  /// For the ranks of a group, each of which has its own parts; null stands for one rank. All
+  /// default generators get the first rank's states, because ranks may have been seeded
+  /// differently or not at all. Collective.
+  static std::shared_ptr<RandomStreams> along(const ProcessGroupPtr& group, Copies copies);
 
   void call(const OperatorCall& call) override;
 
  private:
-  // Where the operator draws for a part; nothing if it does not.
-  std::optional<c10::Device> draws_for_part(const OperatorCall& call) const;
+  struct Part {
+    c10::Device device;
+    int64_t copies;
+  };
+  // What the operator draws for; nothing if that is not a part.
+  std::optional<Part> drawn_part(const OperatorCall& call) const;
 
   const int64_t number_;
-  const IsPart is_part_;
+  const Copies copies_;
 };
 
 }  // namespace accelerate

@@ -113,6 +113,18 @@ TEST(RandomStreams, DifferForPartsAndLeaveTheCommonStreamEqual) {
   }
 }
 
+TEST(RandomStreams, AreEqualForNeighboursThatHaveOnePart) {
+  const auto drawn = [](int64_t number) {
+    torch::manual_seed(7);
+    const OperatorModeScope scope(
+        std::make_shared<RandomStreams>(number, [](const Tensor&) { return 2; }));
+    return at::dropout(torch::ones({64, kPart}), 0.5, true);
+  };
+  EXPECT_TRUE(drawn(0).equal(drawn(1)));
+  EXPECT_TRUE(drawn(2).equal(drawn(3)));
+  EXPECT_FALSE(drawn(1).equal(drawn(2)));
+}
+
 // So that ranks in another layout, which have smaller parts, go on alike.
 TEST(RandomStreams, AdvanceTheCommonStreamByAsMuchForEveryPart) {
   const auto after = [](int64_t rows) {

@@ -220,27 +220,24 @@ constexpr Option kRows[] = {
          {"Ranks that share a replica by shards?"})
         .between(1),
     mesh("parallelism_config_tp_size", kInt, "1", "tensor parallel ranks", {"?", "1"}).between(1),
-    later_mesh("parallelism_config_cp_size", kInt, "1",
-               "context parallel ranks; needs --use_fsdp --fsdp_version 2",
-               {"Context parallel ranks?", "1"})
+    mesh("parallelism_config_cp_size", kInt, "1", "context parallel ranks",
+         {"Context parallel ranks?", "1"})
         .between(1),
-    later_mesh("parallelism_config_cp_backend", kText, "torch",
-               "implementation of context parallelism")
+    mesh("parallelism_config_cp_backend", kText, "torch", "implementation of context parallelism")
         .one_of("torch"),
-    later_mesh(
-        "parallelism_config_cp_comm_strategy", kText, "allgather",
-        "how context parallel ranks exchange",
-        {"How do they exchange?", nullptr, "parallelism_config_cp_size!=1", "allgather|alltoall"}),
-    later_mesh("parallelism_config_sp_size", kInt, "1", "sequence parallel ranks").between(1),
-    later_mesh("parallelism_config_sp_backend", kText, "deepspeed",
-               "implementation of sequence parallelism")
+    mesh("parallelism_config_cp_comm_strategy", kText, "allgather",
+         "how context parallel ranks exchange",
+         {"How do they exchange?", nullptr, "parallelism_config_cp_size!=1", "allgather|alltoall"}),
+    mesh("parallelism_config_sp_size", kInt, "1", "sequence parallel ranks",
+         {"Sequence parallel ranks?", "1", "parallelism_config_cp_size=1"})
+        .between(1),
+    mesh("parallelism_config_sp_backend", kText, "deepspeed",
+         "implementation of sequence parallelism")
         .one_of("deepspeed"),
-    later_mesh("parallelism_config_sp_seq_length", kText, nullptr, "length of all sequences"),
-    later_mesh("parallelism_config_sp_seq_length_is_variable", kBool, "true",
-               "whether lengths differ")
+    mesh("parallelism_config_sp_seq_length", kText, nullptr, "length of all sequences"),
+    mesh("parallelism_config_sp_seq_length_is_variable", kBool, "true", "whether lengths differ")
         .written_as(kCapital),
-    later_mesh("parallelism_config_sp_attn_implementation", kText, "sdpa",
-               "kernel of the attention")
+    mesh("parallelism_config_sp_attn_implementation", kText, "sdpa", "kernel of the attention")
         .field_or(""),
     later_mesh("parallelism_config_pp_size", kInt, "1", "pipeline stages").between(1).ours(),
     later_mesh("parallelism_config_pp_placement", kText, "outermost",

@@ -164,7 +164,7 @@ void apply_techniques(TechniqueList list, ModelState& model, const ModelPlan& pl
   }
   // DDP makes replicas equal within its group, which has one rank of each share, and some ranks may
   // train the same share alike; shards are cut from the weights of the first rank of the same part.
-  if (replicated && plan.roles.same_part != shares && plan.roles.shards == nullptr) {
+  if (replicated && plan.roles.same_part != shares && !context.makes_shards) {
     replicate(plan.roles.same_part, module);
   }
   for (const TechniqueRow& row : list) {

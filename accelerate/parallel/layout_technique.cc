@@ -8,6 +8,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
@@ -15,6 +17,20 @@
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
+namespace {
+
+// Whether this backward pass adds to gradients, and does not give them to its caller alone, as that
+// of torch::autograd::grad does.
+bool adds_to_gradients() {
+  const auto* const nodes = torch::autograd::get_current_graph_task_exec_info();
+  if (nodes == nullptr || nodes->empty()) return true;
+  return std::ranges::any_of(*nodes, [](const auto& each) {
+    return each.second.needed_ &&
+           dynamic_cast<const torch::autograd::AccumulateGrad*>(each.first) != nullptr;
+  });
+}
+
+}  // namespace
 
 // What becomes of gradients at the end of backward passes.
 class LayoutTechnique::BackwardEnd {
@@ -37,7 +53,7 @@ class LayoutTechnique::BackwardEnd {
   // In a backward pass that has reached the model's outputs.
   static void reached(const std::shared_ptr<BackwardEnd>& end) {
     const int backward = torch::autograd::get_current_graph_task_id();
-    if (std::exchange(end->backward_, backward) == backward) return;
+    if (std::exchange(end->backward_, backward) == backward || !adds_to_gradients()) return;
     end->sums_.begin();
     // Reductions of other techniques end in callbacks that hooks of the pass queue, or that such
     // callbacks queue. One of the third round comes after all of them.

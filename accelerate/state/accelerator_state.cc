@@ -69,9 +69,11 @@ void check_agrees_with_mesh(const FullyShardedDataParallelPlugin& plugin,
                             const ParallelismConfig& config, int ranks) {
   const ShardingStrategy strategy = plugin.strategy();
   if (ranks == 1 && config.total_size() == 1) return;
-  TORCH_CHECK_VALUE(divides(strategy) == config.dp_shard_enabled(), "fsdp_plugin: its strategy is ",
-                    to_string(strategy), ", but the parallelism_config's dp_shard_size is ",
-                    config.dp_shard_size(),
+  // Where models are divided at all, ranks along cp and sp divide them too.
+  const bool agrees =
+      divides(strategy) ? config.enabled(MeshAxis::kDpShardCpSp) : !config.dp_shard_enabled();
+  TORCH_CHECK_VALUE(agrees, "fsdp_plugin: its strategy is ", to_string(strategy),
+                    ", but the parallelism_config's dp_shard_size is ", config.dp_shard_size(),
                     divides(strategy) ? ", so nothing would be divided; set it to the number of "
                                         "ranks that share a model"
                                       : "; set it to 1");
@@ -207,15 +209,16 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   }
   const bool divides_models =
       record.fsdp_plugin == nullptr || divides(record.fsdp_plugin->strategy());
-  // HF Accelerate divides no layers among ranks on CPUs.
-  const bool divides_layers_on_cpus =
-      config.tp_enabled() && partial_state.distributed_type() == DistributedType::kMultiCpu;
-  config.validate_accelerator(
-      {.multi_device = partial_state.multi_device() || divides_layers_on_cpus,
-       .num_processes = partial_state.num_processes(),
-       .is_fsdp2 = is_sharded && divides_models,
-       .distributed_type = record.distributed_type,
-       .is_main_process = partial_state.is_main_process()});
+  // HF Accelerate divides neither layers nor sequences among ranks on CPUs.
+  const bool divides_on_cpus =
+      (config.tp_enabled() || config.cp_enabled() || config.sp_enabled()) &&
+      partial_state.distributed_type() == DistributedType::kMultiCpu;
+  if (config.sp_enabled()) config.fill_replicas(partial_state.num_processes());
+  config.validate_accelerator({.multi_device = partial_state.multi_device() || divides_on_cpus,
+                               .num_processes = partial_state.num_processes(),
+                               .is_fsdp2 = is_sharded && divides_models,
+                               .distributed_type = record.distributed_type,
+                               .is_main_process = partial_state.is_main_process()});
   if (config.total_size() == 1) return record;
   record.device_mesh =
       std::make_unique<const DeviceMesh>(Mesh(config), runtime, partial_state.group_options());
@@ -324,7 +327,9 @@ RankRoles AcceleratorState::roles(AxisSet divides) const {
   auto& made = record().roles;
   const auto found = std::ranges::find(made, divides, &std::pair<AxisSet, RankRoles>::first);
   if (found != made.end()) return found->second;
-  return made.emplace_back(divides, rank_roles(*mesh, divides, group())).second;
+  const bool divides_rows =
+      fsdp_plugin() != nullptr && accelerate::divides(fsdp_plugin()->strategy());
+  return made.emplace_back(divides, rank_roles(*mesh, divides, group(), divides_rows)).second;
 }
 
 void AcceleratorState::destroy_process_group(ProcessGroupPtr group) {

@@ -184,10 +184,12 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
 
 }  // namespace
 
+// Whatever is prepared first, sequences are divided.
 AxisSet TrainingStep::divided_axes() const {
-  AxisSet axes;
+  AxisSet axes = state_.mesh().several({MeshAxis::kCp, MeshAxis::kSp});
   for (const auto& model : training_.models) {
-    if (model->placements().is_cut) axes |= model->placements().layout->divides();
+    const ModelLayout* const layout = model->placements().layout.get();
+    if (layout != nullptr) axes |= layout->divides();
   }
   return axes;
 }
@@ -209,17 +211,20 @@ void TrainingStep::check_each_rank_has_a_share(const char* caller) const {
 }
 
 // As the plugin says; null: all that share a model.
-ProcessGroupPtr TrainingStep::ranks_after_forward() const {
+ProcessGroupPtr TrainingStep::ranks_after_forward(AxisSet divides) const {
   if (training_.division != nullptr) return training_.division->second_shards();
   const FullyShardedDataParallelPlugin* plugin = state_.fsdp_plugin();
   const auto ranks = plugin ? plugin->ranks_after_forward() : std::nullopt;
-  const RankRoles roles = this->roles(divided_axes());
+  const RankRoles roles = this->roles(divides);
   if (!ranks || roles.shards == nullptr || *ranks == roles.shards->getSize()) return nullptr;
   TORCH_CHECK_VALUE(roles.shards->getSize() % *ranks == 0, "rank ", state_.process_index(),
                     ": reshard_after_forward=", *ranks,
                     ": as a number it should be a factor of the ", roles.shards->getSize(),
                     " ranks that share a model along ", roles.shard_axes.to_string());
-  return state_.device_mesh()->part(MeshAxis::kDpShard, static_cast<int>(*ranks));
+  const MeshAxis axis = roles.shard_axes.contains(MeshAxis::kSp)   ? MeshAxis::kDpShardCpSp
+                        : roles.shard_axes.contains(MeshAxis::kCp) ? MeshAxis::kDpShardCp
+                                                                   : MeshAxis::kDpShard;
+  return state_.device_mesh()->part(axis, static_cast<int>(*ranks));
 }
 
 void TrainingStep::check_before_sharding(
@@ -260,24 +265,24 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
   const ZeroConfig* zero = training_.division != nullptr ? &training_.division->config() : nullptr;
   const std::shared_ptr<const ModelLayout> layout =
       layout_of(training_.techniques, *model, state_.mesh(), handlers);
-  ModelPlan plan{
-      .distributed_type = state_.distributed_type(),
-      .device = state_.device(),
-      .rank = state_.process_index(),
-      .num_ranks = state_.num_processes(),
-      .roles = roles(divided_axes() | (layout != nullptr ? layout->divides() : AxisSet())),
-      .after_forward = ranks_after_forward(),
-      .mesh = state_.mesh(),
-      .device_mesh = state_.device_mesh(),
-      .layout = layout,
-      .fsdp = state_.fsdp_plugin(),
-      .zero = zero,
-      .has_sharding_plugin =
-          state_.fsdp_plugin() != nullptr || state_.deepspeed_plugin() != nullptr,
-      .compares_ranks = state_.debug(),
-      .handlers = handlers,
-      .precision = training_.precision};
-  plan.makes_shards = roles(divided_axes()).makes_shards;
+  const AxisSet divides = divided_axes() | (layout != nullptr ? layout->divides() : AxisSet());
+  ModelPlan plan{.distributed_type = state_.distributed_type(),
+                 .device = state_.device(),
+                 .rank = state_.process_index(),
+                 .num_ranks = state_.num_processes(),
+                 .roles = roles(divides),
+                 .after_forward = ranks_after_forward(divides),
+                 .mesh = state_.mesh(),
+                 .device_mesh = state_.device_mesh(),
+                 .layout = layout,
+                 .fsdp = state_.fsdp_plugin(),
+                 .zero = zero,
+                 .has_sharding_plugin =
+                     state_.fsdp_plugin() != nullptr || state_.deepspeed_plugin() != nullptr,
+                 .compares_ranks = state_.debug(),
+                 .handlers = handlers,
+                 .precision = training_.precision};
+  plan.makes_shards = plan.roles.makes_shards;
   plan.autocasts_shards = plan.makes_shards && sharded_precision(plan).autocast;
   apply_techniques(training_.techniques, *model, plan,
                    {.trains = trains, .moves = is_new && device_placement});

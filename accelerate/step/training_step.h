@@ -192,11 +192,12 @@ class TrainingStep {
   StepEngine& engine() const;
   // Null before the job has an engine.
   LomoEngine* lomo() const;
-  // The axes along which the modules of prepared models have parts of their tensors.
+  // The axes along which the modules of prepared models have parts of their tensors, or get parts
+  // of their inputs.
   AxisSet divided_axes() const;
   // What this rank's groups are for where techniques divide models along these axes.
   RankRoles roles(AxisSet divides) const;
-  ProcessGroupPtr ranks_after_forward() const;
+  ProcessGroupPtr ranks_after_forward(AxisSet divides) const;
   // The models named, or all prepared ones.
   std::vector<const ModelState*> named_or_all(Models models) const;
   // Multiplies the gradients of the window's models and of the prepared optimizers' parameters.

@@ -4,11 +4,13 @@
 #include "accelerate/dispatch/dispatch_technique.h"
 #include "accelerate/parallel/layout_technique.h"
 #include "accelerate/parallel/replicated/ddp.h"
+#include "accelerate/parallel/sequence/context_technique.h"
 #include "accelerate/parallel/sharded/activation_checkpointing.h"
 #include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/parallel/tensor/cut.h"
 #include "accelerate/parallel/tensor/plan_layout.h"
 #include "accelerate/parallel/tensor/tensor_technique.h"
+#include "accelerate/parallel/ulysses/ulysses_technique.h"
 #include "accelerate/precision/techniques.h"
 #include "accelerate/quantization/models/quantized_checks.h"
 
@@ -26,6 +28,10 @@ enum Depth : int {
   kShards,
   // fp8 is inside automatic mixed precision, which casts the products that fp8 leaves alone.
   kAutocast,
+  // Attention of what ranks along tp have of its heads is divided once more.
+  kUlysses,
+  // The attention of what a rank has of layers is divided once more.
+  kContextParallel,
   // fp8 computes what a rank has of a layer.
   kTensorParallel,
   kFp8,
@@ -51,6 +57,14 @@ constexpr TechniqueRow kTechniques[] = {
      .layout = &tensor_parallel_layout,
      .cut = &cut_tensor_parallel,
      .make = &make_tensor_parallel_technique},
+    {.name = UlyssesTechnique::kName,
+     .depth = kUlysses,
+     .layout = &ulysses_layout,
+     .make = &make_ulysses_technique},
+    {.name = ContextParallelTechnique::kName,
+     .depth = kContextParallel,
+     .layout = &context_parallel_layout,
+     .make = &make_context_parallel_technique},
     {.name = ActivationCheckpointingTechnique::kName,
      .depth = kRecomputation,
      .make = &make_activation_checkpointing_technique},

@@ -66,6 +66,8 @@ TEST(ApplyTechniques, SurroundsSomeTechniquesByOthersWhateverAModelHas) {
            {"autocast", "activation_checkpointing"},
            {"fp8", "dispatch"},
            {"tensor_parallel", "dispatch"},
+           {"autocast", "context_parallel"},
+           {"context_parallel", "dispatch"},
            {"activation_checkpointing", "dispatch"}}) {
     EXPECT_LT(depth_of(outer), depth_of(inner)) << outer << " around " << inner;
   }

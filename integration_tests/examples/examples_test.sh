@@ -133,6 +133,9 @@ run_all() {
   arguments='--max_steps 2 --sequence_parallel --parallel_loss --print_layout' cluster=1x2 \
     options='--use_parallelism_config --parallelism_config_tp_size 2' example by_feature/tensor_parallel \
     "blocks.0-1.qkv.weight .* $where" 'tensor_parallel: [12] ranks? on '
+  arguments='--max_steps 2 --sequence_length 32' cluster=1x2 \
+    options='--use_parallelism_config --parallelism_config_cp_size 2' example by_feature/long_sequences \
+    'long_sequences: [12] ranks? on .*, loss 5'
   arguments="$blocks --checkpoint model --write --offload_folder offload --broadcast_from_rank0 --device_map {\"\":\"cpu\"}" \
     example big_model_load 'big_model_load: [0-9.]+ MB in '
   arguments="$data $blocks --sequence_length 32 --evaluation_sequences 4 --generate 2 --max_steps 2 --load_in_8bit" \

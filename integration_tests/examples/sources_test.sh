@@ -12,7 +12,7 @@ repo=$(dirname "$(realpath CMakeLists.txt)")
 readonly repo launch_folder=$PWD/launch
 cd "$repo/accelerate/examples"
 # Larger programs, in several files.
-readonly programs=' big_model_load digits lm by_feature/deepspeed by_feature/fsdp by_feature/quantization by_feature/tensor_parallel '
+readonly programs=' big_model_load digits lm by_feature/deepspeed by_feature/fsdp by_feature/long_sequences by_feature/quantization by_feature/tensor_parallel '
 failures=0
 
 fail() {

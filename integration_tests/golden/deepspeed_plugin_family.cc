@@ -483,7 +483,7 @@ json run_prepare(const json& in) {
   const json& accelerator = field(in, "accelerator");
   plugin.set_mixed_precision(accelerator.value("mixed_precision", "no"));
   const json sp = accelerator.value("sp", json());
-  // An Accelerator refuses it.
+  // The cases record DeepSpeed's own classes for it, which do not exist here.
   if (sp.is_object() && int_field(sp, "size") > 1) {
     throw Missing("the engine of sequence parallelism");
   }

@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <string>
 
+#include <c10/core/Device.h>
+
 #include "absl/strings/str_cat.h"
 #include "accelerate/process/run.h"
 
@@ -54,5 +56,10 @@ void check_int8();
 void check_nf4();
 /// A captured training step, replayed, trains as one that is not captured.
 void check_cuda_graph();
+
+// ---- Operators.
+
+/// Attention by blocks of keys, with its gradients, is attention (attention_check.cc).
+void check_attention_blocks(c10::Device device);
 
 }  // namespace accelerate::device_checks

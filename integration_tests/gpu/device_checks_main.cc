@@ -252,6 +252,7 @@ int check_all(const char* part) {
   report.check("layerwise casting", [] { as_program(check_layerwise_casting); });
   report.check("weights in 8 bits", [] { as_program(check_int8); });
   report.check("weights in 4 bits", [] { as_program(check_nf4); });
+  report.check("attention by blocks", [&] { check_attention_blocks(device); });
   const bool cuda = device.is_cuda();
   for (const std::string& backend : backend_names()) {
     if (backend == "nccl" && cuda) {

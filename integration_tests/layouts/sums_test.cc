@@ -188,6 +188,21 @@ TEST(GradientSums, BeginAnewWhenGradientsAreReset) {
   }
 }
 
+// A caller that asks for gradients of an input changes none of the parameters.
+TEST(GradientSums, AreOfPassesThatAddToGradients) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+    Job job({.tp_size = 2}, rank, {kTp});
+    auto model = job.prepared();
+    job.module->of_scale = torch::full({4}, 1.0 + job.tp);
+    const Tensor input = job.one().requires_grad_();
+    const Tensor loss = model(input);
+    torch::autograd::grad({loss}, {input}, /*grad_outputs=*/{}, /*retain_graph=*/true);
+    EXPECT_FALSE(job.module->parameters()[0].grad().defined());
+    job.accelerator.backward(loss);
+    EXPECT_TRUE(torch::equal(job.gradient(model), torch::full({4}, 3.0F)));
+  });
+}
+
 TEST(GradientSums, WaitForAPassThatSynchronises) {
   Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
     Job job({.tp_size = 2}, rank, {kTp});

@@ -49,33 +49,43 @@ TEST(LmProgram, TrainsRealRanks) {
                                  Not(HasSubstr("peak memory"))));
 }
 
+// A program that trains by flags alone: what it prints.
+std::string trained(const std::string& program, const std::string& launch,
+                    const std::string& flags) {
+  const ChildResult done =
+      run_shell("launch/accelerate launch " + launch + " accelerate/examples/by_feature/" +
+                program + "/" + program + " " + flags)
+          .value();
+  EXPECT_EQ(done.exit_code, 0) << launch << ": " << done.output;
+  return done.output;
+}
+
+struct Losses {
+  double first = 0, last = 0;
+};
+
+Losses losses_of(const std::string& output) {
+  Losses read;
+  const size_t begin = output.find(", loss ");
+  EXPECT_NE(begin, std::string::npos) << output;
+  if (begin == std::string::npos) return read;
+  EXPECT_EQ(std::sscanf(output.c_str() + begin, ", loss %lf to %lf", &read.first, &read.last), 2);
+  return read;
+}
+
+void expect_near(const Losses& actual, const Losses& expected) {
+  EXPECT_NEAR(actual.first, expected.first, 2e-4);
+  EXPECT_NEAR(actual.last, expected.last, 2e-3);
+}
+
 // By flags alone as well. Dropout draws what one process draws, but for parts of sequences.
 TEST(TensorParallelProgram, DividesLayersAsTheFlagsSay) {
   const auto run = [](const std::string& launch, const std::string& flags) {
-    const ChildResult done =
-        run_shell("launch/accelerate launch " + launch +
-                  " accelerate/examples/by_feature/tensor_parallel/tensor_parallel " + flags)
-            .value();
-    EXPECT_EQ(done.exit_code, 0) << launch << ": " << done.output;
-    return done.output;
-  };
-  struct Losses {
-    double first = 0, last = 0;
-  };
-  const auto losses = [](const std::string& output) {
-    Losses read;
-    const size_t begin = output.find(", loss ");
-    EXPECT_NE(begin, std::string::npos) << output;
-    EXPECT_EQ(std::sscanf(output.c_str() + begin, ", loss %lf to %lf", &read.first, &read.last), 2);
-    return read;
+    return trained("tensor_parallel", launch, flags);
   };
   const std::string mesh = " --use_parallelism_config --parallelism_config_tp_size 2";
-  const Losses one = losses(run("--num_processes 1", "")),
-               one_without_dropout = losses(run("--num_processes 1", "--dropout 0"));
-  const auto expect_near = [](const Losses& actual, const Losses& expected) {
-    EXPECT_NEAR(actual.first, expected.first, 2e-4);
-    EXPECT_NEAR(actual.last, expected.last, 2e-3);
-  };
+  const Losses one = losses_of(run("--num_processes 1", "")),
+               one_without_dropout = losses_of(run("--num_processes 1", "--dropout 0"));
   EXPECT_LT(one.last, one.first);
   const std::string simulated = run("--simulate 1x2" + mesh, "--print_layout");
   EXPECT_THAT(simulated,
@@ -85,11 +95,34 @@ TEST(TensorParallelProgram, DividesLayersAsTheFlagsSay) {
                     ContainsRegex("tp: [0-9]+ a token: row layers")));
   EXPECT_EQ(simulated.find("layout of 2 ranks"), simulated.rfind("layout of 2 ranks"))
       << "one rank prints";
-  expect_near(losses(simulated), one);
-  expect_near(losses(run("--num_processes 2" + mesh, "--parallel_loss")), one);
+  expect_near(losses_of(simulated), one);
+  expect_near(losses_of(run("--num_processes 2" + mesh, "--parallel_loss")), one);
   expect_near(
-      losses(run("--num_processes 2" + mesh, "--sequence_parallel --parallel_loss --dropout 0")),
+      losses_of(run("--num_processes 2" + mesh, "--sequence_parallel --parallel_loss --dropout 0")),
       one_without_dropout);
+}
+
+// Ranks have different numbers of tokens with labels: with sp the first of four has none.
+TEST(LongSequencesProgram, DividesSequencesAsTheFlagsSay) {
+  const std::string cp = " --use_parallelism_config --parallelism_config_cp_size ",
+                    sp = " --use_parallelism_config --parallelism_config_sp_size ";
+  const auto run = [](const std::string& launch, const std::string& flags = "") {
+    return losses_of(trained("long_sequences", launch, "--sequence_length 32 " + flags));
+  };
+  const Losses one = run("--num_processes 1");
+  EXPECT_LT(one.last, one.first);
+  expect_near(run("--simulate 1x4" + cp + "4"), one);
+  expect_near(run("--simulate 1x2" + cp + "2 --parallelism_config_cp_comm_strategy alltoall",
+                  "--activation_checkpointing"),
+              one);
+  expect_near(run("--simulate 1x4" + sp + "4"), one);
+  expect_near(run("--num_processes 2" + cp + "2 --parallelism_config_cp_comm_strategy alltoall"),
+              one);
+  expect_near(run("--num_processes 2" + sp + "2"), one);
+  // Beside shards, whose ranks have half of the batch each.
+  expect_near(
+      run("--simulate 1x4:h100" + cp + "2 --parallelism_config_dp_shard_size 2", "--batch_size 1"),
+      one);
 }
 
 // The example that divides a model, by flags alone.

@@ -135,7 +135,7 @@ TEST(AcceleratorMesh, OfOneRankHasNoGroups) {
 TEST(AcceleratorMesh, RefusesAxesWithoutAnEngineByName) {
   Cluster("1x2:h100").run_on_every_rank([](Rank&) {
     const std::vector<std::pair<const char*, ParallelismOptions>> missing = {
-        {"pp_size", {.pp_size = 2}}, {"cp_size", {.cp_size = 2}}, {"sp_size", {.sp_size = 2}}};
+        {"pp_size", {.pp_size = 2}}};
     for (const auto& [name, options] : missing) {
       EXPECT_THAT(value_error_of([&] {
                     Accelerator accelerator({.parallelism_config = ParallelismConfig(options)});

@@ -61,6 +61,25 @@ TEST(RankRoles, FollowWhatTechniquesDivide) {
   });
 }
 
+// Replicas that ranks along sp make together, and shards.
+TEST(RankRoles, DivideRowsAlongSequencesWhereModelsAreDivided) {
+  Cluster("1x4").run_on_every_rank([](Rank& rank) {
+    const ProcessGroupPtr world = rank.runtime().new_group({.name = "world"});
+    const DeviceMesh mesh(Mesh({.dp_replicate = 2, .sp = 2}), rank.runtime());
+    const RankRoles whole = rank_roles(mesh, {kSp}, world, /*divides_rows=*/false);
+    EXPECT_EQ(whole.shards, nullptr);
+    EXPECT_FALSE(whole.makes_shards);
+    EXPECT_EQ(whole.norm, nullptr);
+    EXPECT_EQ(whole.tokens.count, 4);
+    EXPECT_EQ(whole.token_axes, (AxisSet{kDp, kSp}));
+    EXPECT_EQ(whole.same_part, whole.tokens.group);
+    const RankRoles divided = rank_roles(mesh, {kSp}, world);
+    EXPECT_EQ(divided.shards, mesh.group(kSp));
+    EXPECT_TRUE(divided.makes_shards);
+    EXPECT_EQ(divided.shard_axes, (AxisSet{kDpShard, kSp}));
+  });
+}
+
 TEST(RankRoles, AreOneGroupWithoutAMesh) {
   Cluster("1x2").run_on_every_rank([](Rank& rank) {
     const ProcessGroupPtr world = rank.runtime().new_group({.name = "world"});

@@ -47,6 +47,7 @@ struct Outcome {
   States held;
   int64_t elements = 0;      // of the first rank's, by its layout
   int64_t layout_bytes = 0;  // of one number for each
+  std::string report;
 };
 
 lm::Lm made_empty(const lm::Config& config, c10::Device device) {
@@ -104,6 +105,7 @@ Outcome train(const std::function<void(AcceleratorOptions&)>& change, bool paral
                     .gradients = held(rank, MemoryCategory::kGradients),
                     .optimizer_state = held(rank, MemoryCategory::kOptimizerState)};
     add_layout(*internal::Access::to(model)->placements().layout, outcome);
+    outcome.report = layout_text(model);
   });
   return outcome;
 }
@@ -116,6 +118,7 @@ void expect_states(const Outcome& outcome) {
   // 64 elements take a block of 512 bytes all the same.
   constexpr int64_t kBytes = 4 * kElements + 161 * 256;
   EXPECT_EQ(outcome.elements, kElements);
+  EXPECT_THAT(outcome.report, ::testing::HasSubstr("rank 0 has 67381312 of 68976648192 elements"));
   EXPECT_EQ(outcome.layout_bytes, kBytes);
   EXPECT_EQ(outcome.held.parameters, kBytes);
   EXPECT_EQ(outcome.held.gradients, kBytes);

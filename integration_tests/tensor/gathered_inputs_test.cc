@@ -20,6 +20,7 @@
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/testing/value_error.h"
 #include "integration_tests/tensor/formula_model.h"
+#include "integration_tests/tensor/small_layers.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -230,12 +231,38 @@ TEST(CutOutputs, RefuseALossByHand) {
                 AllOf(HasSubstr("aten::cross_entropy_loss on rank"),
                       HasSubstr("of which each rank along tp has 6 of 12"),
                       HasSubstr("parallel_cross_entropy(model, ...)")));
+    EXPECT_THAT(value_error_of([&] { logits.max(-1); }), HasSubstr("aten::max on rank"));
     const Tensor loss = parallel_cross_entropy(model, logits, targets);
     EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-5);
     accelerator.backward(loss);
     EXPECT_TRUE(torch::allclose(module->named_parameters()["positions"].grad().cpu(),
                                 whole->named_parameters()["positions"].grad(), 1e-4, 1e-6));
   });
+}
+
+// In mixed precision the caller gets other tensors than the layers gave, and classes may be dim 1.
+TEST(CutOutputs, RefuseALossByHandInMixedPrecision) {
+  TensorParallelPlan plan = SmallLayersImpl::plan();
+  plan.parallel_loss = true;
+  for (const bool moves_classes : {false, true}) {
+    Cluster("1x2:h100").run_on_every_rank([&](Rank&) {
+      AcceleratorOptions options = with_tp(2, plan);
+      options.mixed_precision = PrecisionType::kBf16;
+      Accelerator accelerator(options);
+      auto model = accelerator.prepare(
+          std::make_shared<SmallLayersImpl>([&](SmallLayersImpl& m, const Tensor& x) {
+            const Tensor logits = m.head(x);
+            return moves_classes ? logits.transpose(1, 2) : logits.flatten(0, 1);
+          }));
+      const Tensor logits = model(small_inputs().to(accelerator.device()));
+      EXPECT_EQ(logits.scalar_type(), torch::kFloat);
+      const Tensor targets = torch::zeros({6, 4}, torch::kLong).to(accelerator.device());
+      EXPECT_THAT(value_error_of([&] {
+                    torch::cross_entropy_loss(logits, moves_classes ? targets : targets.flatten());
+                  }),
+                  HasSubstr("aten::cross_entropy_loss on rank"));
+    });
+  }
 }
 
 // ---- Fewer heads of keys than ranks.

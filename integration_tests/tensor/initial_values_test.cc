@@ -35,7 +35,9 @@ std::vector<std::pair<std::string, ParallelismOptions>> layouts() {
   return {{"1x2:h100", {.tp_size = 2}},
           {"1x4:h100", {.tp_size = 4}},
           {"1x4:h100", {.dp_shard_size = 2, .tp_size = 2}},
-          {"1x4:h100", {.dp_replicate_size = 2, .tp_size = 2}}};
+          {"1x4:h100", {.dp_replicate_size = 2, .tp_size = 2}},
+          {"2x4:h100", {.dp_replicate_size = 2, .dp_shard_size = 2, .tp_size = 2}},
+          {"2x4:h100", {.dp_shard_size = 2, .tp_size = 4}}};
 }
 
 lm::Config config() {

@@ -15,6 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/config/tensor_parallel_plan.h"
+#include "accelerate/operators/checkpoint.h"
+#include "accelerate/runtime/runtime.h"
 #include "integration_tests/tensor/small_layers.h"
 #include "simulator/cluster/cluster.h"
 
@@ -100,7 +102,10 @@ void expect_as_whole(const SmallLayersImpl::Forward& forward, const Tensor& inpu
           EXPECT_EQ(gradient.abs().sum().item<double>(), 0) << name;
           continue;
         }
-        const int64_t blocks = name.starts_with("gate_up") ? 2 : 1;
+        int64_t blocks = 1;
+        for (const TensorRule& rule : plan.rules) {
+          if (name.starts_with(rule.pattern) && !rule.blocks.empty()) blocks = 2;
+        }
         EXPECT_TRUE(torch::allclose(
             gradient, part_of(whole->second, gradient, rank.index(), blocks), 1e-5, 1e-6))
             << name << " on rank " << rank.index() << " of " << tp;
@@ -132,6 +137,20 @@ TEST(DividedLayers, CutFusedWeightsInBlocks) {
     const std::vector<Tensor> halves = m.gate_up(x).chunk(2, -1);
     return m.project(halves[0].sigmoid() * halves[1]);
   });
+}
+
+// The row's weight has a block for each of two layers' features.
+TEST(DividedLayers, AddUpFeaturesOfSeveralLayersInBlocks) {
+  TensorParallelPlan plan = plan_of_layers();
+  plan.rules[3].blocks = {1, 1};
+  expect_as_whole(
+      [](SmallLayersImpl& m, const Tensor& x) {
+        const auto pairs = [](const Tensor& features) {
+          return features.unflatten(-1, {-1, 2}).sum(-1);
+        };
+        return m.project(torch::cat({pairs(m.query(x)), pairs(m.key(x))}, -1));
+      },
+      small_inputs(), plan);
 }
 
 // A head in the words of a function, and one that is tied to the table.
@@ -175,9 +194,7 @@ TEST(DividedLayers, SplitInputsThatAreWhole) {
   TensorParallelPlan plan = plan_of_layers();
   plan.rules.insert(plan.rules.begin(), {.pattern = "project", .style = kRow, .split_input = true});
   expect_as_whole(
-      [](SmallLayersImpl& m, const Tensor& x) {
-        return m.project(torch::cat({x, x.cos()}, -1));
-      },
+      [](SmallLayersImpl& m, const Tensor& x) { return m.project(torch::cat({x, x.cos()}, -1)); },
       small_inputs(), plan);
 }
 
@@ -206,6 +223,47 @@ TEST(MarksOfFeatures, GoThroughProductsOfOneHead) {
     return m.project(attended.transpose(1, 2).flatten(2, 3));
   };
   expect_as_whole(attention, small_inputs(), plan_of_layers(), /*ranks=*/{2});
+  const auto in_letters = [](SmallLayersImpl& m, const Tensor& x) {
+    const auto heads_of = [](const Tensor& features) { return features.unflatten(-1, {-1, 8}); };
+    const Tensor scores =
+        torch::einsum("bqhd,bkhd->bhqk", {heads_of(m.query(x)), heads_of(m.key(x))});
+    const Tensor attended =
+        torch::einsum("bhqk,bkhd->bqhd", {scores.softmax(-1), heads_of(m.value(x))});
+    return m.project(attended.flatten(2, 3));
+  };
+  expect_as_whole(in_letters, small_inputs(), plan_of_layers(), /*ranks=*/{2});
+}
+
+// As many matrices as sequences have heads.
+TEST(MarksOfFeatures, GoThroughBatchesOfHeads) {
+  expect_as_whole([](SmallLayersImpl& m, const Tensor& x) {
+    const auto heads_of = [](const Tensor& features) {
+      return features.unflatten(-1, {-1, 4}).transpose(1, 2).flatten(0, 1);
+    };
+    const Tensor scores = heads_of(m.query(x)).bmm(heads_of(m.key(x)).transpose(1, 2));
+    const Tensor attended = scores.softmax(-1).bmm(heads_of(m.value(x)));
+    return m.project(attended.unflatten(0, {x.size(0), -1}).transpose(1, 2).flatten(2, 3));
+  });
+}
+
+// A block whose input is that of column layers inside of it, before and behind it.
+TEST(RecomputedBlocks, ShareTheirInputWithLayersAround) {
+  const auto forward = [](SmallLayersImpl& m, const Tensor& x) {
+    const auto block = [&m](const Tensor& given) { return given + m.project(m.query(given)); };
+    const bool is_divided = Runtime::find_current() != nullptr;
+    const auto computed = [&](const Tensor& given) {
+      return is_divided ? checkpoint(block, given) : block(given);
+    };
+    const Tensor part = shard_sequence(x);
+    const Tensor behind = computed(part), gate = m.key(part);
+    return behind * computed(part) + m.project(gate * m.value(part));
+  };
+  for (const bool sequence_shards : {false, true}) {
+    TensorParallelPlan plan = plan_of_layers(sequence_shards);
+    expect_as_whole(forward, small_inputs(), plan);
+    plan.keep_gathered_inputs = true;
+    expect_as_whole(forward, small_inputs(), plan);
+  }
 }
 
 // ---- Sequence shards.
@@ -223,6 +281,27 @@ TEST(SequenceShards, ComputeWhatWholeSequencesDo) {
         return m.head(scaled(m, part));
       },
       small_inputs(), plan_of_layers(/*sequence_shards=*/true));
+}
+
+// The caller of a model gets whole sequences.
+TEST(SequenceShards, AreWholeOutsideOfTheModel) {
+  const TensorParallelPlan plan = plan_of_layers(/*sequence_shards=*/true);
+  expect_as_whole(
+      [](SmallLayersImpl& m, const Tensor& x) {
+        const Tensor part = shard_sequence(x);
+        return m.norm(part) + m.project(m.query(part));
+      },
+      small_inputs(), plan);
+  // As rows of tokens, and out of these.
+  expect_as_whole(
+      [](SmallLayersImpl& m, const Tensor& x) { return m.norm(shard_sequence(x).flatten(0, 1)); },
+      small_inputs(), plan);
+  expect_as_whole(
+      [](SmallLayersImpl& m, const Tensor& x) {
+        const Tensor rows = m.norm(shard_sequence(x).flatten(0, 1));
+        return m.project(m.query(rows.unflatten(0, {x.size(0), -1})));
+      },
+      small_inputs(), plan);
 }
 
 TEST(SequenceShards, AreWholeWithoutAPlanForThem) {

@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include "accelerate/accelerator.h"
 #include "accelerate/accelerator_options.h"
@@ -17,6 +19,7 @@
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/forward/model_state.h"
+#include "integration_tests/tensor/small_layers.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -86,17 +89,49 @@ TEST(LayoutReport, CountsWhatStepsSend) {
   static_assert(9728 * kTokens == 4'980'736);
   EXPECT_THAT(report_of(tiny(Blocks::kLlama), {.tp_size = 2}, "1x2:h100"),
               HasSubstr("tp: 9728 a token"));
-  const auto with_all = [](TensorParallelPlan& plan) {
+  const auto with_shards = [](TensorParallelPlan& plan) {
     plan.sequence_parallel = true;
     plan.parallel_loss = true;
+    plan.keep_gathered_inputs = true;
+  };
+  static_assert(11'788 * kTokens + 13'312 == 6'048'768);
+  EXPECT_THAT(report_of(tiny(Blocks::kGpt), {.tp_size = 2}, "1x2:h100", 0, with_shards),
+              AllOf(HasSubstr("tp: 11788 a token"), HasSubstr("inputs gathered again 2304")));
+  const auto with_all = [&](TensorParallelPlan& plan) {
+    with_shards(plan);
+    plan.keep_gathered_inputs = true;
   };
   static_assert(9484 * kTokens + 13'312 == 4'869'120);
-  EXPECT_THAT(report_of(tiny(Blocks::kGpt), {.tp_size = 2}, "1x2:h100", 0, with_all),
-              AllOf(HasSubstr("tp: 13312 a step to sum partial gradients"),
-                    HasSubstr("tp: 9484 a token"), HasSubstr("first shards of sequences 256"),
-                    HasSubstr("loss 12"), Not(HasSubstr("gathered outputs")),
-                    HasSubstr("norm.weight                          128      128      whole; "
-                              "gradients summed over tp")));
+  EXPECT_THAT(
+      report_of(tiny(Blocks::kGpt), {.tp_size = 2}, "1x2:h100", 0, with_all),
+      AllOf(HasSubstr("tp: 13312 a step to sum partial gradients"), HasSubstr("tp: 9484 a token"),
+            HasSubstr("first shards of sequences 256"), HasSubstr("loss 12"),
+            Not(HasSubstr("gathered outputs")), Not(HasSubstr("gathered again")),
+            HasSubstr("norm.weight                          128      128      whole; "
+                      "gradients summed over tp")));
+}
+
+// The inputs of two column layers a block, and that of the head.
+TEST(LayoutReport, CountsInputsThatAreGatheredAgain) {
+  static_assert(11'788 * 4 * 128 + 13'312 == 6'048'768);
+  EXPECT_THAT(report_of(tiny(Blocks::kGpt), {.tp_size = 2}, "1x2:h100", 0,
+                        [](TensorParallelPlan& plan) {
+                          plan.sequence_parallel = true;
+                          plan.parallel_loss = true;
+                        }),
+              AllOf(HasSubstr("tp: 11788 a token"), HasSubstr("inputs gathered again 2304")));
+}
+
+// Two groups of keys on four ranks: 8 x 8 weights and 8 biases on each.
+TEST(LayoutReport, CountsTheSumsOfWhatNeighboursHave) {
+  TensorParallelPlan plan = SmallLayersImpl::plan();
+  plan.rules[1].groups = 2;
+  Cluster("1x4:h100").run_on_every_rank([&](Rank&) {
+    Accelerator accelerator(with_tp(4, plan));
+    const auto model = accelerator.prepare(std::make_shared<SmallLayersImpl>(
+        [](SmallLayersImpl&, const torch::Tensor& x) { return x; }));
+    EXPECT_THAT(layout_text(model), HasSubstr("tp: 288 a step to sum partial gradients"));
+  });
 }
 
 TEST(LayoutReport, HasTheRowsThatShardsAndTheGradientsThatReplicasSend) {

@@ -49,8 +49,34 @@ TEST(MarksOfFeatures, RefuseWhatGoesByPlaces) {
        [](auto& m, const Tensor& x) {
          return m.query(x).index({Slice(), Slice(), numbers_of_tokens(x, {3, 1})});
        }},
+      {"aten::index_select goes by numbers along all of",
+       [](auto& m, const Tensor& x) {
+         return m.query(x).index_select(-1, numbers_of_tokens(x, {3, 1}));
+       }},
+      {"aten::glu takes some of",
+       [](auto& m, const Tensor& x) { return torch::glu(m.query(x), -1); }},
+      {"aten::scaled_dot_product_attention adds up along",
+       [](auto& m, const Tensor& x) {
+         const Tensor features = m.query(x);
+         return torch::scaled_dot_product_attention(features, features, features);
+       }},
+      {"aten::einsum adds up along",
+       [](auto& m, const Tensor& x) {
+         return torch::einsum("bqd,bkd->bqk", {m.query(x), m.query(x)});
+       }},
       {"aten::select takes one of",
        [](auto& m, const Tensor& x) { return m.query(x).select(-1, 3); }},
+      {"row layer \"project.weight\" gets",
+       [](auto& m, const Tensor& x) {
+         const auto pairs = [](const Tensor& features) {
+           return features.unflatten(-1, {-1, 2}).sum(-1);
+         };
+         return m.project(torch::cat({pairs(m.query(x)), pairs(m.query(x))}, -1));
+       }},
+      {"row layer \"project.weight\" gets",
+       [](auto& m, const Tensor& x) { return m.project(m.query(x).unflatten(-1, {-1, 8})); }},
+      {"column layer \"head.weight\" gets",
+       [](auto& m, const Tensor& x) { return m.head(m.query(x).unflatten(-1, {-1, 8})); }},
       {"aten::masked_select needs all of",
        [](auto& m, const Tensor& x) {
          const Tensor features = m.query(x);
@@ -150,7 +176,23 @@ TEST(MarksOfParameters, GoAlongWithWhatIsComputedOfThemAlone) {
 }
 
 TEST(MarksOfSequences, RefuseWhatGoesByTokens) {
+  TensorParallelPlan plan = SmallLayersImpl::plan(/*sequence_shards=*/true);
+  plan.rules.push_back({.pattern = "tokens", .style = TensorStyle::kEmbedding});
   const std::vector<std::pair<std::string, SmallLayersImpl::Forward>> refused = {
+      {"aten::scaled_dot_product_attention adds up along",
+       [](auto&, const Tensor& x) {
+         const Tensor part = shard_sequence(x);
+         return torch::scaled_dot_product_attention(part, part, part);
+       }},
+      {"aten::matmul computes with",
+       [](auto&, const Tensor& x) {
+         const Tensor part = shard_sequence(x);
+         return part.matmul(part.transpose(1, 2));
+       }},
+      {"column layer \"head.weight\" gets",
+       [](auto& m, const Tensor& x) { return m.head(shard_sequence(x).flatten(0, 1)); }},
+      {"embedding \"tokens.weight\" gets",
+       [](auto& m, const Tensor& x) { return m.tokens(shard_sequence(x.abs().to(torch::kLong))); }},
       {"aten::select takes some of",
        [](auto& m, const Tensor& x) { return m.head(shard_sequence(x).select(1, -1)); }},
       {"aten::narrow takes some of",
@@ -163,7 +205,7 @@ TEST(MarksOfSequences, RefuseWhatGoesByTokens) {
        }},
   };
   for (const auto& [says, forward] : refused) {
-    EXPECT_THAT(refusal_of(forward, SmallLayersImpl::plan(/*sequence_shards=*/true)),
+    EXPECT_THAT(refusal_of(forward, plan),
                 AllOf(HasSubstr("rank 1: " + says), HasSubstr("dim -2 of sequences")));
   }
 }

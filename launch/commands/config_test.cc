@@ -493,12 +493,12 @@ TEST_F(Config, WhatIsNotInThisVersionIsNamedAndNotWritten) {
     EXPECT_FALSE(std::filesystem::exists(path_)) << assignment;
   }
   const std::string before =
-      "distributed_type: MULTI_GPU\nnum_processes: 2\nparallelism_config:\n  cp_size: 2\n";
+      "distributed_type: MULTI_GPU\nnum_processes: 2\nparallelism_config:\n  pp_size: 2\n";
   write(before);
   const CommandResult refused = run({"update"});
   EXPECT_EQ(refused.exit_code, kExitBadCommandLine);
   EXPECT_THAT(refused.err,
-              HasSubstr("default_config.yaml:4: parallelism_config_cp_size: 2 is not"));
+              HasSubstr("default_config.yaml:4: parallelism_config_pp_size: 2 is not"));
   EXPECT_EQ(text(), before);
 }
 

@@ -114,8 +114,8 @@ TEST(Launch, EndsWithTwoForABadCommandLine) {
 
 TEST(Launch, RefusesWhatIsNotInThisVersionBeforeAnythingElse) {
   for (const char* flag :
-       {"--use_megatron_lm", "--parallelism_config_cp_size=2", "--parallelism_config_pp_size=2",
-        "--dynamo_backend=inductor", "--megatron_lm_tp_degree=2", "--downcast_bf16"}) {
+       {"--use_megatron_lm", "--parallelism_config_pp_size=2", "--dynamo_backend=inductor",
+        "--megatron_lm_tp_degree=2", "--downcast_bf16"}) {
     for (const char* look : {"--quiet", "--dry_run", "--print_config"}) {
       const Answer answer = launch({flag, look, "no_such_program"});
       EXPECT_EQ(answer.exit_code, kExitBadCommandLine) << flag << " " << look;

@@ -233,7 +233,8 @@ class Questionnaire {
       const bool is_after_steps = row.name == absl::string_view("gradient_clipping");
       if (is_after_steps && holds(row.question.when)) ask("gradient_accumulation_steps");
       ask(row.name);
-      if (group == settings::Group::kParallelism && row.has_range()) mesh_ *= number(row.name);
+      const bool is_size = row.has_range() && !answer(row.name).empty();
+      if (group == settings::Group::kParallelism && is_size) mesh_ *= number(row.name);
     }
   }
 

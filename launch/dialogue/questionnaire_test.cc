@@ -63,6 +63,36 @@ TEST(Questionnaire, AnswersToFsdpGetToItsSection) {
   EXPECT_EQ(second["parallelism_config"]["parallelism_config_dp_shard_size"], 2);
   EXPECT_EQ(second["num_processes"], 8);
 
+  // Ranks divide sequences in one way.
+  const Json sequences = answered({"this machine",
+                                   "multi-GPU",
+                                   "",
+                                   "",
+                                   "",
+                                   "no",
+                                   "yes",
+                                   "2",
+                                   "no",
+                                   "yes",
+                                   "SIZE_BASED_WRAP",
+                                   "1000",
+                                   "SHARDED_STATE_DICT",
+                                   "",
+                                   "yes",
+                                   "yes",
+                                   "1",
+                                   "2",
+                                   "1",
+                                   "1",
+                                   "4",
+                                   "8",
+                                   "",
+                                   "",
+                                   "bf16"});
+  EXPECT_EQ(sequences["parallelism_config"]["parallelism_config_cp_size"], 1);
+  EXPECT_EQ(sequences["parallelism_config"]["parallelism_config_sp_size"], 4);
+  EXPECT_EQ(sequences["num_processes"], 8);
+
   const Json first = answered({"0",
                                "4",
                                "",

@@ -283,13 +283,18 @@ TEST(CheckStatus, SaysWhereItIsAskedFor) {
   EXPECT_EQ(message({{"downcast_bf16", {"true"}}}, "", {}),
             "--downcast_bf16 is not in this version; leave it out");
   const std::string mesh = "distributed_type: MULTI_GPU\nparallelism_config:\n";
-  EXPECT_EQ(message({}, mesh + "  cp_size: 1\n", {}), "");
-  EXPECT_EQ(message({}, mesh + "  cp_size: 2\n", {}),
-            "c.yaml:3: parallelism_config_cp_size: 2 is not in this version; leave it out");
-  EXPECT_EQ(message({{"parallelism_config_cp_size", {"2"}}}, "", {}),
-            "--parallelism_config_cp_size=2 is not in this version; leave it out");
-  EXPECT_EQ(message({}, "", {"PARALLELISM_CONFIG_CP_SIZE=2"}),
-            "PARALLELISM_CONFIG_CP_SIZE=2 is not in this version; leave it out");
+  EXPECT_EQ(message({}, mesh + "  pp_size: 1\n", {}), "");
+  EXPECT_EQ(message({}, mesh + "  pp_size: 2\n", {}),
+            "c.yaml:3: parallelism_config_pp_size: 2 is not in this version; leave it out");
+  EXPECT_EQ(message({{"parallelism_config_pp_size", {"2"}}}, "", {}),
+            "--parallelism_config_pp_size=2 is not in this version; leave it out");
+  EXPECT_EQ(message({}, "", {"PARALLELISM_CONFIG_PP_SIZE=2"}),
+            "PARALLELISM_CONFIG_PP_SIZE=2 is not in this version; leave it out");
+  for (const char* axis : {"cp", "sp"}) {
+    EXPECT_EQ(message({}, absl::StrCat(mesh, "  ", axis, "_size: 2\n"), {}), "");
+    EXPECT_EQ(message({{absl::StrCat("parallelism_config_", axis, "_size"), {"2"}}}, "", {}), "");
+  }
+  EXPECT_EQ(message({}, "", {"PARALLELISM_CONFIG_SP_SEQ_LENGTH=4096"}), "");
   EXPECT_EQ(message({}, mesh + "  dp_shard_size: 2\n  tp_size: 2\n", {}), "");
   EXPECT_EQ(message({{"parallelism_config_tp_size", {"2"}}}, "", {}), "");
   EXPECT_EQ(message({}, "", {"PARALLELISM_CONFIG_TP_SIZE=2"}), "");
@@ -317,14 +322,12 @@ TEST(Complete, RefusesWhatDoesNotGoTogether) {
               HasSubstr("--module and --no_python"));
   EXPECT_THAT(error_of({{"num_processes", {"3"}}, {"num_machines", {"2"}}}, kNoDevices),
               HasSubstr("3 ranks cannot be divided evenly over 2 machines"));
-  for (const char* axis : {"cp", "sp"}) {
-    EXPECT_THAT(error_of({{"use_parallelism_config", {"true"}},
-                          {"use_fsdp", {"true"}},
-                          {absl::StrCat("parallelism_config_", axis, "_size"), {"2"}}},
-                         devices(2)),
-                HasSubstr(absl::StrCat("--parallelism_config_", axis,
-                                       "_size=2 needs --use_fsdp --fsdp_version 2")));
-  }
+  EXPECT_THAT(error_of({{"use_parallelism_config", {"true"}},
+                        {"parallelism_config_cp_size", {"2"}},
+                        {"parallelism_config_sp_size", {"2"}}},
+                       devices(4)),
+              HasSubstr("--parallelism_config_cp_size=2 and --parallelism_config_sp_size=2 both "
+                        "divide sequences; set one of them to 1"));
   EXPECT_THAT(
       error_of({{"use_fsdp", {"true"}}, {"fsdp_sync_module_states", {"False"}}}, devices(2)),
       HasSubstr("fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states"));
@@ -349,8 +352,8 @@ TEST(Complete, RefusesWhatDoesNotGoTogether) {
       HasSubstr("c.yaml:2: gpu_ids: 0: 2 ranks need at least two devices"));
 }
 
-TEST(Complete, AMeshThatDividesNoSequencesNeedsNoFsdp) {
-  for (const char* axis : {"dp_replicate", "dp_shard", "tp", "pp"}) {
+TEST(Complete, AMeshNeedsNoFsdp) {
+  for (const char* axis : {"dp_replicate", "dp_shard", "tp", "cp", "sp", "pp"}) {
     completed({{"use_parallelism_config", {"true"}},
                {absl::StrCat("parallelism_config_", axis, "_size"), {"2"}}},
               devices(2));
@@ -381,6 +384,12 @@ TEST(CheckMeshSize, NamesTheFlagsBothNumbersAndAProposal) {
             "--num_processes 4");
   EXPECT_THAT(message({{"dp_shard_size", {"3"}}}, 8), HasSubstr("give sizes whose product"));
   EXPECT_EQ(message({{"dp_replicate_size", {"4"}}, {"tp_size", {"2"}}}, 8), "");
+  // Replicas take the ranks that sequences leave, unless their number is given.
+  EXPECT_EQ(message({{"sp_size", {"2"}}}, 8), "");
+  EXPECT_EQ(message({{"sp_size", {"2"}}, {"tp_size", {"2"}}}, 8), "");
+  EXPECT_THAT(message({{"sp_size", {"3"}}}, 8), HasSubstr("is a mesh of 3 ranks"));
+  EXPECT_THAT(message({{"sp_size", {"2"}}, {"dp_shard_size", {"2"}}}, 8),
+              HasSubstr("are a mesh of 4 ranks, and the run has 8"));
   EXPECT_EQ(message({}, 8), "");
   EXPECT_TRUE(check_mesh_size(resolved({{"parallelism_config_tp_size", {"2"}}}), 8).ok());
 }

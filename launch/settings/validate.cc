@@ -18,7 +18,8 @@ absl::Status refuse(absl::string_view why) { return absl::InvalidArgumentError(w
 // Those that multiply to the number of ranks.
 constexpr const char* kMeshSizes[] = {
     "parallelism_config_dp_replicate_size", "parallelism_config_dp_shard_size",
-    "parallelism_config_tp_size", "parallelism_config_cp_size", "parallelism_config_pp_size"};
+    "parallelism_config_tp_size",           "parallelism_config_cp_size",
+    "parallelism_config_sp_size",           "parallelism_config_pp_size"};
 
 bool is_given(const Settings& settings, absl::string_view name) {
   const Provenance provenance = settings.provenance(name);
@@ -318,19 +319,15 @@ absl::Status check_ranks(Settings& settings, const Machine& machine) {
   return absl::OkStatus();
 }
 
-// Axes that shard parameters. DeepSpeed has sequence parallelism of its own.
+// Both divide sequences.
 absl::Status check_mesh(const Settings& settings) {
-  if (!settings.flag("use_parallelism_config")) return absl::OkStatus();
-  const bool has_fsdp2 = settings.flag("use_fsdp") && settings.number("fsdp_version") == 2;
-  const bool has_ulysses = settings.flag("use_deepspeed") &&
-                           settings.provenance("use_deepspeed") == Provenance::kConfigFile &&
-                           settings.number("parallelism_config_sp_size") > 1;
-  if (has_fsdp2 || has_ulysses) return absl::OkStatus();
-  for (const char* name : {"parallelism_config_cp_size", "parallelism_config_sp_size"}) {
-    if (settings.number(name) == 1) continue;
-    return refuse(absl::StrCat(settings.describe(name), " needs --use_fsdp --fsdp_version 2"));
+  constexpr char kCp[] = "parallelism_config_cp_size", kSp[] = "parallelism_config_sp_size";
+  if (!settings.flag("use_parallelism_config") || settings.number(kCp) == 1 ||
+      settings.number(kSp) == 1) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  return refuse(absl::StrCat(settings.describe(kCp), " and ", settings.describe(kSp),
+                             " both divide sequences; set one of them to 1"));
 }
 
 absl::Status check_engines(const Settings& settings, const Machine& machine) {
@@ -425,11 +422,7 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
 }
 
 absl::Status check_mesh_size(const Settings& settings, int64_t ranks) {
-  // DeepSpeed arranges the ranks of sequence parallelism.
-  if (!settings.flag("use_parallelism_config") ||
-      settings.number("parallelism_config_sp_size") > 1) {
-    return absl::OkStatus();
-  }
+  if (!settings.flag("use_parallelism_config")) return absl::OkStatus();
   int64_t total = 1;
   std::vector<std::string> given;
   for (const char* name : kMeshSizes) {
@@ -438,7 +431,13 @@ absl::Status check_mesh_size(const Settings& settings, int64_t ranks) {
     total = std::min<int64_t>(total * size, int64_t{1} << 40);
     if (size > 1) given.push_back(settings.describe(name));
   }
-  if (total == 1 || total == ranks) return absl::OkStatus();
+  // With sequence parallel ranks and no batches of their own, replicas take the rest.
+  const bool fills_replicas = settings.number("parallelism_config_sp_size") > 1 &&
+                              settings.number(kMeshSizes[0]) == 1 &&
+                              settings.number(kMeshSizes[1]) == 1;
+  if (total == 1 || total == ranks || (fills_replicas && ranks % total == 0)) {
+    return absl::OkStatus();
+  }
   std::string advice = "give sizes whose product is the number of ranks";
   if (const int64_t replicas = settings.number(kMeshSizes[0]); ranks % (total / replicas) == 0) {
     advice = absl::StrCat("give --", setting(kMeshSizes[0]).flag_name(), " ",

@@ -121,7 +121,9 @@ Folding folding(const Environment& environment, const ClusterSpec& spec) {
     }
     return folding;
   }
-  const Mesh mesh(ParallelismConfig({}, environment));
+  ParallelismConfig config({}, environment);
+  if (config.sp_enabled()) config.fill_replicas(spec.world_size());
+  const Mesh mesh(config);
   // As an Accelerator does it, a configuration without any axis makes replicas of all ranks.
   if (mesh.num_ranks() > 1) folding.mesh = mesh;
   return folding;

@@ -65,7 +65,8 @@ if(ACCELERATE_EXAMPLES)
 endif()
 
 if(ACCELERATE_DEVICE_TESTS)
-  set(device_checks_sources device_checks_main.cc placement_checks.cc cuda_graph_check.cc)
+  set(device_checks_sources
+      attention_check.cc device_checks_main.cc placement_checks.cc cuda_graph_check.cc)
   list(TRANSFORM device_checks_sources PREPEND integration_tests/gpu/)
   set(loop_on_device_sources integration_tests/gpu/loop_main.cc)
   set(kernel_table_sources tools/kernel_table/main.cc tools/kernel_table/measure.cc)

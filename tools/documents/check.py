@@ -32,16 +32,16 @@ LINE_WIDTH = 120
 # Pages that a reader follows from top to bottom, or reads for a task.
 READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_accuracy", "debug_a_hang",
                  "from_cluster_to_simulator", "find_oom", "plan_a_cluster", "perf_ci", "perf_bench", "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
-                 "tensor_parallelism",
+                 "tensor_parallelism", "long_sequences",
                  "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_forward", "concepts_residency",
-                 "concepts_seed")
+                 "concepts_seed", "concepts_sequences")
 
 # They speak of names of other projects, which our sources do not have.
 NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed", "launch_options", "migration", "migration_names",
                    "parity", "performance_log")
 
 # Names of HF Accelerate that status.md lists as missing here.
-NAMES_NOT_BUILT = {"maybe_context_parallel", "deepspeed_ulysses_dl_adapter", "prepare_pippy"}
+NAMES_NOT_BUILT = {"prepare_pippy"}
 
 # The rows of status.md's table of features, by their beginnings, that a row of README.md's table sums up. Each row of
 # status.md stands in one list, or in STATUS_ALONE.
@@ -63,7 +63,8 @@ STATUS = {
     "Launcher": [
         "`accelerate launch` on one machine", "`accelerate launch` on several machines", "`accelerate::launch`"],
     "Tensor parallelism": ["Tensor parallelism (`tp`)"],
-    "Pipeline, context and expert parallelism": [],
+    "Long sequences: context parallelism, Ulysses": ["Context parallelism (`cp`)", "Ulysses (`sp`)"],
+    "Pipeline and expert parallelism": [],
 }
 STATUS_ALONE = [
     "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`", "Pinned loading",
@@ -202,7 +203,8 @@ def check_options(options, page, text):
                 if name := re.fullmatch(r"--([a-z][\w-]*)(=.*)?", word):
                     if name[1].replace("-", "_") not in options:
                         yield f"{page}:{number}: the launcher has no option --{name[1]}"
-                elif word in ("lm", "digits", "train", "big_model_load", "quantization", "tensor_parallel"):
+                elif word in ("lm", "digits", "train", "big_model_load", "quantization", "tensor_parallel",
+                              "long_sequences"):
                     break
 
 

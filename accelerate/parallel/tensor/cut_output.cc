@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
 #include <string_view>
 #include <utility>
+#include <vector>
 
-#include <c10/core/Allocator.h>
-#include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/variable.h>
@@ -16,13 +19,35 @@
 namespace accelerate {
 namespace {
 
-// What is computed of logits and needs all of them. The largest one and sums of exponentials may be
-// those of a part, as in parallel_cross_entropy.
+// What is computed of logits and needs all of them. The largest number and sums of exponentials may
+// be those of a part, as in parallel_cross_entropy.
 bool needs_all(std::string_view name) {
-  constexpr std::array<std::string_view, 8> kNames = {
-      "aten::cross_entropy_loss", "aten::nll_loss", "aten::nll_loss_nd",
-      "aten::log_softmax",        "aten::softmax",  "aten::argmax",
-      "aten::logsumexp",          "aten::topk"};
+  constexpr std::array<std::string_view, 26> kNames = {"aten::cross_entropy_loss",
+                                                       "aten::nll_loss",
+                                                       "aten::nll_loss_nd",
+                                                       "aten::nll_loss2d",
+                                                       "aten::log_softmax",
+                                                       "aten::_log_softmax",
+                                                       "aten::softmax",
+                                                       "aten::_softmax",
+                                                       "aten::logsumexp",
+                                                       "aten::argmax",
+                                                       "aten::argmin",
+                                                       "aten::max",
+                                                       "aten::min",
+                                                       "aten::topk",
+                                                       "aten::sort",
+                                                       "aten::argsort",
+                                                       "aten::multinomial",
+                                                       "aten::mean",
+                                                       "aten::norm",
+                                                       "aten::mse_loss",
+                                                       "aten::l1_loss",
+                                                       "aten::smooth_l1_loss",
+                                                       "aten::huber_loss",
+                                                       "aten::binary_cross_entropy",
+                                                       "aten::binary_cross_entropy_with_logits",
+                                                       "aten::kl_div"};
   return std::ranges::count(kNames, name) > 0;
 }
 
@@ -40,23 +65,7 @@ class CutOutput final : public StorageOwner {
 
   void release() override { c10::intrusive_ptr<CutOutput>::reclaim(this); }
 
-  // The tensor gets the memory of contiguous values.
-  void give(const at::Tensor& tensor, const at::Tensor& values) {
-    auto* const held =
-        new Held{c10::intrusive_ptr<CutOutput>::reclaim_copy(this), values.tensor_data()};
-    tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
-        c10::DataPtr(values.mutable_data_ptr(), held, &Held::free, values.device()));
-  }
-
  private:
-  // What the storage keeps.
-  struct Held {
-    c10::intrusive_ptr<CutOutput> owner;
-    at::Tensor values;
-
-    static void free(void* held) { delete static_cast<Held*>(held); }
-  };
-
   const std::string text_;
 };
 
@@ -64,12 +73,27 @@ class CutOutput final : public StorageOwner {
 
 at::Tensor cut_output(const at::Tensor& part, std::string text) {
   namespace autograd = torch::autograd::impl;
-  if (!part.is_contiguous() || part.is_inference() || part.is_leaf() != !part.requires_grad()) {
+  if (!part.is_contiguous()) {
+    // In the order of memory, as where the classes were moved to dim 1.
+    std::vector<int64_t> order(static_cast<size_t>(part.dim())), back(order.size());
+    std::iota(order.begin(), order.end(), int64_t{0});
+    std::ranges::stable_sort(order, std::greater(), [&](int64_t dim) { return part.stride(dim); });
+    const at::Tensor in_order = part.permute(order);
+    if (!in_order.is_contiguous()) return part;
+    for (size_t i = 0; i < order.size(); ++i) {
+      back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+    }
+    at::Tensor output = cut_output(in_order, std::move(text)).permute(back);
+    output.unsafeGetTensorImpl()->set_backend_meta(
+        part.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());
+    return output;
+  }
+  if (part.is_inference() || part.is_leaf() != !part.requires_grad()) {
     return part;
   }
   const auto owner = c10::make_intrusive<CutOutput>(std::move(text));
   at::Tensor output = owner->make_absent(part, part.device());
-  owner->give(output, part.tensor_data());
+  owner->share_memory(output.storage(), part);
   // Changes in place are those of the part, which the graph may have saved.
   autograd::set_version_counter(output, autograd::version_counter(part));
   if (part.requires_grad()) autograd::set_gradient_edge(output, autograd::gradient_edge(part));

@@ -13,7 +13,7 @@ namespace accelerate {
 
 /// A tensor with the memory of `part`, and in its place in autograd's graph. An operator that needs
 /// all features, as a cross-entropy, is a c10::ValueError: `text` follows the operator's name. The
-/// tensor itself if it is not contiguous. Local.
+/// tensor itself if its elements do not follow each other in memory. Local.
 at::Tensor cut_output(const at::Tensor& part, std::string text);
 
 }  // namespace accelerate

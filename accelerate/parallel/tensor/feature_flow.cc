@@ -1,6 +1,11 @@
 #include "accelerate/parallel/tensor/feature_flow.h"
 
 #include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 
 namespace accelerate {
 namespace {
@@ -26,15 +31,51 @@ int64_t product_of(const int64_t* begin, const int64_t* end) {
   return product;
 }
 
+// The terms of an einsum's equation, whose dims have letters or, for some of them, three dots.
+struct Equation {
+  std::vector<std::string> operands;
+  std::string result;
+
+  explicit Equation(const std::string& given) {
+    const std::string text = absl::StrReplaceAll(given, {{" ", ""}});
+    const size_t arrow = text.find("->");
+    operands = absl::StrSplit(text.substr(0, arrow), ',');
+    if (arrow != std::string::npos) {
+      result = text.substr(arrow + 2);
+      return;
+    }
+    // Letters that stand once, in their order.
+    std::string letters = absl::StrReplaceAll(text, {{",", ""}, {".", ""}});
+    std::ranges::sort(letters);
+    for (const char letter : letters) {
+      if (std::ranges::count(letters, letter) == 1) result += letter;
+    }
+    if (text.find("...") != std::string::npos) result = absl::StrCat("...", result);
+  }
+};
+
+// The letters behind the dots of a term; all without dots.
+int64_t letters_behind(const std::string& term) {
+  const size_t dots = term.rfind('.');
+  return static_cast<int64_t>(dots == std::string::npos ? term.size() : term.size() - dots - 1);
+}
+
 }  // namespace
 
 FeatureFlow::FeatureFlow(const OperatorCall& call, const OperatorFacts& facts, size_t argument,
-                         const at::Tensor& features, int from_end)
+                         const at::Tensor& features, const TensorMark& part)
     : sizes_(features.sizes().begin(), features.sizes().end()),
-      from_end_(from_end),
-      dim_(features.dim() - from_end),
-      to_(dim_) {
-  find_way(call, facts, argument);
+      from_end_(part.from_end),
+      pieces_(part.pieces),
+      is_of_sequences_(part.kind == TensorMark::Kind::kSequence),
+      dim_(features.dim() - part.from_end),
+      to_(dim_),
+      pieces_of_result_(part.pieces) {
+  if (facts.kind == Kind::kEinsum) {
+    go_through_einsum(call, facts, features);
+  } else {
+    find_way(call, facts, argument);
+  }
 }
 
 void FeatureFlow::find_way(const OperatorCall& call, const OperatorFacts& facts, size_t argument) {
@@ -56,7 +97,12 @@ void FeatureFlow::find_way(const OperatorCall& call, const OperatorFacts& facts,
       break;
     case Kind::kSameDims: break;
     case Kind::kJoin: joins_ = is_named(facts.dim); break;
-    case Kind::kRange: takes_range_ = is_named(facts.dim) && takes_some(call, facts); break;
+    case Kind::kRange: {
+      takes_range_ = is_named(facts.dim) && takes_some(call, facts);
+      const Dims start = dims_at(facts.start, sizes_[static_cast<size_t>(dim_)]);
+      if (takes_range_ && !start.empty()) start_ = start[0];
+      break;
+    }
     // What is gathered from may be whole.
     case Kind::kGather:
     case Kind::kScatter:
@@ -75,7 +121,12 @@ void FeatureFlow::find_way(const OperatorCall& call, const OperatorFacts& facts,
     case Kind::kTriangle:
       if (from_end_ <= 2) fault_ = "goes by places along all of";
       break;
-    case Kind::kView: way_ = Way::kView; break;
+    case Kind::kView: {
+      way_ = Way::kView;
+      const Dims first = dims_at(facts.start_dim, dims);
+      if (!first.empty()) joins_dims_before_ = first[0] < dim_;
+      break;
+    }
     case Kind::kTranspose: {
       const Dims first = dims_at(facts.dim0, dims), second = dims_at(facts.dim1, dims);
       if (first.empty() || second.empty()) break;
@@ -106,6 +157,8 @@ void FeatureFlow::find_way(const OperatorCall& call, const OperatorFacts& facts,
         const bool is_chosen = all || std::ranges::count(chosen, dim) > 0;
         if (is_chosen && sizes_[static_cast<size_t>(dim)] == 1) --to_;
       }
+      is_gone_ =
+          (all || std::ranges::count(chosen, dim_) > 0) && sizes_[static_cast<size_t>(dim_)] == 1;
       break;
     }
     case Kind::kSelect: {
@@ -113,6 +166,7 @@ void FeatureFlow::find_way(const OperatorCall& call, const OperatorFacts& facts,
       const Dims chosen = dims_at(facts.dim, dims);
       if (!chosen.empty() && chosen[0] < dim_) --to_;
       takes_one_ = !chosen.empty() && chosen[0] == dim_;
+      is_gone_ = takes_one_;
       if (takes_one_ && from_end_ == 1) fault_ = "takes one of";
       break;
     }
@@ -126,6 +180,13 @@ void FeatureFlow::find_way(const OperatorCall& call, const OperatorFacts& facts,
     case Kind::kProduct:
     case Kind::kAddedProduct:
     case Kind::kLinear: go_through_product(call, facts, argument); break;
+    // Each query with all keys, so that values alone may have a part of their features.
+    case Kind::kAttention:
+      combines_ = true;
+      if (pieces_ == TensorMark::kUnknownPieces) break;
+      if (from_end_ == 2 || (from_end_ == 1 && argument != 2)) fault_ = "adds up along";
+      break;
+    case Kind::kEinsum: break;
     case Kind::kVectorProduct:
       to_ = 0;
       if (argument != 0 || from_end_ == 1) fault_ = "adds up along";
@@ -188,7 +249,7 @@ void FeatureFlow::go_through_reduction(const OperatorCall& call, const OperatorF
 void FeatureFlow::go_through_product(const OperatorCall& call, const OperatorFacts& facts,
                                      size_t argument) {
   way_ = Way::kAlong;
-  loses_ = true;
+  combines_ = loses_ = true;
   const size_t first = facts.kind == Kind::kAddedProduct ? 1 : 0;
   if (argument < first) return;  // what is added to the product
   const bool is_first = argument == first;
@@ -200,7 +261,61 @@ void FeatureFlow::go_through_product(const OperatorCall& call, const OperatorFac
   if (is_first && is_by_vector) way_ = Way::kMoved;  // the last dim is gone
 }
 
+void FeatureFlow::go_through_einsum(const OperatorCall& call, const OperatorFacts& facts,
+                                    const at::Tensor& features) {
+  combines_ = loses_ = true;
+  const Equation equation(argument_at(call, facts, facts.equation)->toStringRef());
+  const c10::ArrayRef<c10::IValue> tensors = argument_at(call, facts, facts.tensors)->toListRef();
+  const auto own = std::ranges::find_if(
+      tensors, [&](const c10::IValue& each) { return each.toTensor().is_same(features); });
+  const auto number = static_cast<size_t>(own - tensors.begin());
+  if (number >= equation.operands.size()) return;  // LibTorch refuses it
+  const std::string& term = equation.operands[number];
+  const size_t dots = term.find('.');
+  const int64_t behind = letters_behind(term);
+  way_ = Way::kFromEnd;
+  size_t letter = term.size();
+  if (from_end_ <= behind) {
+    letter = term.size() - static_cast<size_t>(from_end_);
+  } else if (dim_ < static_cast<int64_t>(dots)) {
+    letter = static_cast<size_t>(dim_);
+  } else {  // one of those without a letter, which keep their order
+    to_ = from_end_ - behind + letters_behind(equation.result);
+    if (equation.result.find('.') == std::string::npos) fault_ = "adds up along";
+    return;
+  }
+  if (letter >= term.size()) return;
+  const size_t place = equation.result.find(term[letter]);
+  if (place == std::string::npos) {
+    fault_ = "adds up along";
+  } else if (place < equation.result.find('.') && equation.result.find('.') != std::string::npos) {
+    way_ = Way::kMoved;
+    to_ = static_cast<int64_t>(place);
+  } else {
+    to_ = static_cast<int64_t>(equation.result.size() - place);
+  }
+}
+
 int FeatureFlow::in(const at::Tensor& result) {
+  pieces_of_result_ = pieces_;
+  const int from_end = find_in(result);
+  if (from_end == 0 || way_ == Way::kView) return from_end;
+  if (takes_range_) pieces_of_result_ = pieces_of_range(result.size(-from_end));
+  // What is behind the dim stands in its place.
+  if (is_gone_) pieces_of_result_ = TensorMark::kUnknownPieces;
+  return from_end;
+}
+
+// The pieces of a range with so many of the dim.
+int64_t FeatureFlow::pieces_of_range(int64_t length) {
+  if (pieces_ <= 1) return pieces_ == 1 ? 1 : TensorMark::kUnknownPieces;
+  const int64_t piece = sizes_[static_cast<size_t>(dim_)] / pieces_;
+  if (piece > 0 && length % piece == 0 && start_ % piece == 0) return length / piece;
+  fault_ = "takes some of each piece of";
+  return TensorMark::kUnknownPieces;
+}
+
+int FeatureFlow::find_in(const at::Tensor& result) {
   const int64_t dims = result.dim();
   const auto from_front = [dims](int64_t dim) {
     return dim >= 0 && dim < dims ? static_cast<int>(dims - dim) : 0;
@@ -214,26 +329,50 @@ int FeatureFlow::in(const at::Tensor& result) {
     case Way::kMoved: return from_front(to_);
     case Way::kReduced:
       return from_front(dims == static_cast<int64_t>(sizes_.size()) ? dim_ : dim_ - removed_);
+    case Way::kFromEnd: return to_ <= dims ? static_cast<int>(to_) : 0;
     case Way::kView: return in_view(result);
   }
   return 0;
 }
 
-// The dim of the result that begins where the features' dim begins, or that has all of it.
+// The dim of the result that begins where the pieces of the features' dim begin, or that has all of
+// such pieces. A piece consists of the elements that follow each other in all dims from there on.
 int FeatureFlow::in_view(const at::Tensor& result) {
   const int64_t dims = result.dim();
-  const auto before = result.sizes().slice(0, static_cast<size_t>(std::min(dim_, dims)));
-  if (dims > dim_ && std::equal(before.begin(), before.end(), sizes_.begin())) {
-    return static_cast<int>(dims - dim_);
-  }
-  if (result.numel() == 0) return 0;
   const int64_t own = sizes_[static_cast<size_t>(dim_)];
-  const int64_t first = product_of(sizes_.begin(), sizes_.begin() + dim_), last = first * own;
-  int64_t begin = 1;
-  for (int64_t dim = 0; dim < dims; ++dim) {
+  const auto before = result.sizes().slice(0, static_cast<size_t>(std::min(dim_, dims)));
+  const bool begins_alike = dims > dim_ && std::equal(before.begin(), before.end(), sizes_.begin());
+  if (result.numel() == 0) {
+    if (begins_alike && result.size(dim_) == own) return static_cast<int>(dims - dim_);
+    pieces_of_result_ = TensorMark::kUnknownPieces;
+    return begins_alike ? static_cast<int>(dims - dim_) : 0;
+  }
+  const int64_t pieces = std::max<int64_t>(pieces_, 1), piece = own / pieces;
+  const int64_t first = product_of(sizes_.begin(), sizes_.begin() + dim_) * pieces;
+  const int64_t last = first * piece;
+  // A rank may have one head, which is a dim of one element then.
+  const bool makes_heads = begins_alike && !is_of_sequences_ && from_end_ == 1;
+  const bool joins_before = joins_dims_before_.value_or(false);
+  const int64_t from = begins_alike && !joins_before ? dim_ : 0;
+  // A piece of one element that lost its dim may be in the dim before or in the one behind.
+  const bool is_clear =
+      piece != 1 || joins_dims_before_.has_value() || dims >= static_cast<int64_t>(sizes_.size());
+  int64_t begin = product_of(result.sizes().data(), result.sizes().data() + from);
+  for (int64_t dim = from; dim < dims; ++dim) {
     const int64_t length = result.size(dim), end = begin * length;
-    const bool begins_there = begin == first && (length != 1 || own == 1);
-    if (begins_there || (begin <= first && last <= end && length != 1)) {
+    const bool has_all = end % last == 0, has_some = last % end == 0;
+    const bool begins_there =
+        begin == first && (has_all || has_some) && (length != 1 || piece == 1 || makes_heads);
+    // Some of each piece are heads of several weights.
+    const bool is_inside = begin < first && (first < end || (joins_before && first == end));
+    const bool has_pieces =
+        is_inside && first % begin == 0 && (has_all || (has_some && dim == from && makes_heads));
+    if (begins_there || has_pieces) {
+      if (pieces_ >= 1 && is_clear) {
+        pieces_of_result_ = first / begin;
+      } else if (length != own || !is_clear) {
+        pieces_of_result_ = TensorMark::kUnknownPieces;
+      }
       return static_cast<int>(dims - dim);
     }
     begin = end;

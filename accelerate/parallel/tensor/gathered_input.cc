@@ -3,8 +3,6 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
-#include <c10/core/Allocator.h>
-#include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/variable.h>
@@ -32,7 +30,7 @@ class GatheredInput final : public StorageOwner {
   void acquire(const at::Tensor& tensor, const c10::OperatorHandle& /*op*/,
                bool /*writes*/) override {
     const absl::MutexLock lock(&mutex_);
-    if (is_absent(tensor)) give(tensor, gathered());
+    if (is_absent(tensor)) share_memory(tensor.storage(), gathered());
     if (users_++ == 0) self_ = c10::intrusive_ptr<GatheredInput>::reclaim_copy(this);
   }
 
@@ -43,28 +41,12 @@ class GatheredInput final : public StorageOwner {
     if (--users_ == 0) self_.reset();
   }
 
-  // The tensor gets the memory of contiguous values.
-  void give(const at::Tensor& tensor, const at::Tensor& values) {
-    auto* const held =
-        new Held{c10::intrusive_ptr<GatheredInput>::reclaim_copy(this), values.tensor_data()};
-    tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
-        c10::DataPtr(values.mutable_data_ptr(), held, &Held::free, values.device()));
-  }
-
   void drop(const at::Tensor& tensor) {
     const absl::MutexLock lock(&mutex_);
     if (users_ == 0) drop_memory(tensor.storage());
   }
 
  private:
-  // What a storage with memory keeps.
-  struct Held {
-    c10::intrusive_ptr<GatheredInput> owner;
-    at::Tensor values;
-
-    static void free(void* held) { delete static_cast<Held*>(held); }
-  };
-
   at::Tensor gathered() const {
     TORCH_CHECK(part_._version() == version_, "rank ", rank_of(group_),
                 " along tp: the input of a column layer has changed in place since the forward "
@@ -93,7 +75,7 @@ at::Tensor gathered_at_use(const at::Tensor& whole, at::ScalarType dtype, const 
   const at::Tensor values = whole.tensor_data().to(dtype).contiguous();
   at::Tensor managed = owner->make_absent(values, values.device());
   set_absent_text(managed, "absent input of a column layer");
-  owner->give(managed, values);
+  owner->share_memory(managed.storage(), values);
   torch::autograd::impl::set_gradient_edge(managed, torch::autograd::impl::gradient_edge(whole));
   return managed;
 }

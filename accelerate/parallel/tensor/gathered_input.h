@@ -1,5 +1,5 @@
-/// Inputs of column layers that ranks put together of sequence shards: in memory while a forward
-/// pass uses them, and again from where the backward pass does.
+/// Inputs of column layers that ranks gather from sequence shards. They are in memory while a
+/// forward pass uses them, and ranks gather them again when the backward pass uses them.
 ///
 /// Mechanism: a managed storage (operators/managed_storage.h), whose owner keeps the rank's part.
 /// Threads:   those of a model's passes.
@@ -14,15 +14,16 @@
 namespace accelerate {
 
 /// A tensor with the values of `whole` in a dtype, and in its place in autograd's graph, that
-/// drop_gathered takes out of memory. The next operator that uses it puts it together again along
-/// `dim`, of `part`, which stays in memory; that is collective over `group`. Gradients are added up
-/// in the dtype of `whole`.
-/// \pre `whole` has been put together so. Both have a gradient.
+/// drop_gathered takes out of memory. The next operator that uses it gathers it again from `part`
+/// along `dim`, collectively over `group`; `part` stays in memory. Gradients are added up in the
+/// dtype of `whole`.
+/// \pre `whole` was gathered from `part` in the same way. Both have a gradient.
 /// Errors: c10::Error from that operator, if `part` has changed in place.
 at::Tensor gathered_at_use(const at::Tensor& whole, at::ScalarType dtype, const at::Tensor& part,
                            int64_t dim, const ProcessGroupPtr& group);
 
-/// Takes it out of memory, unless an operator uses it just now; leaves other tensors as they are.
+/// Takes the result of gathered_at_use out of memory, unless an operator uses it at the moment;
+/// other tensors stay as they are.
 /// Local.
 void drop_gathered(const at::Tensor& whole);
 

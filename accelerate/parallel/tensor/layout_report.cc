@@ -212,7 +212,8 @@ std::string parent_of(const std::string& name) {
 class TokenTraffic {
  public:
   TokenTraffic(const torch::nn::Module& module, const TensorParallelTechnique& technique)
-      : ranks_(technique.handler().group()->getSize()) {
+      : ranks_(technique.handler().group()->getSize()),
+        gathers_again_(technique.handler().gathers_again()) {
     const auto* structure = dynamic_cast<const ModelStructure*>(&module);
     const auto head =
         structure != nullptr ? structure->output_embeddings() : std::optional<std::string>();
@@ -236,6 +237,7 @@ class TokenTraffic {
     int64_t total = 0;
     for (const auto& [what, bytes] :
          {std::pair("row layers", rows_), std::pair("column layers", columns_),
+          std::pair("inputs gathered again", gathers_again_ ? inputs_again_ : 0),
           std::pair("gathered outputs", outputs_), std::pair("embeddings", embeddings_),
           std::pair("first shards of sequences", has_shards_ ? whole_embeddings_ : 0),
           std::pair("loss", loss_)}) {
@@ -264,14 +266,17 @@ class TokenTraffic {
   void add_column(const LayerParameter& layer, int64_t size) {
     if (inputs_.emplace(parent_of(parent_of(layer.name)), layer.whole[1]).second) {
       columns_ += all_reduced(layer.whole[1] * size, ranks_);
+      inputs_again_ += once(layer.whole[1] * size, ranks_);
     }
     if (layer.rule.gather_output) outputs_ += once(layer.whole[0] * size, ranks_);
   }
 
   const int ranks_;
+  const bool gathers_again_;
   // The modules with column layers, and the features of their inputs.
   std::set<std::pair<std::string, int64_t>> inputs_;
-  int64_t rows_ = 0, columns_ = 0, outputs_ = 0, embeddings_ = 0, whole_embeddings_ = 0, loss_ = 0;
+  int64_t rows_ = 0, columns_ = 0, inputs_again_ = 0, outputs_ = 0;
+  int64_t embeddings_ = 0, whole_embeddings_ = 0, loss_ = 0;
   bool has_shards_ = false;
 };
 
@@ -295,6 +300,9 @@ class StepTraffic {
     averaged_ += trained;
     if (const AxisSet sums = mesh_.several(placement.sums); !sums.empty()) {
       sums_[sums.to_string()] += all_reduced(trained, mesh_.size(sums));
+    }
+    for (const Cut& cut : placement.cuts) {
+      if (cut.copies > 1) sums_[AxisSet{cut.axis}.to_string()] += all_reduced(trained, cut.copies);
     }
   }
 

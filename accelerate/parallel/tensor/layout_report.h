@@ -20,8 +20,9 @@
 /// What is sent is computed from the layout, in the dtypes of the parameters, for passes that
 /// compute nothing twice: 2 (n - 1) / n of the bytes of an all-reduce, (n - 1) / n of those of an
 /// all-gather and a reduce-scatter. Column layers of one module with as many input features count
-/// as layers of one input, whose gradients ranks sum once. Sharded parameters are gathered twice
-/// where they are freed between forward and backward pass.
+/// as layers of one input, whose gradients ranks sum once. "inputs gathered again" are what
+/// column layers gather from sequence shards in backward passes. Sharded parameters are gathered
+/// twice where they are freed between forward and backward pass.
 /// Threads: the rank's thread.
 #pragma once
 

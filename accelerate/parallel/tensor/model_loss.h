@@ -1,4 +1,4 @@
-/// The cross-entropy of a prepared model's logits, which each rank along tp may have in part.
+/// The cross-entropy of a prepared model's logits, of which each rank along tp may have a part.
 ///
 ///     const auto loss = accelerate::parallel_cross_entropy(model, logits.flatten(0, 1),
 ///                                                          labels.flatten());
@@ -18,10 +18,10 @@
 
 namespace accelerate {
 
-/// at::cross_entropy_loss of the whole logits: of the ranks' parts where the model's plan leaves
-/// those of a layer cut (TensorParallelPlan::parallel_loss), else of what the rank has. See
-/// parallel_cross_entropy of loss.h for shapes and errors, one of which is whole logits of such a
-/// layer. Collective over the ranks along tp in the first case.
+/// at::cross_entropy_loss of the whole logits. With TensorParallelPlan::parallel_loss it is
+/// computed from the ranks' parts of the logits and is collective over the ranks along tp; loss.h
+/// has shapes and errors, one of which is whole logits of a layer that is cut. Otherwise it is
+/// at::cross_entropy_loss of the given logits.
 template <typename Module>
 at::Tensor parallel_cross_entropy(const PreparedModel<Module>& model, const at::Tensor& logits,
                                   const at::Tensor& target,

@@ -54,17 +54,18 @@ Kind kind_of(std::string_view name) {
       {"cumprod", kReduction},
       {"cumsum", kReduction},
       {"dot", kAllDims},
+      {"einsum", kEinsum},
       {"flatten", kView},
       {"flip", kFlip},
       {"gather", kGather},
-      {"glu", kSameDims},
+      {"glu", kRange},
       {"group_norm", kAllDims},
       {"index", kIndex},
       {"index_add", kScatter},
       {"index_copy", kScatter},
       {"index_fill", kScatter},
       {"index_put", kIndexPut},
-      {"index_select", kSameDims},
+      {"index_select", kGather},
       {"kthvalue", kReduction},
       {"layer_norm", kNorm},
       {"linalg_vector_norm", kReduction},
@@ -99,7 +100,7 @@ Kind kind_of(std::string_view name) {
       {"reshape", kView},
       {"rms_norm", kNorm},
       {"roll", kRoll},
-      {"scaled_dot_product_attention", kSameDims},
+      {"scaled_dot_product_attention", kAttention},
       {"scatter", kScatter},
       {"scatter_add", kScatter},
       {"scatter_reduce", kScatter},
@@ -132,7 +133,7 @@ Kind kind_of(std::string_view name) {
       {"_fused_rms_norm", kNorm},
   };
   // The ways to compute attention, which give statistics besides.
-  if (name.starts_with("_scaled_dot_product")) return kSameDims;
+  if (name.starts_with("_scaled_dot_product")) return kAttention;
   if (name.starts_with("new_") || name.starts_with("empty")) return kCreation;
   const auto found = kinds->find(name);
   return found == kinds->end() ? kPointwise : found->second;
@@ -183,6 +184,9 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   chunks = position("chunks");
   split_size = position("split_size");
   indices = position("indices");
+  equation = position("equation");
+  tensors = position("tensors");
+  start_dim = position("start_dim");
 }
 
 const OperatorFacts& facts_of(const c10::OperatorHandle& op) {

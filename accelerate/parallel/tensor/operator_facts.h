@@ -42,6 +42,8 @@ struct OperatorFacts {
     kTriangle,       ///< goes by places in the last two dims
     kCreation,       ///< makes a tensor anew, which is like its argument
     kLinear,         ///< a product with a weight, which has its dims the other way round
+    kEinsum,
+    kAttention,
   };
 
   explicit OperatorFacts(const c10::OperatorHandle& op);
@@ -57,7 +59,7 @@ struct OperatorFacts {
 
   /// The positions of arguments with these names; -1 for an operator without one.
   int dim, dim0, dim1, dims, normalized_shape, other;
-  int start, end, step, length, chunks, split_size, indices;
+  int start, end, step, length, chunks, split_size, indices, equation, tensors, start_dim;
 };
 
 /// The facts live as long as the thread.

@@ -23,8 +23,8 @@ struct KwargsHandlers;
 struct LayoutContext;
 class ModelLayout;
 
-/// The plan of a model: the Accelerator's for models of its class, else that for all, else the
-/// model's own. Absent: there is none.
+/// The plan of a model: the Accelerator's plan for the model's class, else its plan for all models,
+/// else the model's own; absent without any.
 std::optional<TensorParallelPlan> find_plan(const torch::nn::Module& module,
                                             const KwargsHandlers& handlers);
 
@@ -32,8 +32,7 @@ std::optional<TensorParallelPlan> find_plan(const torch::nn::Module& module,
 struct PlannedParameter {
   std::string name;
   at::Tensor tensor;
-  /// Whole without a rule of the plan. One of a tied parameter says what all layers that have it do
-  /// with it.
+  /// kReplicate without a rule of the plan. Names of one tied tensor have one rule.
   TensorRule rule = {};
 
   /// The dim that ranks cut; absent: all have the parameter whole.
@@ -47,20 +46,21 @@ struct PlannedParameter {
 std::vector<PlannedParameter> planned_parameters(const torch::nn::Module& module,
                                                  const TensorParallelPlan& plan);
 
-/// How so many ranks cut a whole parameter; absent: not at all. A column layer with fewer groups of
-/// features than ranks, as of keys or values, has each on several neighbours (Cut::copies), if its
-/// outputs are not gathered and it is one weight.
-/// Errors: c10::ValueError naming the parameter and what would do: features, blocks or groups that
-///         the ranks do not divide evenly; several weights in one without blocks or groups, as its
-///         name says; a tensor with more than two dims, or whose values something else keeps, as
-///         quantised ones.
+/// How so many ranks cut a whole parameter; absent: not at all. If a column layer, such as one of
+/// keys or values, has fewer groups of features than ranks, neighbouring ranks have the same group
+/// (Cut::copies), unless its output is gathered or it is several weights in one.
+/// Errors: c10::ValueError naming the parameter and the nearest thing that works: for features,
+///         blocks or groups that the ranks do not divide evenly; for several weights in one, as the
+///         name says, without blocks or groups; for blocks of a table of words, of gathered outputs
+///         or of split inputs; for a tensor with more than two dims; for quantised or offloaded
+///         values.
 std::optional<Cut> cut_of(const PlannedParameter& parameter, int ranks);
 
 /// A model's layout by its plan; null where tp has one rank or the plan cuts nothing.
-/// A plan for sequence shards that the Accelerator has without tp is worth a warning.
-/// Errors: the above; c10::ValueError for a model without a plan, for sequence shards of a plan
-///         that cuts nothing, and for a parameter of which the rank has a part already, because
-///         another model that has it was prepared before.
+/// Warns if the Accelerator has a plan with sequence shards and tp has one rank.
+/// Errors: those of both functions above; c10::ValueError for a model without a plan, for a plan
+///         with sequence shards that cuts nothing, and for a parameter of which the rank has a part
+///         already, because another model with this parameter was prepared before.
 std::shared_ptr<const ModelLayout> tensor_parallel_layout(const LayoutContext& context);
 
 }  // namespace accelerate

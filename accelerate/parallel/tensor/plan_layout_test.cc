@@ -223,6 +223,20 @@ TEST(TensorParallelLayout, RefusesSeveralWeightsInOneWithoutBlocks) {
             "no error");
 }
 
+// Ranks put outputs together, and take inputs and words, in the order of ranks.
+TEST(TensorParallelLayout, RefusesBlocksWhereRanksCutInOne) {
+  const auto model = std::make_shared<ModelImpl>();
+  EXPECT_THAT(
+      refused(model,
+              {{.pattern = "qkv", .style = kColumn, .gather_output = true, .blocks = {1, 1, 1}}}),
+      HasSubstr("\"qkv.weight\" is cut in blocks, but ranks put outputs together"));
+  EXPECT_THAT(
+      refused(model, {{.pattern = "down", .style = kRow, .split_input = true, .blocks = {1, 1}}}),
+      HasSubstr("\"down.weight\" is cut in blocks"));
+  EXPECT_THAT(refused(model, {{.pattern = "tokens", .style = kEmbedding, .blocks = {1, 1}}}),
+              HasSubstr("\"tokens.weight\" is a table of words, which ranks cut in one"));
+}
+
 // A module with one child.
 class WithImpl : public torch::nn::Module {
  public:

@@ -16,32 +16,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/differentiable.h"
+#include "accelerate/operators/checkpoint.h"
 #include "accelerate/parallel/tensor/cut_output.h"
 #include "accelerate/parallel/tensor/gathered_input.h"
+#include "accelerate/parallel/tensor/part_arguments.h"
 #include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {
 
 using Kind = TensorMark::Kind;
-
-// Calls visit(tensor) for the tensors in a value that are defined. Lists have one type of elements,
-// or, of tensors, none in the place of some.
-template <typename Visit>
-void for_each_tensor(const c10::IValue& value, Visit&& visit) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isList()) {
-    for (const c10::IValue& each : value.toListRef()) {
-      if (!each.isTensor() && !each.isNone()) return;
-      if (each.isTensor() && each.toTensor().defined()) visit(each.toTensor());
-    }
-  }
-}
-
-c10::ArrayRef<c10::IValue> arguments_of(const OperatorCall& call) {
-  return torch::jit::last(call.stack(), call.op().schema().arguments().size());
-}
 
 template <typename Visit>
 void for_each_result(const OperatorCall& call, const OperatorFacts& facts, Visit&& visit) {
@@ -192,22 +176,53 @@ std::optional<at::Tensor> TensorHandler::layer(const OperatorCall& call) const {
 at::Tensor TensorHandler::column(const LinearProduct& product,
                                  const LayerParameter& parameter) const {
   TensorMark* const part = find_part(product.input);
-  TORCH_CHECK_VALUE(part == nullptr || part->kind != Kind::kFeatures || part->from_end != 1,
-                    on_this_rank(), "column layer \"", parameter.name, "\" gets ",
-                    text_of({product.input, part}),
+  TORCH_CHECK_VALUE(part == nullptr || part->kind != Kind::kFeatures, on_this_rank(),
+                    "column layer \"", parameter.name, "\" gets ", text_of({product.input, part}),
                     "; make it a row layer, or gather the output of the layer before");
-  at::Tensor output =
-      at::linear(entered(product.input), product.weight,
-                 product.bias.defined() ? std::optional(product.bias) : std::nullopt);
-  if (parameter.rule.gather_output) return gather_along_split_backward(output, -1, group_);
-  set_mark(output, c10::make_intrusive<TensorMark>(
-                       Kind::kFeatures, find_mark(product.weight)->parameter, /*from_end=*/1));
+  TORCH_CHECK_VALUE(part == nullptr || part->pieces <= 1, on_this_rank(), "column layer \"",
+                    parameter.name, "\" gets ", text_of({product.input, part}),
+                    ", in one dim with others; leave them apart, as [batch, length, features]");
+  // A bias that all ranks have is that of the whole output, as of a head that is a table of words.
+  const at::Tensor& bias = product.bias;
+  const bool adds_later =
+      bias.defined() && parameter.rule.gather_output && bias.size(-1) == parameter.whole[0];
+  const bool adds_now = bias.defined() && !adds_later;
+  at::Tensor output = at::linear(entered(product.input), product.weight,
+                                 adds_now ? std::optional(bias) : std::nullopt);
+  if (parameter.rule.gather_output) {
+    output = gather_along_split_backward(output, -1, group_);
+    return adds_later ? output + bias.to(output.scalar_type()) : output;
+  }
+  set_mark(output,
+           c10::make_intrusive<TensorMark>(Kind::kFeatures, find_mark(product.weight)->parameter,
+                                           /*from_end=*/1, parameter.pieces()));
   return output;
+}
+
+// What stands in the last dim, and in which order, if ranks have parts.
+void TensorHandler::check_row_input(const at::Tensor& input,
+                                    const LayerParameter& parameter) const {
+  TensorMark* const part = find_part(input);
+  if (part == nullptr || part->pieces == TensorMark::kUnknownPieces) return;
+  TORCH_CHECK_VALUE(part->kind == Kind::kFeatures && part->from_end == 1, on_this_rank(),
+                    "row layer \"", parameter.name, "\" gets ", text_of({input, part}),
+                    ", but adds up along dim -1; make it a column layer, or leave it whole");
+  const auto text = [](int64_t pieces) {
+    return pieces == TensorMark::kUnevenPieces ? std::string("several pieces")
+           : pieces == 1                       ? std::string("one piece")
+                                               : absl::StrCat(pieces, " pieces");
+  };
+  TORCH_CHECK_VALUE(part->pieces == parameter.pieces(), on_this_rank(), "row layer \"",
+                    parameter.name, "\" gets ", text_of({input, part}), ", which are ",
+                    text(part->pieces), ", but its weight is cut in ", text(parameter.pieces()),
+                    "; give its rule blocks as long as these are in the whole model, as {1, 1} for "
+                    "two of one size");
 }
 
 at::Tensor TensorHandler::row(const LinearProduct& product, const LayerParameter& parameter) const {
   at::Tensor input = product.input;
   const int64_t own = product.weight.size(1), given = input.dim() > 0 ? input.size(-1) : 0;
+  if (given == own || given == parameter.whole[1]) check_row_input(input, parameter);
   if (parameter.rule.split_input && given == parameter.whole[1]) {
     input = split_along_gather_backward(input, -1, group_);
   } else {
@@ -236,6 +251,11 @@ at::Tensor TensorHandler::embedding(const OperatorCall& call,
   const c10::ArrayRef<c10::IValue> arguments = arguments_of(call);
   const at::Tensor weight = arguments[0].toTensor(), words = arguments[1].toTensor();
   const int64_t padding = arguments[2].toInt();
+  TensorMark* const part = find_part(words);
+  TORCH_CHECK_VALUE(part == nullptr, on_this_rank(), "embedding \"", parameter.name, "\" gets ",
+                    text_of({words, part}),
+                    ", but ranks sum what they find of the same words; look whole sequences up, "
+                    "and let the rule's sequence, or shard_sequence, divide them");
   TORCH_CHECK_VALUE(!arguments[3].toBool() && !arguments[4].toBool(), on_this_rank(),
                     "embedding \"", parameter.name,
                     "\" scales its gradients by frequency, or has sparse ones, which this version "
@@ -260,7 +280,8 @@ at::Tensor TensorHandler::entered(const at::Tensor& input) const {
   if (mark != nullptr && mark->kind == Kind::kSequence) return gathered(input, *mark);
   if (!at::GradMode::is_enabled() || !input.requires_grad()) return input;
   const uint32_t version = version_of(input);
-  if (mark != nullptr && mark->kind == Kind::kEntered && mark->version == version) {
+  if (mark != nullptr && mark->kind == Kind::kEntered && mark->version == version &&
+      mark->run == checkpointed_run()) {
     if (internal::NodePointer node = mark->entered.lock()) {
       at::Tensor again = input.detach();
       torch::autograd::impl::set_gradient_edge(again, {std::move(node), 0});
@@ -272,6 +293,7 @@ at::Tensor TensorHandler::entered(const at::Tensor& input) const {
     auto remembered = c10::make_intrusive<TensorMark>(Kind::kEntered, nullptr);
     remembered->entered = internal::WeakNodePointer(entered.grad_fn());
     remembered->version = version;
+    remembered->run = checkpointed_run();
     set_mark(input, std::move(remembered));
   }
   return entered;
@@ -287,7 +309,7 @@ at::Tensor TensorHandler::gathered(const at::Tensor& part, TensorMark& mark) con
                      torch::autograd::get_current_graph_task_id() < 0;
   const at::ScalarType dtype = drops ? product_dtype(part) : part.scalar_type();
   const uint32_t version = version_of(part);
-  if (mark.gathered.defined() && mark.version == version &&
+  if (mark.gathered.defined() && mark.version == version && mark.run == checkpointed_run() &&
       mark.gathered.requires_grad() == records && mark.gathered.scalar_type() == dtype) {
     return mark.gathered;
   }
@@ -298,7 +320,16 @@ at::Tensor TensorHandler::gathered(const at::Tensor& part, TensorMark& mark) con
   drop_gathered(mark.gathered);
   mark.gathered = whole;
   mark.version = version;
+  mark.run = checkpointed_run();
   return whole;
+}
+
+// A whole that a function's graph alone has would stay as long as the function's input.
+void TensorHandler::forget(const at::Tensor& input) {
+  TensorMark* const mark = find_mark(input);
+  if (mark == nullptr || mark->run != checkpointed_run()) return;
+  drop_gathered(mark->gathered);
+  mark->gathered.reset();
 }
 
 void TensorHandler::check_sequences(const at::Tensor& whole) const {
@@ -320,10 +351,26 @@ at::Tensor TensorHandler::shard_sequence(const at::Tensor& whole) const {
 }
 
 at::Tensor TensorHandler::cut_output_of(const at::Tensor& part) const {
+  at::Tensor given = part;
+  const at::ScalarType dtype = part.scalar_type();
+  // In automatic mixed precision callers get float32, which would be another tensor later.
+  if (at::autocast::is_autocast_enabled(part.device().type()) &&
+      (dtype == at::kHalf || dtype == at::kBFloat16)) {
+    given = part.to(at::kFloat);
+    set_mark(given, TensorMarkPtr::reclaim_copy(find_part(part)));
+  }
   return cut_output(
-      part, absl::StrCat(" on rank ", rank_, " needs all of ", text_of({part, find_part(part)}),
-                         "; compute a loss of logits with parallel_cross_entropy(model, ...), or "
-                         "let the layer's rule gather its output"));
+      given, absl::StrCat(" on rank ", rank_, " needs all of ", text_of({given, find_part(given)}),
+                          "; compute a loss of logits with parallel_cross_entropy(model, ...), or "
+                          "let the layer's rule gather its output"));
+}
+
+at::Tensor TensorHandler::whole_sequences_of(const at::Tensor& part) const {
+  const TensorMark& mark = *find_part(part);
+  const int64_t dim = part.dim() - mark.from_end;
+  if (mark.pieces <= 1) return gather_along_split_backward(part, dim, group_);
+  const at::Tensor apart = part.unflatten(dim, {mark.pieces, part.size(dim) / mark.pieces});
+  return gather_along_split_backward(apart, dim + 1, group_).flatten(dim, dim + 1);
 }
 
 at::Tensor TensorHandler::block_input(const torch::nn::Module& module, at::Tensor input) {
@@ -397,8 +444,11 @@ void TensorHandler::check_is_whole(const OperatorCall& call, const Operand& para
 void TensorHandler::pass_part(const OperatorCall& call, const OperatorFacts& facts,
                               const Operands& operands) const {
   const Operand& part = *operands.part;
-  FeatureFlow flow(call, facts, part.argument, part.tensor, part.mark->from_end);
+  FeatureFlow flow(call, facts, part.argument, part.tensor, *part.mark);
   check_uses_part(call, flow, operands);
+  Flows others = other_flows(call, facts, flow, part);
+  const std::shared_ptr<const LayerParameter> maker = maker_of(call, *part.mark);
+  const int64_t joined = flow.joins() ? joined_pieces(call, part.tensor, *part.mark) : 0;
   const bool meets_whole = flow.is_pointwise() && meets_whole_sequences(call, part);
   if (!meets_whole) check_gradients(call, part);  // else LibTorch refuses the lengths
   const auto mark = TensorMarkPtr::reclaim_copy(part.mark);
@@ -425,7 +475,8 @@ void TensorHandler::pass_part(const OperatorCall& call, const OperatorFacts& fac
   }
   bool is_first = true;  // others may be statistics
   for_each_result(call, facts, [&](const at::Tensor& result) {
-    const bool must_have_it = std::exchange(is_first, false) && flow.loses();
+    const bool is_statistic = !std::exchange(is_first, false);
+    const bool must_have_it = !is_statistic && flow.loses();
     // By an operator inside of this one, which is not known itself.
     if (flow.is_pointwise() && find_part(result) != nullptr) return;
     const int from_end = flow.in(result);
@@ -435,13 +486,49 @@ void TensorHandler::pass_part(const OperatorCall& call, const OperatorFacts& fac
                       text_of(part),
                       "; compute it before the layers that are divided, or of other operators");
     if (from_end == 0) return;
+    for (FeatureFlow& other : others) {
+      const int at = is_statistic ? 0 : other.in(result);
+      // A dim of one element may be any.
+      const bool is_same_dim =
+          at == 0 || at == from_end || result.size(-at) == 1 || result.size(-from_end) == 1;
+      TORCH_CHECK_VALUE(is_same_dim, on_this_rank(), call.op().schema().name(), " computes with ",
+                        text_of(part), ", and with another tensor whose part is dim ", -at,
+                        " of the result, so that no rank would have the rest; compute one of them "
+                        "whole");
+    }
     // What was made of sequences is remembered by tensor.
-    const bool is_same = mark->kind == Kind::kFeatures && from_end == mark->from_end;
-    set_mark(result, is_same
-                         ? mark
-                         : c10::make_intrusive<TensorMark>(mark->kind, mark->parameter, from_end));
+    const int64_t pieces = flow.joins() ? joined : flow.pieces();
+    const bool is_same = mark->kind == Kind::kFeatures && from_end == mark->from_end &&
+                         pieces == mark->pieces && maker == mark->parameter;
+    set_mark(result,
+             is_same ? mark : c10::make_intrusive<TensorMark>(mark->kind, maker, from_end, pieces));
     if (facts.writes) mark_base(call, result, *find_part(result));
   });
+}
+
+// The parts among the arguments, besides the first one, that may come to stand in another dim.
+TensorHandler::Flows TensorHandler::other_flows(const OperatorCall& call,
+                                                const OperatorFacts& facts, const FeatureFlow& flow,
+                                                const Operand& part) const {
+  Flows others;
+  bool is_first = true;
+  size_t argument = 0;
+  for (const c10::IValue& value : arguments_of(call)) {
+    for_each_tensor(value, [&](const at::Tensor& tensor) {
+      TensorMark* const mark = find_part(tensor);
+      if (mark == nullptr || std::exchange(is_first, false)) return;
+      const bool is_there_too = !flow.combines() && mark->from_end == part.mark->from_end;
+      const bool is_known = mark->pieces != TensorMark::kUnknownPieces &&
+                            part.mark->pieces != TensorMark::kUnknownPieces;
+      if (is_there_too || !is_known) return;
+      const FeatureFlow& other = others.emplace_back(call, facts, argument, tensor, *mark);
+      TORCH_CHECK_VALUE(other.fault().empty(), on_this_rank(), call.op().schema().name(), " ",
+                        other.fault(), " ", text_of({tensor, mark}),
+                        "; compute it of whole tensors");
+    });
+    ++argument;
+  }
+  return others;
 }
 
 // What is written into a view of a tensor is in the tensor.
@@ -453,8 +540,8 @@ void TensorHandler::mark_base(const OperatorCall& call, const at::Tensor& view,
   const int64_t own = view.size(-mark.from_end), stride = view.stride(-mark.from_end);
   for (int64_t dim = base.dim() - 1; dim >= 0; --dim) {
     if (base.size(dim) != own || (own != 1 && base.stride(dim) != stride)) continue;
-    set_mark(base, c10::make_intrusive<TensorMark>(mark.kind, mark.parameter,
-                                                   static_cast<int>(base.dim() - dim)));
+    set_mark(base, c10::make_intrusive<TensorMark>(
+                       mark.kind, mark.parameter, static_cast<int>(base.dim() - dim), mark.pieces));
     return;
   }
   TORCH_CHECK_VALUE(false, on_this_rank(), call.op().schema().name(), " writes ",
@@ -470,11 +557,8 @@ void TensorHandler::check_keeps_order(const OperatorCall& call, const FeatureFlo
   TORCH_CHECK_VALUE(!is_sequence || !(flow.takes_range() || flow.takes_one()), on_this_rank(), name,
                     " takes some of ", text_of(part),
                     "; take them before shard_sequence, or of what a column layer gives");
-  const std::shared_ptr<const LayerParameter>& maker = part.mark->parameter;
-  const bool is_one_block = !is_sequence && part.mark->from_end == 1 && maker != nullptr &&
-                            maker->cut_dim == 0 && maker->rule.blocks.empty() &&
-                            part.tensor.size(-1) * maker->parts == maker->whole[0];
-  TORCH_CHECK_VALUE(!flow.takes_range() || !is_one_block, on_this_rank(), name, " takes some of ",
+  const bool is_one_piece = !is_sequence && part.mark->from_end == 1 && part.mark->pieces == 1;
+  TORCH_CHECK_VALUE(!flow.takes_range() || !is_one_piece, on_this_rank(), name, " takes some of ",
                     text_of(part),
                     "; if it is several weights in one, give its rule blocks, as {1, 1} for two of "
                     "one size");

@@ -50,6 +50,8 @@ class TensorHandler final : public OperatorHandler {
 
   const ProcessGroupPtr& group() const { return group_; }
   const Parameters& parameters() const { return parameters_; }
+  /// Whether the backward pass gathers inputs of column layers again.
+  bool gathers_again() const { return has_sequence_shards_ && !keeps_gathered_inputs_; }
 
   /// Before a pass: parameters that were given other data have their marks.
   void mark_parameters() const;
@@ -60,8 +62,12 @@ class TensorHandler final : public OperatorHandler {
   at::Tensor shard_sequence(const at::Tensor& whole) const;
   /// A part of features as a caller of the model gets it; see cut_output.h.
   at::Tensor cut_output_of(const at::Tensor& part) const;
+  /// The whole of a part of sequences, for the caller of the model, who computes the same with it
+  /// on all ranks. Collective, and nothing is sent backward.
+  at::Tensor whole_sequences_of(const at::Tensor& part) const;
   /// Parts of whole sequences, where the module leaves parts of them.
   at::Tensor block_input(const torch::nn::Module& module, at::Tensor input) override;
+  void forget(const at::Tensor& input) override;
 
  private:
   // An argument with a mark.
@@ -80,6 +86,7 @@ class TensorHandler final : public OperatorHandler {
   std::optional<at::Tensor> layer(const OperatorCall& call) const;
   at::Tensor column(const LinearProduct& product, const LayerParameter& parameter) const;
   at::Tensor row(const LinearProduct& product, const LayerParameter& parameter) const;
+  void check_row_input(const at::Tensor& input, const LayerParameter& parameter) const;
   at::Tensor embedding(const OperatorCall& call, const LayerParameter& parameter) const;
   at::Tensor entered(const at::Tensor& input) const;
   at::Tensor gathered(const at::Tensor& part, TensorMark& mark) const;
@@ -92,6 +99,9 @@ class TensorHandler final : public OperatorHandler {
   void check_is_whole(const OperatorCall& call, const Operand& parameter) const;
   void pass_part(const OperatorCall& call, const OperatorFacts& facts,
                  const Operands& operands) const;
+  using Flows = std::vector<FeatureFlow>;
+  Flows other_flows(const OperatorCall& call, const OperatorFacts& facts, const FeatureFlow& flow,
+                    const Operand& part) const;
   bool meets_whole_sequences(const OperatorCall& call, const Operand& part) const;
   void mark_base(const OperatorCall& call, const at::Tensor& view, const TensorMark& mark) const;
   void check_uses_part(const OperatorCall& call, const FeatureFlow& flow,

@@ -9,7 +9,9 @@
 /// Threads: as tensors.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,6 +39,17 @@ struct LayerParameter {
   std::optional<int> cut_dim = std::nullopt;
   /// How many different parts of it ranks have: as many as there are ranks, or fewer.
   int64_t parts = 1;
+  /// How many neighbours have each of these.
+  int64_t copies = 1;
+
+  /// In how many pieces of one length the dim is cut; kUnevenPieces: of several lengths.
+  int64_t pieces() const {
+    const std::vector<int64_t>& blocks = rule.blocks;
+    if (blocks.empty()) return 1;
+    const bool are_even = std::ranges::count(blocks, blocks[0]) == std::ssize(blocks);
+    return are_even ? std::ssize(blocks) : kUnevenPieces;
+  }
+  static constexpr int64_t kUnevenPieces = 0;
 };
 
 struct TensorMark final : c10::BackendMeta {
@@ -47,8 +60,9 @@ struct TensorMark final : c10::BackendMeta {
     kEntered,    ///< the input of column layers
   };
 
-  TensorMark(Kind kind, std::shared_ptr<const LayerParameter> parameter, int from_end = 0)
-      : kind(kind), parameter(std::move(parameter)), from_end(from_end) {}
+  TensorMark(Kind kind, std::shared_ptr<const LayerParameter> parameter, int from_end = 0,
+             int64_t pieces = 1)
+      : kind(kind), parameter(std::move(parameter)), from_end(from_end), pieces(pieces) {}
 
   bool is_cut_parameter() const { return kind == Kind::kParameter && parameter->cut_dim; }
   bool is_whole_parameter() const { return kind == Kind::kParameter && !parameter->cut_dim; }
@@ -63,7 +77,7 @@ struct TensorMark final : c10::BackendMeta {
   c10::intrusive_ptr<c10::BackendMeta> clone(
       const c10::intrusive_ptr<c10::BackendMeta>& /*self*/) const override {
     if (!is_part()) return c10::intrusive_ptr<c10::BackendMeta>();
-    return c10::make_intrusive<TensorMark>(kind, parameter, from_end);
+    return c10::make_intrusive<TensorMark>(kind, parameter, from_end, pieces);
   }
 
   const Kind kind;
@@ -71,9 +85,16 @@ struct TensorMark final : c10::BackendMeta {
   const std::shared_ptr<const LayerParameter> parameter;
   /// For a part: the dim that is cut, counted from the end; 1 is the last one.
   const int from_end;
+  /// For a part: how many pieces of one length the dim consists of, each a part of a piece of the
+  /// whole, as where a weight is several in one, or batches and heads are one dim. kUnevenPieces:
+  /// of several lengths; kUnknownPieces: nothing more is known, not even that this is the dim.
+  const int64_t pieces;
+  static constexpr int64_t kUnevenPieces = LayerParameter::kUnevenPieces, kUnknownPieces = -1;
   /// For an input: how it enters the layers of this rank, in the graph, and its version then.
   internal::WeakNodePointer entered = internal::WeakNodePointer(internal::NodePointer());
   uint32_t version = 0;
+  /// For this, and for sequences: the checkpointed_run() that it is of.
+  uint64_t run = 0;
   /// For sequences: the whole ones, which ranks have put together for a column layer.
   at::Tensor gathered;
 };
@@ -97,7 +118,13 @@ inline TensorMark* find_part(const at::Tensor& tensor) {
   return mark != nullptr && mark->is_part() ? mark : nullptr;
 }
 
-/// Whether other ranks along tp have other values in the place of the tensor's.
-inline bool is_part_along_tp(const at::Tensor& tensor) { return find_part(tensor) != nullptr; }
+/// How many neighbours along tp have the values of the tensor, for RandomStreams: 0 for one that
+/// all have alike.
+inline int64_t copies_along_tp(const at::Tensor& tensor) {
+  const TensorMark* const part = find_part(tensor);
+  if (part == nullptr) return 0;
+  const bool is_of_features = part->kind == TensorMark::Kind::kFeatures;
+  return is_of_features && part->parameter != nullptr ? part->parameter->copies : 1;
+}
 
 }  // namespace accelerate

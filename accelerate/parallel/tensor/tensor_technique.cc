@@ -21,7 +21,8 @@ std::vector<int64_t> vocabularies_of(const std::vector<PlannedParameter>& planne
   std::vector<int64_t> of_gathered, of_columns;
   if (!plan.parallel_loss) return {};
   for (const PlannedParameter& each : planned) {
-    if (each.cut_dim() != 0 || each.tensor.dim() != 2) continue;
+    // Ranks have parts of each block, and so not classes that follow each other.
+    if (each.cut_dim() != 0 || each.tensor.dim() != 2 || each.rule.blocks.size() > 1) continue;
     const int64_t features = layout.find(each.name)->shape[0];
     of_columns.push_back(features);
     // The rule of the parameter itself puts nothing together.
@@ -49,13 +50,15 @@ void TensorParallelTechnique::forward(ForwardPass& pass) {
     pass.proceed();
   }
   std::vector<at::Tensor> outputs = pass.outputs();
-  const auto is_cut = [](const at::Tensor& output) {
-    const TensorMark* const part = output.defined() ? find_part(output) : nullptr;
-    return part != nullptr && part->kind == TensorMark::Kind::kFeatures;
+  const auto part_of = [](const at::Tensor& output) {
+    return output.defined() ? find_part(output) : nullptr;
   };
-  if (std::ranges::none_of(outputs, is_cut)) return;
+  if (std::ranges::none_of(outputs, part_of)) return;
   for (at::Tensor& output : outputs) {
-    if (is_cut(output)) output = handler_->cut_output_of(output);
+    const TensorMark* const part = part_of(output);
+    if (part == nullptr) continue;
+    output = part->kind == TensorMark::Kind::kSequence ? handler_->whole_sequences_of(output)
+                                                       : handler_->cut_output_of(output);
   }
   pass.set_outputs(std::move(outputs));
 }
@@ -79,13 +82,14 @@ std::unique_ptr<Technique> make_tensor_parallel_technique(const TechniqueContext
                                              .rule = each.rule,
                                              .whole = placement.shape,
                                              .cut_dim = each.cut_dim(),
-                                             .parts = plan.mesh.size(MeshAxis::kTp) / copies}));
+                                             .parts = plan.mesh.size(MeshAxis::kTp) / copies,
+                                             .copies = copies}));
   }
   const ProcessGroupPtr& group = plan.device_mesh->group(MeshAxis::kTp);
   return std::make_unique<TensorParallelTechnique>(
       std::make_shared<TensorHandler>(group, plan.rank, std::move(parameters),
                                       rules->keep_gathered_inputs),
-      RandomStreams::along(group, &is_part_along_tp),
+      RandomStreams::along(group, &copies_along_tp),
       vocabularies_of(planned, *rules, *plan.layout));
 }
 

@@ -1,0 +1,202 @@
+#include "accelerate/parallel/sequence/context_scope.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <c10/util/Exception.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/runtime/numerics.h"
+#include "accelerate/tensors/tensor_memory.h"
+
+namespace accelerate {
+namespace {
+
+constexpr int64_t kIgnored = -100;  // the label of a token that does not count
+
+bool is_integral(const at::Tensor& x) {
+  return at::isIntegralType(x.scalar_type(), /*includeBool=*/false);
+}
+
+bool is_true(const at::Tensor& truth) { return truth.all().item<bool>(); }
+
+at::Tensor tokens_last(const at::Tensor& x, int64_t dim) { return x.movedim(dim, -1); }
+
+// Whether sequences count from 0, and begin again at 0 where several are packed in one.
+bool counts_from_zero(const at::Tensor& x) {
+  const int64_t rest = x.size(-1) - 1;
+  const at::Tensor later = x.narrow(-1, 1, rest);
+  return is_true(x.narrow(-1, 0, 1) == 0) &&
+         is_true((later == x.narrow(-1, 0, rest) + 1) | (later == 0));
+}
+
+// Whether `labels` are the tokens of the same places, and not those of the next.
+bool are_of_same_places(const at::Tensor& labels, const at::Tensor& tokens) {
+  const at::Tensor ignored = labels == kIgnored;
+  if (is_true(labels <= 1) || is_true(ignored) || !is_true((labels == tokens) | ignored)) {
+    return false;
+  }
+  const int64_t rest = labels.size(-1) - 1;
+  return !is_true((labels.narrow(-1, 0, rest) == tokens.narrow(-1, 1, rest)) |
+                  ignored.narrow(-1, 0, rest));
+}
+
+std::string on_rank(const Runtime& runtime) {
+  return absl::StrCat("rank ", runtime.topology().rank, ": maybe_context_parallel");
+}
+
+bool is_among(const std::vector<at::Tensor>& tensors, const at::Tensor& one) {
+  return std::ranges::any_of(tensors, [&one](const at::Tensor& each) { return each.is_same(one); });
+}
+
+}  // namespace
+
+ContextParallelScope::ContextParallelScope(Runtime& runtime, const ContextRing& ring,
+                                           const ContextBuffers& buffers)
+    : live_(std::make_unique<Live>(runtime, ring, buffers)) {}
+
+ContextParallelScope::ContextParallelScope(ContextParallelScope&&) noexcept = default;
+ContextParallelScope::~ContextParallelScope() = default;
+
+at::Tensor ContextParallelScope::positions() const { return live_->positions(); }
+
+int64_t ContextParallelScope::num_attention_calls() const {
+  return live_->handler() != nullptr ? live_->handler()->num_calls() : 0;
+}
+
+ContextParallelScope::Live::Live(Runtime& runtime, const ContextRing& ring,
+                                 const ContextBuffers& buffers)
+    : runtime_(runtime),
+      live_(runtime.shared<LiveContext>([] { return std::make_unique<LiveContext>(); })),
+      place_{.rank = rank_of(ring.group), .ranks = size_of(ring.group), .order = ring.order} {
+  check(buffers);
+  for (size_t i = 0; i < buffers.buffers.size(); ++i) {
+    const at::Tensor& buffer = buffers.buffers[i];
+    buffers_.push_back({.part = buffer,
+                        .whole = buffer.detach(),
+                        .dim = buffers.seq_dims[i],
+                        .is_restored = !is_among(buffers.no_restore, buffer)});
+    length_ = buffer.size(buffers.seq_dims[i]);
+  }
+  if (place_.ranks > 1) {
+    check_labels_are_shifted();
+    const at::NoGradGuard no_grad;
+    for (Buffer& each : buffers_) {
+      internal::rebind(each.part, part_of_sequence(each.whole, each.dim, place_));
+      // Integers are asked whether they are positions.
+      if (!each.is_restored && !is_integral(each.whole)) each.whole = at::Tensor();
+    }
+    handler_ =
+        std::make_shared<ContextHandler>(ring, runtime.topology().rank, length_ / place_.ranks);
+  } else if (!std::exchange(live_.has_warned, true) && runtime.topology().rank == 0) {
+    TORCH_WARN(
+        "Context parallel training is not enabled. This context manager will have no effect. To "
+        "enable it, pass `parallelism_config` with `cp_size > 1` to the `Accelerator` "
+        "constructor.");
+  }
+  live_.scope = this;
+}
+
+ContextParallelScope::Live::~Live() {
+  live_.scope = nullptr;
+  if (handler_ == nullptr) return;
+  for (const Buffer& each : buffers_) {
+    if (each.is_restored) internal::rebind(each.part, each.whole);
+  }
+}
+
+at::Tensor ContextParallelScope::Live::positions() {
+  TORCH_CHECK_VALUE(length_ > 0, on_rank(runtime_),
+                    ": without buffers nothing says how long sequences are; give positions");
+  has_asked_for_positions_ = true;
+  const at::Tensor all =
+      at::arange(length_, at::TensorOptions(buffers_.front().part.device()).dtype(at::kLong));
+  return part_of_sequence(all, 0, place_);
+}
+
+bool ContextParallelScope::Live::gives_positions(const std::vector<at::Tensor>& inputs) const {
+  // Without buffers the program itself has divided what it gives.
+  if (has_asked_for_positions_ || buffers_.empty()) return true;
+  size_t num_integral = 0;
+  for (const Buffer& each : buffers_) {
+    const bool is_given = std::ranges::any_of(inputs, [&each](const at::Tensor& input) {
+      return input.defined() && input.has_storage() && input.is_alias_of(each.part);
+    });
+    if (!is_given || !is_integral(each.part)) continue;
+    ++num_integral;
+    if (has_values() && counts_from_zero(tokens_last(each.whole, each.dim))) return true;
+  }
+  // Without values one of two may be positions.
+  return !has_values() && num_integral > 1;
+}
+
+void ContextParallelScope::Live::check(const ContextBuffers& given) const {
+  const auto check = [this](bool is_fine, const auto&... why) {
+    TORCH_CHECK_VALUE(is_fine, on_rank(runtime_), ": ", why...);
+  };
+  const std::vector<at::Tensor>& buffers = given.buffers;
+  check(live_.scope == nullptr, "there is such a scope already, and they do not nest");
+  check(buffers.size() == given.seq_dims.size(),
+        "buffers and buffer_seq_dims need as many entries, "
+        "but there are ",
+        buffers.size(), " and ", given.seq_dims.size());
+  int64_t length = 0;
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const at::Tensor& buffer = buffers[i];
+    const int64_t dim = given.seq_dims[i];
+    check(buffer.defined() && -buffer.dim() <= dim && dim < buffer.dim(), "buffer ", i,
+          " has no dim ", dim);
+    check(!buffer.requires_grad(), "buffer ", i,
+          " requires a gradient; give what a model gets, and "
+          "not what it computes");
+    check(std::ranges::count_if(
+              buffers, [&buffer](const at::Tensor& each) { return each.is_same(buffer); }) == 1,
+          "buffer ", i, " is given twice");
+    if (i == 0) length = buffer.size(dim);
+    check(buffer.size(dim) == length, "buffer ", i, " has ", buffer.size(dim), " tokens along dim ",
+          dim, ", but buffer 0 has ", length);
+  }
+  for (const at::Tensor& each : given.no_restore) {
+    check(is_among(buffers, each), "no_restore_buffers has a tensor that is not among the buffers");
+  }
+  const int64_t parts = place_.parts();
+  const int64_t rest = length % parts;
+  check(rest == 0, "sequences have ", length, " tokens, but ", place_.ranks,
+        " ranks along cp take ", parts, " parts of one length; pad them to ", length - rest + parts,
+        " tokens, or cut them to ", length - rest);
+  check(buffers.empty() || length > 0, "the buffers have no tokens");
+}
+
+void ContextParallelScope::Live::check_labels_are_shifted() const {
+  if (!has_values() || length_ < 2) return;
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    const Buffer& labels = buffers_[i];
+    // Reading values of a device makes the host wait for it, so that is done once.
+    if (!is_integral(labels.whole) || (live_.has_checked_labels && !labels.whole.is_cpu()))
+      continue;
+    const at::Tensor values = tokens_last(labels.whole, labels.dim);
+    for (size_t j = 0; j < buffers_.size(); ++j) {
+      const at::Tensor tokens = tokens_last(buffers_[j].whole, buffers_[j].dim);
+      if (i == j || !is_integral(tokens) || tokens.sizes() != values.sizes() ||
+          tokens.device() != values.device()) {
+        continue;
+      }
+      TORCH_CHECK_VALUE(
+          counts_from_zero(values) || !are_of_same_places(values, tokens), on_rank(runtime_),
+          ": buffer ", i, " has the values of buffer ", j,
+          ", so these are labels that are not shifted, and the label of a part's last token is on "
+          "another rank; let label i be token i + 1 before the scope, and the last one ",
+          kIgnored);
+    }
+  }
+  live_.has_checked_labels = !buffers_.empty();
+}
+
+bool ContextParallelScope::Live::has_values() const { return !has_shapes_alone(runtime_); }
+
+}  // namespace accelerate

@@ -1,0 +1,108 @@
+/// A scope in which ranks along cp have some tokens of each sequence.
+///
+///   auto scope = accelerator.maybe_context_parallel({tokens, labels, positions}, {1, 1, 0},
+///                                                   {tokens, labels});
+///   loss = loss_of(model(tokens, positions), labels);
+///   accelerator.backward(loss);
+///
+/// The buffers become this rank's part of them, in place, until the scope ends; attention of
+/// prepared models reaches all ranks' tokens (context_handler.h). Whatever else depends on where a
+/// token is must be given: a model gets positions as an input, and labels are shifted before, since
+/// the label of a part's last token is on another rank.
+///
+/// Threads: the rank's thread.
+/// Mirrors: accelerate accelerator.py, Accelerator.maybe_context_parallel;
+///          torch.distributed.tensor.experimental, context_parallel.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "accelerate/parallel/sequence/context_handler.h"
+#include "accelerate/parallel/sequence/ring_attention.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate {
+
+/// What a scope divides.
+struct ContextBuffers {
+  std::vector<at::Tensor> buffers = {};
+  /// The dim of tokens, for each of them.
+  std::vector<int64_t> seq_dims = {};
+  /// Those that are not restored, which saves their memory.
+  std::vector<at::Tensor> no_restore = {};
+};
+
+class ContextParallelScope {
+ public:
+  /// Local. With a ring of one rank nothing is divided, and the first rank of the job warns once.
+  /// Errors: c10::ValueError, and nothing is divided, for another number of dims than of buffers;
+  ///         buffers that require gradients, come twice or have different lengths; a length that
+  ///         ranks do not divide evenly; one of `no_restore` that is not a buffer; labels that are
+  ///         not shifted; and inside of another scope.
+  ContextParallelScope(Runtime& runtime, const ContextRing& ring, const ContextBuffers& buffers);
+  ContextParallelScope(ContextParallelScope&&) noexcept;
+  ContextParallelScope& operator=(ContextParallelScope&&) = delete;
+  /// The buffers are whole again, with the values from before.
+  ~ContextParallelScope();
+
+  /// The places of this rank's tokens in their sequences, int64 [tokens], on the device of the
+  /// first buffer. A program that reads them answers for what its model makes of them: passes are
+  /// not checked then.
+  /// Errors: c10::ValueError for a scope without buffers.
+  at::Tensor positions() const;
+
+  /// How often attention was divided so far.
+  int64_t num_attention_calls() const;
+
+  class Live;
+
+ private:
+  std::unique_ptr<Live> live_;
+};
+
+/// The scope that lives on a rank, for its models.
+struct LiveContext {
+  ContextParallelScope::Live* scope = nullptr;
+  bool has_checked_labels = false;
+  bool has_warned = false;
+};
+
+class ContextParallelScope::Live {
+ public:
+  Live(Runtime& runtime, const ContextRing& ring, const ContextBuffers& buffers);
+  ~Live();
+  Live(const Live&) = delete;
+  Live& operator=(const Live&) = delete;
+
+  /// Null where one rank has all tokens.
+  const std::shared_ptr<ContextHandler>& handler() const { return handler_; }
+  at::Tensor positions();
+  /// Whether a model with these inputs knows where its tokens are: one of them is a buffer of
+  /// positions, or the program has asked for positions.
+  bool gives_positions(const std::vector<at::Tensor>& inputs) const;
+
+ private:
+  struct Buffer {
+    at::Tensor part;   // as its user has it
+    at::Tensor whole;  // undefined where it is neither restored nor asked about
+    int64_t dim = 0;
+    bool is_restored = true;
+  };
+  void check(const ContextBuffers& given) const;
+  void check_labels_are_shifted() const;
+  bool has_values() const;
+
+  Runtime& runtime_;
+  LiveContext& live_;
+  const SequencePlace place_;
+  int64_t length_ = 0;  // of whole sequences; 0: there are no buffers
+  std::vector<Buffer> buffers_;
+  std::shared_ptr<ContextHandler> handler_;
+  bool has_asked_for_positions_ = false;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,61 @@
+#include "accelerate/parallel/sequence/context_technique.h"
+
+#include <cstdint>
+#include <vector>
+
+#include <c10/util/Exception.h>
+
+#include "accelerate/mesh/axis_set.h"
+#include "accelerate/mesh/device_mesh.h"
+#include "accelerate/operators/operator_mode.h"
+#include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/parallel/sequence/context_scope.h"
+#include "accelerate/plan/plan.h"
+
+namespace accelerate {
+
+void ContextParallelTechnique::forward(ForwardPass& pass) {
+  const auto* const live = runtime_.find_shared<LiveContext>();
+  ContextParallelScope::Live* const scope = live != nullptr ? live->scope : nullptr;
+  if (scope == nullptr || scope->handler() == nullptr) return pass.proceed();
+  std::vector<at::Tensor> inputs;
+  if (!knows_positions_) inputs = pass.inputs();
+  const int64_t calls = scope->handler()->num_calls();
+  {
+    const OperatorModeScope attention(scope->handler()), draws(streams_);
+    pass.proceed();
+  }
+  const int rank = runtime_.topology().rank;
+  TORCH_CHECK_VALUE(
+      scope->handler()->num_calls() > calls, "rank ", rank,
+      ": a model called no scaled_dot_product_attention inside "
+      "maybe_context_parallel, so that its tokens see those of this rank at most; let "
+      "it call that operator, or call the model outside of the scope");
+  if (knows_positions_) return;
+  TORCH_CHECK_VALUE(
+      scope->gives_positions(inputs), "rank ", rank,
+      ": a model inside maybe_context_parallel was given no positions, so that it counts this "
+      "rank's tokens from 0; give positions to the scope as one of the buffers and to the model as "
+      "an input, or ask the scope for positions() if the model needs none");
+  knows_positions_ = true;
+}
+
+std::shared_ptr<const ModelLayout> context_parallel_layout(const LayoutContext& context) {
+  if (context.mesh.size(MeshAxis::kCp) == 1) return nullptr;
+  const ModelLayout before = context.layout != nullptr
+                                 ? *context.layout
+                                 : whole_layout(*context.model.module(), context.mesh);
+  return std::make_shared<const ModelLayout>(
+      context.mesh, before.placements(),
+      (before.divides() - before.cuts()) | AxisSet{MeshAxis::kCp});
+}
+
+std::unique_ptr<Technique> make_context_parallel_technique(const TechniqueContext& context) {
+  const ModelPlan& plan = context.plan;
+  if (plan.device_mesh == nullptr || plan.mesh.size(MeshAxis::kCp) == 1) return nullptr;
+  return std::make_unique<ContextParallelTechnique>(
+      Runtime::current(), RandomStreams::along(plan.device_mesh->group(MeshAxis::kCp),
+                                               [](const at::Tensor& /*tensor*/) { return true; }));
+}
+
+}  // namespace accelerate

@@ -1,0 +1,173 @@
+#include "accelerate/parallel/ulysses/ulysses_handler.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <c10/util/Exception.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/comm/differentiable.h"
+
+namespace accelerate {
+namespace {
+
+constexpr int64_t kHeads = 1, kTokens = 2;  // dims of queries, keys and values
+
+c10::OperatorHandle find(const char* name, const char* overload = "") {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+}
+
+c10::ArrayRef<c10::IValue> arguments_of(const OperatorCall& call) {
+  return torch::jit::last(call.stack(), call.op().schema().arguments().size());
+}
+
+// Each head `times` times.
+at::Tensor repeated(const at::Tensor& heads, int64_t times) {
+  if (times == 1) return heads;
+  return heads.unsqueeze(2)
+      .expand({heads.size(0), heads.size(kHeads), times, heads.size(kTokens), heads.size(3)})
+      .flatten(1, 2);
+}
+
+// As many heads of keys as travel: the ranks' queries find theirs among those of their own rank.
+int64_t heads_to_send(int64_t key_heads, int64_t heads, int64_t ranks) {
+  if (key_heads % ranks == 0) return key_heads;
+  return ranks % key_heads == 0 ? ranks : heads;
+}
+
+std::string divisors_text(int64_t number) {
+  std::vector<int64_t> divisors;
+  for (int64_t i = 1; i <= number; ++i) {
+    if (number % i == 0) divisors.push_back(i);
+  }
+  return absl::StrJoin(divisors, ", ");
+}
+
+}  // namespace
+
+UlyssesHandler::UlyssesHandler(ProcessGroupPtr group, int rank, int64_t tokens)
+    : OperatorHandler(OperatorOrder::kAttention),
+      group_(std::move(group)),
+      rank_(rank),
+      tokens_(tokens) {}
+
+void UlyssesHandler::call(const OperatorCall& call) {
+  static const c10::OperatorHandle attention = find("aten::scaled_dot_product_attention");
+  if (is_backward_of_operator_scope()) return call.proceed();
+  if (call.op() != attention) {
+    check_other(call);
+    return call.proceed();
+  }
+  at::Tensor result;
+  {
+    const c10::ArrayRef<c10::IValue> given = arguments_of(call);
+    // Marks and random numbers of other handlers are of what the model computes.
+    const OperatorModeScope inside{OperatorHandlers()};
+    result = attend(
+        {.queries = given[0].toTensor(),
+         .keys = given[1].toTensor(),
+         .values = given[2].toTensor(),
+         .mask = given[3].isNone() ? at::Tensor() : given[3].toTensor(),
+         .dropout = given[4].toScalar().toDouble(),
+         .is_causal = given[5].toBool(),
+         .scale = given[6].isNone() ? std::nullopt : std::optional(given[6].toScalar().toDouble()),
+         .shares_key_heads = given[7].toBool()});
+  }
+  ++attentions_;
+  torch::jit::drop(call.stack(), call.op().schema().arguments().size());
+  torch::jit::push(call.stack(), std::move(result));
+}
+
+at::Tensor UlyssesHandler::attend(const Attention& attention) const {
+  check(attention);
+  const int64_t ranks = group_->getSize();
+  const int64_t heads = attention.queries.size(kHeads), key_heads = attention.keys.size(kHeads);
+  const int64_t sent = heads_to_send(key_heads, heads, ranks);
+  const auto whole_of = [&](const at::Tensor& parts) {
+    return all_to_all_along(parts, kHeads, kTokens, group_);
+  };
+  const at::Tensor queries = whole_of(attention.queries);
+  at::Tensor keys = whole_of(repeated(attention.keys, sent / key_heads));
+  at::Tensor values = whole_of(repeated(attention.values, sent / key_heads));
+  const int64_t shared_by = heads / sent;
+  // On CPUs LibTorch computes shared heads by slow operators, and some releases compute nonsense.
+  const bool shares = shared_by > 1 && queries.is_cuda();
+  if (!shares) {
+    keys = repeated(keys, shared_by);
+    values = repeated(values, shared_by);
+  }
+  const at::Tensor attended = at::scaled_dot_product_attention(
+      queries, keys, values,
+      attention.mask.defined() ? std::optional(attention.mask) : std::nullopt, /*dropout_p=*/0.0,
+      attention.is_causal, attention.scale, shares);
+  return all_to_all_along(attended, kTokens, kHeads, group_);
+}
+
+void UlyssesHandler::check(const Attention& attention) const {
+  const int64_t ranks = group_->getSize();
+  for (const at::Tensor& each : {attention.queries, attention.keys, attention.values}) {
+    TORCH_CHECK_VALUE(each.dim() == 4, on_this_rank(),
+                      "scaled_dot_product_attention gets a tensor of sizes ", each.sizes(),
+                      ", but ranks along sp divide [batch, heads, tokens, size of a head]");
+  }
+  TORCH_CHECK_VALUE(attention.dropout == 0, on_this_rank(),
+                    "scaled_dot_product_attention has dropout_p=", attention.dropout,
+                    ", but ranks along sp would leave out other places than one rank; set it to 0");
+  const int64_t heads = attention.queries.size(kHeads), key_heads = attention.keys.size(kHeads);
+  TORCH_CHECK_VALUE(heads % ranks == 0, on_this_rank(), "scaled_dot_product_attention has ", heads,
+                    " heads, which do not divide evenly among the ", ranks,
+                    " ranks along sp; set sp_size to one of ", divisors_text(heads));
+  TORCH_CHECK_VALUE(
+      key_heads > 0 && heads % key_heads == 0 && attention.values.size(kHeads) == key_heads &&
+          (attention.shares_key_heads || key_heads == heads || key_heads == 1),
+      on_this_rank(), "scaled_dot_product_attention has ", heads, " heads of queries, ", key_heads,
+      " of keys and ", attention.values.size(kHeads), " of values",
+      attention.shares_key_heads ? "" : ", without enable_gqa");
+  check_mask(attention);
+}
+
+void UlyssesHandler::check_mask(const Attention& attention) const {
+  const at::Tensor& mask = attention.mask;
+  if (!mask.defined()) return;
+  const int64_t ranks = group_->getSize();
+  const int64_t rows = attention.queries.size(kTokens) * ranks;
+  const int64_t columns = attention.keys.size(kTokens) * ranks;
+  const bool is_whole =
+      mask.dim() >= 2 && (mask.size(-2) == rows || mask.size(-2) == 1) && mask.size(-1) == columns;
+  TORCH_CHECK_VALUE(is_whole && (mask.dim() < 3 || mask.size(-3) == 1), on_this_rank(),
+                    "scaled_dot_product_attention has a mask of sizes ", mask.sizes(),
+                    ", but ranks along sp attend to ", columns, " tokens from ", rows,
+                    ", each with other heads; give a mask of these sizes that is the same for all "
+                    "heads, or is_causal=true in place of it");
+}
+
+void UlyssesHandler::check_other(const OperatorCall& call) const {
+  static const c10::OperatorHandle softmax[] = {
+      find("aten::softmax", "int"), find("aten::_softmax"), find("aten::_safe_softmax")};
+  static const c10::OperatorHandle kernels[] = {
+      find("aten::_scaled_dot_product_flash_attention"),
+      find("aten::_scaled_dot_product_flash_attention_for_cpu"),
+      find("aten::_scaled_dot_product_efficient_attention"),
+      find("aten::_scaled_dot_product_attention_math")};
+  const auto is = [&call](const c10::OperatorHandle& each) { return call.op() == each; };
+  const char* const advice =
+      ", which is among the tokens that this rank has of each sequence alone; call "
+      "scaled_dot_product_attention, for which ranks along sp exchange tokens";
+  TORCH_CHECK_VALUE(std::ranges::none_of(kernels, is), on_this_rank(), call.op().schema().name(),
+                    " computes attention", advice);
+  if (tokens_ < 2 || std::ranges::none_of(softmax, is)) return;
+  const at::Tensor& scores = arguments_of(call)[0].toTensor();
+  const int64_t dim = arguments_of(call)[1].toInt();
+  const bool is_attention = scores.dim() >= 3 && (dim == -1 || dim == scores.dim() - 1) &&
+                            scores.size(-1) == tokens_ && scores.size(-2) == tokens_;
+  TORCH_CHECK_VALUE(!is_attention, on_this_rank(), call.op().schema().name(), " of sizes ",
+                    scores.sizes(), " looks like attention by hand", advice);
+}
+
+std::string UlyssesHandler::on_this_rank() const { return absl::StrCat("rank ", rank_, ": "); }
+
+}  // namespace accelerate

@@ -1,0 +1,78 @@
+#include "accelerate/parallel/ulysses/ulysses_technique.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+
+#include "accelerate/base/mesh_axis.h"
+#include "accelerate/mesh/axis_set.h"
+#include "accelerate/mesh/device_mesh.h"
+#include "accelerate/operators/operator_mode.h"
+#include "accelerate/parallel/ulysses/ulysses_handler.h"
+
+namespace accelerate {
+namespace {
+
+bool is_integral(const at::Tensor& tensor) {
+  return c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false);
+}
+
+// The tokens of a pass, integers [batch, tokens], or what else comes first with such sizes;
+// undefined if nothing does.
+at::Tensor tokens_of(const std::vector<at::Tensor>& inputs) {
+  const auto found = std::ranges::find_if(
+      inputs, [](const at::Tensor& input) { return input.defined() && input.dim() >= 2; });
+  return found == inputs.end() ? at::Tensor() : *found;
+}
+
+// Whether integers with a number for each token come besides.
+bool has_positions(const std::vector<at::Tensor>& inputs, const at::Tensor& tokens) {
+  return std::ranges::any_of(inputs, [&](const at::Tensor& input) {
+    return input.defined() && !input.is_same(tokens) && input.dim() >= 1 && is_integral(input) &&
+           input.size(-1) == tokens.size(1);
+  });
+}
+
+}  // namespace
+
+void UlyssesTechnique::forward(ForwardPass& pass) {
+  const std::vector<at::Tensor> inputs = pass.inputs();
+  const at::Tensor tokens = tokens_of(inputs);
+  const auto handler =
+      std::make_shared<UlyssesHandler>(group_, rank_, tokens.defined() ? tokens.size(1) : 0);
+  {
+    const OperatorModeScope attention(handler), draws(streams_);
+    pass.proceed();
+  }
+  if (handler->attentions() == 0 || !tokens.defined() || !is_integral(tokens)) return;
+  TORCH_CHECK_VALUE(has_positions(inputs, tokens), "rank ", rank_, ": the model attends to ",
+                    tokens.size(1), " tokens of each of ", size_of(group_),
+                    " ranks along sp, but its forward pass gets no positions for them, which would "
+                    "begin at 0 on each rank; give it the numbers of the tokens in their sequences "
+                    "(the loader's \"position_ids\")");
+}
+
+std::shared_ptr<const ModelLayout> ulysses_layout(const LayoutContext& context) {
+  if (context.mesh.size(MeshAxis::kSp) == 1) return nullptr;
+  const ModelLayout before = context.layout != nullptr
+                                 ? *context.layout
+                                 : whole_layout(*context.model.module(), context.mesh);
+  return std::make_shared<const ModelLayout>(
+      context.mesh, before.placements(),
+      (before.divides() - before.cuts()) | AxisSet{MeshAxis::kSp});
+}
+
+std::unique_ptr<Technique> make_ulysses_technique(const TechniqueContext& context) {
+  const ModelPlan& plan = context.plan;
+  if (plan.device_mesh == nullptr || plan.mesh.size(MeshAxis::kSp) == 1) return nullptr;
+  const ProcessGroupPtr& group = plan.device_mesh->group(MeshAxis::kSp);
+  const auto draws_its_own = [](const at::Tensor& /*tensor*/) { return true; };
+  return std::make_unique<UlyssesTechnique>(group, plan.rank,
+                                            RandomStreams::along(group, draws_its_own));
+}
+
+}  // namespace accelerate

@@ -1,0 +1,186 @@
+// What maybe_context_parallel refuses: each time the message names the rank and the remedy, and
+// nothing has changed.
+#include <functional>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/config/parallelism_config.h"
+#include "accelerate/examples/lm/config.h"
+#include "accelerate/examples/lm/model.h"
+#include "accelerate/testing/value_error.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::Rank;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Runs it on two ranks along cp.
+void on_two_ranks(const std::function<void(Accelerator&)>& body) {
+  Cluster("1x2:h100").run_on_every_rank([&](Rank&) {
+    Accelerator accelerator({.parallelism_config = ParallelismConfig({.cp_size = 2})});
+    body(accelerator);
+  });
+}
+
+at::Tensor integers(Accelerator& accelerator, at::IntArrayRef sizes) {
+  return at::ones(sizes, at::TensorOptions(accelerator.device()).dtype(at::kLong));
+}
+
+at::Tensor places(Accelerator& accelerator, int64_t length) {
+  return at::arange(length, at::TensorOptions(accelerator.device()).dtype(at::kLong));
+}
+
+TEST(ContextRefuses, ALengthThatRanksDoNotDivide) {
+  on_two_ranks([](Accelerator& accelerator) {
+    const at::Tensor tokens = integers(accelerator, {1, 130});
+    EXPECT_THAT(
+        value_error_of([&] { (void)accelerator.maybe_context_parallel({tokens}, {1}); }),
+        AllOf(HasSubstr("130 tokens"), HasSubstr("pad them to 132"), HasSubstr("cut them to 128")));
+    EXPECT_EQ(tokens.size(1), 130);
+    // A refused scope does not count as one.
+    const auto scope = accelerator.maybe_context_parallel({integers(accelerator, {1, 132})}, {1});
+    EXPECT_THAT(value_error_of([&] { (void)accelerator.maybe_context_parallel(); }),
+                HasSubstr("they do not nest"));
+  });
+}
+
+TEST(ContextRefuses, BuffersThatDoNotFitEachOther) {
+  on_two_ranks([](Accelerator& accelerator) {
+    const at::Tensor a = integers(accelerator, {1, 8}), b = integers(accelerator, {1, 12});
+    const at::Tensor computed = torch::ones({8}, torch::requires_grad());
+    using Buffers = std::vector<at::Tensor>;
+    using Dims = std::vector<int64_t>;
+    const std::vector<std::tuple<Buffers, Dims, Buffers, std::string>> rows = {
+        {{a}, {}, {}, "need as many entries, but there are 1 and 0"},
+        {{a}, {2}, {}, "buffer 0 has no dim 2"},
+        {{a, b}, {1, 1}, {}, "buffer 1 has 12 tokens along dim 1, but buffer 0 has 8"},
+        {{a, a}, {1, 1}, {}, "buffer 0 is given twice"},
+        {{a}, {1}, {b}, "not among the buffers"},
+        {{computed}, {0}, {}, "requires a gradient"}};
+    for (const auto& [buffers, dims, no_restore, why] : rows) {
+      EXPECT_THAT(value_error_of([&, &buffers = buffers, &dims = dims, &kept = no_restore] {
+                    (void)accelerator.maybe_context_parallel(buffers, dims, kept);
+                  }),
+                  AllOf(HasSubstr("rank "), HasSubstr(why)));
+      EXPECT_EQ(a.size(1), 8);
+    }
+  });
+}
+
+TEST(ContextRefuses, LabelsThatAreNotShifted) {
+  on_two_ranks([](Accelerator& accelerator) {
+    const at::Tensor tokens = places(accelerator, 16).add(5).remainder(7).add(2).unsqueeze(0);
+    at::Tensor labels = tokens.clone();
+    labels.narrow(1, 0, 3).fill_(-100);
+    EXPECT_THAT(
+        value_error_of([&] { (void)accelerator.maybe_context_parallel({tokens, labels}, {1, 1}); }),
+        AllOf(HasSubstr("buffer 1 has the values of buffer 0"), HasSubstr("not shifted")));
+    const at::Tensor shifted =
+        at::cat({tokens.narrow(1, 1, 15), at::full({1, 1}, -100, tokens.options())}, /*dim=*/1);
+    const auto scope = accelerator.maybe_context_parallel({tokens, shifted}, {1, 1});
+    EXPECT_EQ(shifted.size(1), 8);
+  });
+}
+
+lm::Lm language_model() { return lm::Lm(lm::model_config("tiny", {.blocks = lm::Blocks::kLlama})); }
+
+TEST(ContextRefuses, AModelWithoutPositions) {
+  on_two_ranks([](Accelerator& accelerator) {
+    auto model = accelerator.prepare(language_model().ptr());
+    const at::Tensor tokens = integers(accelerator, {1, 64}),
+                     labels = integers(accelerator, {1, 64});
+    const at::Tensor positions = places(accelerator, 64);
+    const auto scope = accelerator.maybe_context_parallel({tokens, labels, positions}, {1, 1, 0});
+    EXPECT_THAT(value_error_of([&] { model(tokens); }),
+                AllOf(HasSubstr("rank "), HasSubstr("was given no positions")));
+    EXPECT_THAT(value_error_of([&] { model(tokens, labels); }),
+                HasSubstr("was given no positions"));
+    EXPECT_EQ(model(tokens, positions).size(1), 32);
+  });
+}
+
+TEST(ContextRefuses, GenerationInsideOfTheScope) {
+  on_two_ranks([](Accelerator& accelerator) {
+    auto model = accelerator.prepare(language_model().ptr());
+    const at::Tensor tokens = integers(accelerator, {1, 64});
+    {
+      const auto scope = accelerator.maybe_context_parallel({tokens}, {1});
+      const at::NoGradGuard no_grad;
+      EXPECT_THAT(value_error_of([&] { model(integers(accelerator, {1, 5})); }),
+                  AllOf(HasSubstr("has 5 queries and 5 keys"), HasSubstr("has 32 tokens"),
+                        HasSubstr("generate tokens")));
+    }
+    EXPECT_EQ(model(integers(accelerator, {1, 5})).size(1), 5);
+  });
+}
+
+// A layer whose attention is as its user says.
+class AttentionImpl : public torch::nn::Module {
+ public:
+  using Compute = std::function<at::Tensor(const at::Tensor&)>;
+  explicit AttentionImpl(Compute compute)
+      : weight_(register_parameter("weight", torch::ones({1}))), compute_(std::move(compute)) {}
+  // Shapes: [batch, heads, tokens, size of a head].
+  at::Tensor forward(const at::Tensor& x) { return compute_(x * weight_); }
+
+ private:
+  at::Tensor weight_;
+  const Compute compute_;
+};
+
+std::string error_of(const AttentionImpl::Compute& compute) {
+  std::string error;
+  on_two_ranks([&](Accelerator& accelerator) {
+    auto model = accelerator.prepare(std::make_shared<AttentionImpl>(compute));
+    const at::Tensor x =
+        at::ones({1, 2, 16, 8}, at::TensorOptions(accelerator.device()).dtype(at::kFloat));
+    const auto scope = accelerator.maybe_context_parallel({x}, {2});
+    (void)scope.positions();
+    const std::string own = value_error_of([&] { model(x); });
+    if (accelerator.is_main_process()) error = own;
+  });
+  return error;
+}
+
+TEST(ContextRefuses, AttentionThatRanksDoNotDivide) {
+  EXPECT_THAT(error_of([](const at::Tensor& x) {
+                const at::Tensor mask = at::ones({x.size(2), x.size(2)}, x.options()).tril();
+                return at::scaled_dot_product_attention(x, x, x, mask.to(at::kBool));
+              }),
+              AllOf(HasSubstr("rank 0: scaled_dot_product_attention"), HasSubstr("has a mask"),
+                    HasSubstr("is_causal")));
+  EXPECT_THAT(error_of([](const at::Tensor& x) {
+                return at::scaled_dot_product_attention(x, x, x, {}, /*dropout_p=*/0.1);
+              }),
+              HasSubstr("has a dropout of 0.1"));
+  EXPECT_THAT(error_of([](const at::Tensor& x) {
+                return at::scaled_dot_product_attention(x, x.narrow(2, 0, 4), x.narrow(2, 0, 4));
+              }),
+              HasSubstr("has 8 queries and 4 keys"));
+}
+
+TEST(ContextRefuses, AttentionByHandAtItsOperator) {
+  EXPECT_THAT(error_of([](const at::Tensor& x) {
+                return x.matmul(x.transpose(2, 3)).softmax(-1).matmul(x);
+              }),
+              AllOf(HasSubstr("rank 0: aten::softmax of scores [1, 2, 8, 8]"),
+                    HasSubstr("scaled_dot_product_attention")));
+  // Nothing that looks like attention.
+  EXPECT_THAT(error_of([](const at::Tensor& x) { return x.cumsum(2); }),
+              HasSubstr("called no scaled_dot_product_attention"));
+}
+
+}  // namespace
+}  // namespace accelerate

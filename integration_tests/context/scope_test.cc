@@ -1,0 +1,128 @@
+// What maybe_context_parallel does to the tensors of a program, and what it gives.
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/comm/operations.h"
+#include "accelerate/config/parallelism_config.h"
+#include "accelerate/examples/lm/config.h"
+#include "accelerate/examples/lm/model.h"
+#include "accelerate/mesh/device_mesh.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::Rank;
+using ::testing::ElementsAre;
+
+std::vector<int64_t> values(const at::Tensor& x) {
+  const at::Tensor host = x.cpu().contiguous();
+  return {host.const_data_ptr<int64_t>(), host.const_data_ptr<int64_t>() + host.numel()};
+}
+
+AcceleratorOptions cp_of_two() { return {.parallelism_config = ParallelismConfig({.cp_size = 2})}; }
+
+TEST(ContextScope, CutsBuffersInPlaceAndRestoresThem) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+    const Accelerator accelerator(cp_of_two());
+    const auto integers = at::TensorOptions(accelerator.device()).dtype(at::kLong);
+    const at::Tensor tokens = at::arange(8, integers).unsqueeze(0), other = at::arange(8, integers);
+    const at::Tensor mask = at::arange(8, integers).to(at::kFloat).unsqueeze(1);
+    {
+      const auto scope =
+          accelerator.maybe_context_parallel({tokens, other, mask}, {-1, 0, 0}, {other});
+      const std::vector<int64_t> own =
+          rank.index() == 0 ? std::vector<int64_t>{0, 1, 6, 7} : std::vector<int64_t>{2, 3, 4, 5};
+      EXPECT_EQ(values(tokens), own);
+      EXPECT_EQ(tokens.sizes(), (std::vector<int64_t>{1, 4}));
+      EXPECT_EQ(values(other), own);
+      EXPECT_EQ(values(mask.to(at::kLong)), own);
+      EXPECT_EQ(values(scope.positions()), own);
+      tokens.zero_();
+    }
+    EXPECT_THAT(values(tokens), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7)) << "as they were before";
+    EXPECT_EQ(mask.size(0), 8);
+    EXPECT_EQ(other.size(0), 4) << "is not restored";
+  });
+}
+
+TEST(ContextScope, GivesRanksNeighbouringTokensInTurn) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+    const Accelerator accelerator(cp_of_two());
+    const at::Tensor tokens = at::arange(6, at::TensorOptions(at::kLong));
+    const auto scope =
+        accelerator.maybe_context_parallel({tokens}, {0}, {}, SequenceOrder::kInTurn);
+    EXPECT_EQ(values(tokens), rank.index() == 0 ? (std::vector<int64_t>{0, 1, 2})
+                                                : (std::vector<int64_t>{3, 4, 5}));
+  });
+}
+
+TEST(ContextScope, DoesNothingWithoutRanksAlongCp) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    const Accelerator accelerator;
+    const at::Tensor tokens = at::arange(7, at::TensorOptions(at::kLong));
+    const auto scope = accelerator.maybe_context_parallel({tokens}, {0});
+    EXPECT_EQ(tokens.size(0), 7);
+    EXPECT_EQ(values(scope.positions()), values(tokens));
+  });
+}
+
+// Whatever else the configuration leaves at its default.
+TEST(ContextScope, DividesTheAttentionOfEachLayer) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator(cp_of_two());
+    const lm::Config config = lm::model_config("tiny", {.blocks = lm::Blocks::kLlama});
+    auto model = accelerator.prepare(lm::Lm(config).ptr());
+    const auto integers = at::TensorOptions(accelerator.device()).dtype(at::kLong);
+    const at::Tensor tokens = at::ones({1, 128}, integers);
+    const at::Tensor whole = model(tokens);
+    {
+      const auto scope = accelerator.maybe_context_parallel({tokens}, {1});
+      const at::Tensor logits = model(tokens, scope.positions());
+      EXPECT_EQ(scope.num_attention_calls(), config.layers);
+      EXPECT_EQ(logits.size(1), 64);
+    }
+    EXPECT_EQ(whole.size(1), 128) << "outside of the scope ranks compute whole sequences";
+  });
+}
+
+class DropoutImpl : public torch::nn::Module {
+ public:
+  DropoutImpl() : weight_(register_parameter("weight", torch::ones({1}))) {}
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& /*positions*/) {
+    const at::Tensor heads = (x * weight_).unsqueeze(1);
+    const at::Tensor y = at::scaled_dot_product_attention(heads, heads, heads);
+    return torch::dropout(torch::ones_like(y), 0.5, /*train=*/true);
+  }
+
+ private:
+  at::Tensor weight_;
+};
+
+// Ranks that have other tokens leave out others; the same rank leaves out the same ones again.
+TEST(ContextScope, LetsRanksDrawRandomNumbersOfTheirOwn) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator(cp_of_two());
+    auto model = accelerator.prepare(std::make_shared<DropoutImpl>());
+    const auto draw = [&] {
+      set_seed(7);
+      const auto floats = at::TensorOptions(accelerator.device()).dtype(at::kFloat);
+      const at::Tensor x = at::ones({1, 64, 8}, floats);
+      const auto scope = accelerator.maybe_context_parallel({x}, {1});
+      return model(x, scope.positions()).detach();
+    };
+    const at::Tensor first = draw();
+    EXPECT_TRUE(at::equal(first, draw()));
+    const ProcessGroupPtr& ranks = accelerator.torch_device_mesh()->group(MeshAxis::kCp);
+    const at::Tensor all = gather_tensor(ranks, first);
+    EXPECT_FALSE(at::equal(all[0], all[1]));
+  });
+}
+
+}  // namespace
+}  // namespace accelerate
