@@ -179,6 +179,8 @@ at::Tensor Accelerator::mean_over_sequences(const at::Tensor& loss,
 }
 
 at::Tensor Accelerator::gather_sequences(const at::Tensor& part, int64_t dim) const {
+  const LiveContext* const context = runtime().find_shared<LiveContext>();
+  if (context != nullptr && context->scope != nullptr) return context->scope->gathered(part, dim);
   return all_gather_along(part, dim, sequence_group(MeshAxis::kSp));
 }
 

@@ -428,7 +428,8 @@ class Accelerator {
 
   /// The parts of sequences that ranks along sp have, put together along `dim`, in the order of the
   /// sequences, for metrics of whole sequences: gather_for_metrics() of the result has all samples,
-  /// and of a part this rank's part of them. Without sp it is the tensor. Gradients are summed.
+  /// and of a part this rank's part of them. Ranks along cp have parts inside of
+  /// maybe_context_parallel; outside of it, and without sp, it is the tensor. Gradients are summed.
   /// Shapes: in [batch, part, ...]; out [batch, ranks * part, ...]. Collective over those ranks.
   at::Tensor gather_sequences(const at::Tensor& part, int64_t dim = 1) const;
 

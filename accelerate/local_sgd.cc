@@ -37,10 +37,13 @@ const ProcessGroupPtr& replicas_of(const ModelState& model) {
 void check_has_replicas(const ModelState& model) {
   const ModelPlacements& placements = model.placements();
   const ModelLayout& layout = *placements.layout;
-  const AxisSet batches =
-      AxisSet{MeshAxis::kDp} | (layout.divides() & AxisSet{MeshAxis::kCp, MeshAxis::kSp});
+  const AxisSet sequences =
+      layout.mesh().several(layout.divides() & AxisSet{MeshAxis::kCp, MeshAxis::kSp});
+  TORCH_CHECK_VALUE(sequences.empty(), "LocalSGD: ranks along ", sequences.to_string(),
+                    " compute attention of the same sequences together, rank ", placements.rank,
+                    " among them, and cannot train independently; set their number to 1");
   for (const TensorPlacement& each : layout.placements()) {
-    const AxisSet axes = layout.mesh().several(each.cut_axes() & batches);
+    const AxisSet axes = layout.mesh().several(each.cut_axes() & AxisSet{MeshAxis::kDp});
     TORCH_CHECK_VALUE(axes.empty(), "LocalSGD: parameter \"", each.name, "\" is cut along ",
                       axes.to_string(), ", and rank ", placements.rank,
                       " has a part of it; ranks with other batches cannot train independently "

@@ -23,10 +23,10 @@
 /// Collective: every `local_sgd_steps`-th step(), and the destructor. All ranks make as many steps.
 ///             Ranks with parts of one replica need each other in passes and steps as well.
 /// Errors: c10::ValueError for fewer than one step, for kinds of jobs other than NO and MULTI_*,
-///         and naming the parameter, the axes and the rank, for a model of which ranks with other
-///         batches have other parts. The destructor throws what averaging throws. A scope that an
-///         exception leaves does not average; the other ranks' collective fails with the backend's
-///         error.
+///         and naming the axes and the rank, for a model whose sequences ranks divide and, with the
+///         parameter, for one of which ranks with other batches have other parts. The destructor
+///         throws what averaging throws. A scope that an exception leaves does not average; the
+///         other ranks' collective fails with the backend's error.
 /// Source: Lin, Stich, Patel, Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
 /// Threads: the rank's thread.
 /// Mirrors: accelerate local_sgd.py, LocalSGD.

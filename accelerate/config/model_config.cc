@@ -3,11 +3,14 @@
 #include <set>
 
 #include <c10/util/Exception.h>
+#include <torch/nn/module.h>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/config/model_structure.h"
+#include "accelerate/values/module_class.h"
 
 namespace accelerate {
 namespace {
@@ -68,6 +71,13 @@ void check_attention_layers(const json& config, MeshAxis axis, const std::string
                     " (model ", model_class,
                     "). They keep a state along the sequence, which would begin anew on each rank. "
                     "Use a full-attention model, or disable sequence parallelism.");
+}
+
+void check_attention_layers(const torch::nn::Module& model, MeshAxis axis) {
+  const auto* const structure = dynamic_cast<const ModelStructure*>(&model);
+  if (structure == nullptr) return;
+  check_attention_layers(json{{"layer_types", structure->layer_types()}}, axis,
+                         module_class_name(model));
 }
 
 }  // namespace accelerate

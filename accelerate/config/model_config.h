@@ -15,6 +15,10 @@
 
 #include "accelerate/config/parallelism_config.h"
 
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
 namespace accelerate {
 
 /// How many ranks divide the model's layers: what the model itself says, or else "tp_size" in its
@@ -31,5 +35,8 @@ std::optional<int64_t> get_model_tp_size(std::optional<int64_t> tp_size,
 /// Errors: for such layers, naming their types and `model_class`, and for another axis.
 void check_attention_layers(const nlohmann::json& config, MeshAxis axis,
                             const std::string& model_class);
+
+/// The same for what a model says of its layers (ModelStructure::layer_types).
+void check_attention_layers(const torch::nn::Module& model, MeshAxis axis);
 
 }  // namespace accelerate

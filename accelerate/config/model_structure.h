@@ -37,6 +37,10 @@ class ModelStructure {
   /// The sizes of the hidden states: one, or one for each stage of the model. ZeRO's sizes that are
   /// "auto" follow the largest.
   virtual std::vector<int64_t> hidden_sizes() const { return {}; }
+  /// The types of the layers, as a Transformers model's configuration has them in "layer_types":
+  /// "full_attention", "sliding_attention", "linear_attention"; empty: each token attends to all
+  /// that the calls of scaled_dot_product_attention say.
+  virtual std::vector<std::string> layer_types() const { return {}; }
   /// How ranks along tp divide the model's layers; absent: the Accelerator must have a plan for it.
   virtual std::optional<TensorParallelPlan> tensor_parallel_plan() const { return std::nullopt; }
 };

@@ -190,12 +190,12 @@ TEST(ParallelismConfig, FitsItsAccelerator) {
   sharded.is_fsdp2 = true;
   for (const ParallelismOptions& options :
        {ParallelismOptions{.dp_shard_size = 4}, ParallelismOptions{.cp_size = 4},
-        ParallelismOptions{.dp_shard_size = 2, .tp_size = 2}, ParallelismOptions{}}) {
+        ParallelismOptions{.dp_shard_size = 2, .tp_size = 2}, ParallelismOptions{},
+        ParallelismOptions{.sp_size = 4}, ParallelismOptions{.tp_size = 2, .sp_size = 2}}) {
     EXPECT_EQ(refused_by(config(options), sharded), "no error");
   }
   for (const ParallelismOptions& options :
-       {ParallelismOptions{.dp_replicate_size = 4}, ParallelismOptions{.tp_size = 4},
-        ParallelismOptions{.sp_size = 4}, ParallelismOptions{.tp_size = 2, .sp_size = 2}}) {
+       {ParallelismOptions{.dp_replicate_size = 4}, ParallelismOptions{.tp_size = 4}}) {
     EXPECT_THAT(refused_by(config(options), sharded),
                 HasSubstr("no dimension for FSDP to shard across"));
   }

@@ -202,6 +202,9 @@ class Technique {
   /// Which layers the technique computes in fp8; null for a technique that computes none. Local.
   virtual const Fp8Report* fp8_report() const { return nullptr; }
 
+  /// A line about the passes so far, for reports of the model's layout; empty: none. Local.
+  virtual std::string passes_text() const { return ""; }
+
   /// The state, besides the module's, with which this rank continues exactly; empty: none. Local.
   virtual StateDict state_dict() const { return {}; }
   /// `same_ranks`: whether as many ranks, in the same mesh, load the state as saved it.

@@ -12,6 +12,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/config/model_structure.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
@@ -124,6 +125,51 @@ TEST(ContextRefuses, GenerationInsideOfTheScope) {
     }
     EXPECT_EQ(model(integers(accelerator, {1, 5})).size(1), 5);
   });
+}
+
+struct WindowedImpl : torch::nn::Module, ModelStructure {
+  explicit WindowedImpl(std::string type) : type_(std::move(type)) {
+    register_parameter("weight", torch::ones({1}));
+  }
+  at::Tensor forward(const at::Tensor& x) { return x; }
+  std::vector<std::string> layer_types() const override { return {"full_attention", type_}; }
+
+ private:
+  const std::string type_;
+};
+
+TEST(ContextRefuses, LayersThatNeedWholeSequences) {
+  const auto error_of = [](const ParallelismOptions& sizes, const char* type) {
+    std::string error;
+    Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator({.parallelism_config = ParallelismConfig(sizes)});
+      const std::string own =
+          value_error_of([&] { (void)accelerator.prepare(std::make_shared<WindowedImpl>(type)); });
+      if (rank.index() == 1) error = own;
+    });
+    return error;
+  };
+  EXPECT_THAT(error_of({.cp_size = 2}, "sliding_attention"),
+              HasSubstr("layers of type ['sliding_attention'] (model Windowed)"));
+  EXPECT_EQ(error_of({.cp_size = 2}, "full_attention"), "no error");
+  EXPECT_THAT(error_of({.sp_size = 2}, "linear_attention"),
+              HasSubstr("layers of type ['linear_attention'] (model Windowed)"));
+  EXPECT_EQ(error_of({.sp_size = 2}, "sliding_attention"), "no error");
+}
+
+// They attend to each other's tokens, which they would compute with other parameters.
+TEST(ContextRefuses, ToLetRanksOfOneSequenceTrainIndependently) {
+  for (const ParallelismOptions& sizes :
+       {ParallelismOptions{.cp_size = 2}, ParallelismOptions{.sp_size = 2}}) {
+    Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator({.parallelism_config = ParallelismConfig(sizes)});
+      const auto model = accelerator.prepare(torch::nn::Linear(2, 2));
+      EXPECT_THAT(value_error_of([&] { LocalSGD(accelerator, model, 2); }),
+                  AllOf(HasSubstr(sizes.cp_size ? "LocalSGD: ranks along cp compute attention"
+                                                : "LocalSGD: ranks along sp compute attention"),
+                        HasSubstr("rank " + std::to_string(rank.index()))));
+    });
+  }
 }
 
 // A layer whose attention is as its user says.

@@ -1,10 +1,10 @@
 #include "integration_tests/context/context_training.h"
 
+#include <cstddef>
 #include <memory>
 
 #include <torch/torch.h>
 
-#include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "integration_tests/tensor/formula_model.h"
@@ -16,62 +16,71 @@ namespace {
 using simulator::Cluster;
 using simulator::Rank;
 
-double total(const Cluster& cluster, const std::string& name) {
-  return torch::stack(cluster.reports(name)).to(torch::kDouble).sum().item<double>();
+std::vector<double> total(const Cluster& cluster, const std::string& name) {
+  const at::Tensor sums = torch::stack(cluster.reports(name)).sum(0);
+  return {sums.const_data_ptr<double>(), sums.const_data_ptr<double>() + sums.numel()};
 }
 
 }  // namespace
 
+ContextShare train_rank_in_context(const ContextTraining& training) {
+  AcceleratorOptions given;
+  if (training.sizes) given.parallelism_config = ParallelismConfig(*training.sizes);
+  training.change(given);
+  Accelerator accelerator(given);
+  lm::Lm made(training.config, training.lm);
+  fill_by_formula(*made);
+  const std::shared_ptr<torch::optim::Optimizer> sgd = std::make_shared<torch::optim::SGD>(
+      made->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  auto [model, optimizer] = accelerator.prepare(made.ptr(), sgd);
+  const DataShare share = accelerator.state().data_share();
+  const int64_t own = training.rows / share.count;
+  const int64_t length = training.config.sequence_length;
+  ContextShare outcome;
+  for (int step = 0; step < training.steps; ++step) {
+    auto [inputs, targets] = formula_batch(step, training.rows, length);
+    if (training.ignore) training.ignore(targets);
+    const auto part = [&](const at::Tensor& all) {
+      return all.narrow(0, share.index * own, own).to(accelerator.device());
+    };
+    const at::Tensor tokens = part(inputs), labels = part(targets);
+    const at::Tensor positions = at::arange(length, tokens.options());
+    {
+      const auto scope = accelerator.maybe_context_parallel({tokens, labels, positions}, {1, 1, 0},
+                                                            {}, training.order);
+      const at::Tensor logits = model(tokens, positions).flatten(0, 1);
+      const at::Tensor flat = labels.flatten();
+      const auto count = (flat != -100).sum().item<int64_t>();
+      const at::Tensor sum = torch::cross_entropy_loss(logits, flat, {}, at::Reduction::Sum);
+      outcome.losses.push_back(sum.item<double>());
+      outcome.tokens.push_back(static_cast<double>(count));
+      if (training.ignore) {
+        accelerator.backward_tokens(sum, count);
+      } else {
+        accelerator.backward(sum / count);
+      }
+    }
+    const at::Tensor norm = accelerator.clip_grad_norm_(model->parameters(), 1.0);
+    outcome.norms.push_back(norm.item<double>());
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  return outcome;
+}
+
 ContextOutcome train_in_context(const ContextTraining& training) {
   Cluster cluster(training.cluster);
   cluster.run_on_every_rank([&](Rank& rank) {
-    AcceleratorOptions given;
-    if (training.sizes) given.parallelism_config = ParallelismConfig(*training.sizes);
-    training.change(given);
-    Accelerator accelerator(given);
-    lm::Lm made(training.config, training.lm);
-    fill_by_formula(*made);
-    const std::shared_ptr<torch::optim::Optimizer> sgd = std::make_shared<torch::optim::SGD>(
-        made->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    auto [model, optimizer] = accelerator.prepare(made.ptr(), sgd);
-    const DataShare share = accelerator.state().data_share();
-    const int64_t own = training.rows / share.count;
-    const int64_t length = training.config.sequence_length;
-    for (int step = 0; step < training.steps; ++step) {
-      auto [inputs, targets] = formula_batch(step, training.rows, length);
-      if (training.ignore) training.ignore(targets);
-      const auto part = [&](const at::Tensor& all) {
-        return all.narrow(0, share.index * own, own).to(accelerator.device());
-      };
-      const at::Tensor tokens = part(inputs), labels = part(targets);
-      const at::Tensor positions = at::arange(length, tokens.options());
-      {
-        const auto scope = accelerator.maybe_context_parallel({tokens, labels, positions},
-                                                              {1, 1, 0}, {}, training.order);
-        const at::Tensor logits = model(tokens, positions).flatten(0, 1);
-        const at::Tensor flat = labels.flatten();
-        const auto count = (flat != -100).sum().item<int64_t>();
-        const at::Tensor sum = torch::cross_entropy_loss(logits, flat, {}, at::Reduction::Sum);
-        rank.report(absl::StrCat("loss ", step), sum.item<double>());
-        rank.report(absl::StrCat("tokens ", step), static_cast<double>(count));
-        if (training.ignore) {
-          accelerator.backward_tokens(sum, count);
-        } else {
-          accelerator.backward(sum / count);
-        }
-      }
-      const at::Tensor norm = accelerator.clip_grad_norm_(model->parameters(), 1.0);
-      rank.report(absl::StrCat("norm ", step), norm.item<double>());
-      optimizer.step();
-      optimizer.zero_grad();
-    }
+    const ContextShare own = train_rank_in_context(training);
+    rank.report("losses", torch::tensor(own.losses, torch::kDouble));
+    rank.report("tokens", torch::tensor(own.tokens, torch::kDouble));
+    rank.report("norms", torch::tensor(own.norms, torch::kDouble));
   });
-  ContextOutcome outcome;
-  for (int step = 0; step < training.steps; ++step) {
-    outcome.losses.push_back(total(cluster, absl::StrCat("loss ", step)) /
-                             total(cluster, absl::StrCat("tokens ", step)));
-    outcome.norms.push_back(total(cluster, absl::StrCat("norm ", step)) /
-                            static_cast<double>(cluster.world_size()));
+  ContextOutcome outcome{.losses = total(cluster, "losses"), .norms = total(cluster, "norms")};
+  const std::vector<double> tokens = total(cluster, "tokens");
+  for (size_t step = 0; step < tokens.size(); ++step) {
+    outcome.losses[step] /= tokens[step];
+    outcome.norms[step] /= cluster.world_size();
   }
   return outcome;
 }

@@ -41,7 +41,17 @@ struct ContextOutcome {
   std::vector<double> norms;   ///< of each step's gradients, before they are clipped to norm 1
 };
 
-/// SGD with a learning rate of 0.1 and momentum 0.9.
+/// What one rank has of it, by step.
+struct ContextShare {
+  std::vector<double> losses;  ///< sums over the rank's tokens
+  std::vector<double> tokens;  ///< that count
+  std::vector<double> norms;
+};
+
+/// On one rank of a job, whatever runs it. Collective.
+ContextShare train_rank_in_context(const ContextTraining& training);
+
+/// The same on a cluster. SGD with a learning rate of 0.1 and momentum 0.9.
 ContextOutcome train_in_context(const ContextTraining& training);
 
 }  // namespace accelerate

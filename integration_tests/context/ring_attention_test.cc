@@ -53,7 +53,9 @@ struct Inputs {
 
 // By the definition.
 Result whole_attention(const Inputs& in, const Case& c) {
-  const auto leaf = [](const at::Tensor& x) { return x.to(at::kDouble).requires_grad_(); };
+  const auto leaf = [](const at::Tensor& x) {
+    return x.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
+  };
   const at::Tensor queries = leaf(in.queries), keys = leaf(in.keys), values = leaf(in.values);
   const auto repeated = [&](const at::Tensor& x) {
     return x.repeat_interleave(c.heads / c.key_heads, 1);

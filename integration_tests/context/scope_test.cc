@@ -19,6 +19,7 @@ namespace {
 using simulator::Cluster;
 using simulator::Rank;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::vector<int64_t> values(const at::Tensor& x) {
   const at::Tensor host = x.cpu().contiguous();
@@ -85,9 +86,32 @@ TEST(ContextScope, DividesTheAttentionOfEachLayer) {
       const auto scope = accelerator.maybe_context_parallel({tokens}, {1});
       const at::Tensor logits = model(tokens, scope.positions());
       EXPECT_EQ(scope.num_attention_calls(), config.layers);
+      EXPECT_THAT(layout_text(model), HasSubstr("cp: ranks divided 4 calls of attention\n"));
       EXPECT_EQ(logits.size(1), 64);
     }
     EXPECT_EQ(whole.size(1), 128) << "outside of the scope ranks compute whole sequences";
+  });
+}
+
+TEST(ContextScope, PutsSequencesTogetherAndWeighsLossesForMetrics) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    const Accelerator accelerator(cp_of_two());
+    const at::Tensor tokens =
+        at::arange(16, at::TensorOptions(accelerator.device()).dtype(at::kLong)).view({2, 8});
+    const at::Tensor whole = tokens.clone();
+    for (const SequenceOrder order : {SequenceOrder::kBalanced, SequenceOrder::kInTurn}) {
+      const auto scope = accelerator.maybe_context_parallel({tokens}, {1}, {}, order);
+      EXPECT_TRUE(at::equal(accelerator.gather_sequences(tokens), whole));
+      // As of a loss over the tokens below 3 in the first sequence, which some ranks lack.
+      const at::Tensor counts = tokens < 3;
+      const at::Tensor own = tokens.masked_select(counts).to(at::kFloat).mean();
+      const at::Tensor mean = accelerator.mean_over_sequences(own, counts.sum());
+      EXPECT_FLOAT_EQ(mean.item<float>(), 1.0F);
+      // Ranks along cp read the same batch.
+      EXPECT_TRUE(
+          at::equal(accelerator.gather_for_metrics(accelerator.gather_sequences(tokens)), whole));
+    }
+    EXPECT_TRUE(at::equal(accelerator.gather_sequences(tokens), whole));
   });
 }
 

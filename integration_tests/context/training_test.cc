@@ -8,6 +8,7 @@
 
 #include "accelerate/config/fsdp_plugin.h"
 #include "integration_tests/context/context_training.h"
+#include "integration_tests/ulysses/sequence_training.h"
 
 namespace accelerate {
 namespace {
@@ -92,6 +93,28 @@ TEST(ContextTraining, IsThatOfOneProcessWithShardsAlongCp) {
                                options.fsdp_plugin->fsdp_version = 2;
                              }},
                         "cp 2 with FSDP");
+}
+
+// ZeRO divides its states among the ranks along cp, and among replicas beside.
+TEST(ContextTraining, IsThatOfOneProcessWithZero) {
+  const lm::Config config =
+      lm::model_config("tiny", {.blocks = Blocks::kLlama, .layers = 2, .sequence_length = 32});
+  for (const int stage : {1, 2, 3}) {
+    expect_as_one_process({.config = config,
+                           .sizes = cp(2, "alltoall"),
+                           .cluster = "1x2:h100",
+                           .steps = 4,
+                           .change = with_zero(stage, /*micro_batch=*/8)},
+                          "cp 2 with ZeRO-" + std::to_string(stage));
+  }
+  ParallelismOptions replicas = cp(2);
+  replicas.dp_replicate_size = 2;
+  expect_as_one_process({.config = config,
+                         .sizes = replicas,
+                         .cluster = "1x4:h100",
+                         .steps = 4,
+                         .change = with_zero(3, /*micro_batch=*/4)},
+                        "dp 2 x cp 2 with ZeRO-3");
 }
 
 // A recomputed block exchanges its keys again.

@@ -29,7 +29,11 @@
 namespace accelerate {
 
 struct Formula {
-  std::string text = "It was the best of times, it was the worst of times. ";
+  std::string text =
+      "It was the best of times, it was the worst of times, it was the age of wisdom, it was the "
+      "age of foolishness, it was the epoch of belief, it was the epoch of incredulity, it was the "
+      "season of Light, it was the season of Darkness, it was the spring of hope, it was the "
+      "winter of despair. ";
   double matrix_scale = 1.0 / 16;  ///< of tensors with several dims
   double bias_scale = 1.0 / 64;    ///< of vectors whose name ends with "bias"
   double norm_scale = 1.0 / 8;     ///< of other vectors

@@ -92,7 +92,6 @@ TEST(LayoutReport, CountsWhatStepsSend) {
   const auto with_shards = [](TensorParallelPlan& plan) {
     plan.sequence_parallel = true;
     plan.parallel_loss = true;
-    plan.keep_gathered_inputs = true;
   };
   static_assert(11'788 * kTokens + 13'312 == 6'048'768);
   EXPECT_THAT(report_of(tiny(Blocks::kGpt), {.tp_size = 2}, "1x2:h100", 0, with_shards),
@@ -109,17 +108,6 @@ TEST(LayoutReport, CountsWhatStepsSend) {
             Not(HasSubstr("gathered outputs")), Not(HasSubstr("gathered again")),
             HasSubstr("norm.weight                          128      128      whole; "
                       "gradients summed over tp")));
-}
-
-// The inputs of two column layers a block, and that of the head.
-TEST(LayoutReport, CountsInputsThatAreGatheredAgain) {
-  static_assert(11'788 * 4 * 128 + 13'312 == 6'048'768);
-  EXPECT_THAT(report_of(tiny(Blocks::kGpt), {.tp_size = 2}, "1x2:h100", 0,
-                        [](TensorParallelPlan& plan) {
-                          plan.sequence_parallel = true;
-                          plan.parallel_loss = true;
-                        }),
-              AllOf(HasSubstr("tp: 11788 a token"), HasSubstr("inputs gathered again 2304")));
 }
 
 // Two groups of keys on four ranks: 8 x 8 weights and 8 biases on each.
@@ -147,6 +135,18 @@ TEST(LayoutReport, HasTheRowsThatShardsAndTheGradientsThatReplicasSend) {
   EXPECT_THAT(report_of(tiny(Blocks::kGpt), {.dp_replicate_size = 2, .tp_size = 2}, "1x4:h100"),
               AllOf(HasSubstr("dp_replicate: 1724416 a step to average gradients"),
                     Not(HasSubstr("dp_shard"))));
+}
+
+// Gradients are means over ranks with other parts of a sequence as well: 2 (n - 1) / n of 842,496
+// elements, unless rows are divided among them.
+TEST(LayoutReport, HasTheGradientsThatRanksOfOneSequenceSend) {
+  EXPECT_THAT(report_of(tiny(Blocks::kGpt), {.cp_size = 2}, "1x2:h100"),
+              AllOf(HasSubstr("cp: 3369984 a step to average gradients\n"),
+                    HasSubstr("cp: ranks divided 0 calls of attention\n")));
+  EXPECT_THAT(report_of(tiny(Blocks::kGpt), {.sp_size = 2}, "1x2:h100"),
+              HasSubstr("sp: 3369984 a step to average gradients\n"));
+  EXPECT_THAT(report_of(tiny(Blocks::kGpt), {.dp_shard_size = 2, .cp_size = 2}, "1x4:h100"),
+              AllOf(HasSubstr("dp_shard and cp: "), Not(HasSubstr("to average gradients"))));
 }
 
 // Lines fit, and parameters with other shapes have lines of their own.

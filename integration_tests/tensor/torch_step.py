@@ -20,7 +20,10 @@ import torch_tensor
 import torch_fsdp
 
 RANKS, ROWS, WARM_UP = 2, 4, 3
-FORMULA = {"text": ["It was the best of times, it was the worst of times. "],
+FORMULA = {"text": ["It was the best of times, it was the worst of times, it was the age of ",
+                    "wisdom, it was the age of foolishness, it was the epoch of belief, it was ",
+                    "the epoch of incredulity, it was the season of Light, it was the season of ",
+                    "Darkness, it was the spring of hope, it was the winter of despair. "],
            "matrix_scale": 1 / 16, "bias_scale": 1 / 64, "norm_scale": 1 / 8}
 
 

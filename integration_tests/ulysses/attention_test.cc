@@ -197,10 +197,15 @@ TEST(UlyssesAttention, RefusesTokensWithoutPositions) {
     EXPECT_THAT(value_error_of([&] { model(tokens); }),
                 AllOf(HasSubstr("rank " + std::to_string(rank.index())),
                       HasSubstr("gets no positions for them")));
+    EXPECT_THAT(value_error_of([&] { model(tokens, torch::ones_like(tokens)); }),
+                HasSubstr("gets no positions for them"))
+        << "a mask is none";
     EXPECT_EQ(value_error_of([&] {
                 model(tokens, torch::arange(64, tokens.options()).add(64 * rank.index()));
               }),
               "no error");
+    // All three passes did, those that were refused as well.
+    EXPECT_THAT(layout_text(model), HasSubstr("sp: ranks divided 12 calls of attention\n"));
   });
 }
 

@@ -1,12 +1,14 @@
 #include "integration_tests/ulysses/sequence_training.h"
 
+#include <cstddef>
 #include <memory>
 #include <utility>
 
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
-#include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
+#include "accelerate/config/deepspeed_plugin.h"
 #include "integration_tests/tensor/formula_model.h"
 #include "simulator/cluster/cluster.h"
 
@@ -45,74 +47,98 @@ at::Tensor mean_loss(const at::Tensor& logits, const at::Tensor& labels) {
       torch::nn::functional::CrossEntropyFuncOptions().ignore_index(kNoLabel));
 }
 
+std::vector<double> total(const Cluster& cluster, const std::string& name) {
+  const at::Tensor sums = torch::stack(cluster.reports(name)).sum(0);
+  return {sums.const_data_ptr<double>(), sums.const_data_ptr<double>() + sums.numel()};
+}
+
 }  // namespace
 
-SequenceOutcome train_sequences(const SequenceTraining& training) {
+std::function<void(AcceleratorOptions&)> with_zero(int stage, int micro_batch) {
+  return [=](AcceleratorOptions& options) {
+    nlohmann::ordered_json of_stage = {{"stage", stage}};
+    if (stage == 3) of_stage["stage3_param_persistence_threshold"] = 200;
+    const nlohmann::ordered_json config = {{"train_micro_batch_size_per_gpu", micro_batch},
+                                           {"gradient_accumulation_steps", 1},
+                                           {"gradient_clipping", 1.0},
+                                           {"zero_allow_untested_optimizer", true},
+                                           {"zero_optimization", of_stage}};
+    options.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = config};
+  };
+}
+
+SequenceShare train_rank_of_sequences(const SequenceTraining& training) {
   const int64_t length = training.config.sequence_length;
+  AcceleratorOptions given;
+  if (training.sizes) given.parallelism_config = ParallelismConfig(*training.sizes);
+  if (training.micro_steps > 1) given.gradient_accumulation_steps = training.micro_steps;
+  training.change(given);
+  Accelerator accelerator(given);
+  lm::Lm made(training.config, training.lm);
+  fill_by_formula(*made);
+  const std::shared_ptr<torch::optim::Optimizer> sgd = std::make_shared<torch::optim::SGD>(
+      made->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  auto [model, optimizer] = accelerator.prepare(made.ptr(), sgd);
+  const DeviceMesh* const mesh = accelerator.torch_device_mesh();
+  const int64_t ranks = mesh != nullptr ? mesh->size(MeshAxis::kSp) : 1;
+  const int64_t index = mesh != nullptr ? mesh->coordinate(MeshAxis::kSp) : 0;
+  const int64_t tokens = length / ranks;
+  const DataShare share = accelerator.state().data_share();
+  const int64_t own = training.rows / share.count / training.micro_steps;
+  const auto to_device = [&](const at::Tensor& part) { return part.to(accelerator.device()); };
+  const at::Tensor positions =
+      to_device(torch::arange(length, torch::kLong).narrow(0, index * tokens, tokens));
+  SequenceShare outcome;
+  if (training.first_step > 0) accelerator.load_state(kFolder);
+  for (int step = 0; step < training.steps; ++step) {
+    auto [inputs, labels] = formula_batch(training.first_step + step, training.rows, length);
+    labels = with_fewer_labels(labels, training.has_label);
+    double loss_sum = 0;
+    int64_t count = 0;
+    for (int micro = 0; micro < training.micro_steps; ++micro) {
+      const int64_t first = (share.index * training.micro_steps + micro) * own;
+      const auto part = [&](const at::Tensor& all) {
+        return to_device(all.narrow(0, first, own).narrow(1, index * tokens, tokens));
+      };
+      const auto scope = accelerator.accumulate(model);
+      const at::Tensor logits = model(part(inputs), positions);
+      const at::Tensor targets = part(labels);
+      const at::Tensor valid = targets.ne(kNoLabel).sum();
+      const at::Tensor sum = sum_of_losses(logits, targets);
+      loss_sum += sum.item<double>();
+      count += valid.item<int64_t>();
+      if (training.has_label == nullptr) {
+        accelerator.backward(mean_loss(logits, targets));
+      } else if (training.weights_means) {
+        accelerator.backward(accelerator.mean_over_sequences(mean_loss(logits, targets), valid));
+      } else {
+        accelerator.backward_tokens(sum, valid.item<int64_t>());
+      }
+    }
+    outcome.losses.push_back(loss_sum);
+    outcome.tokens.push_back(static_cast<double>(count));
+    const at::Tensor norm = accelerator.clip_grad_norm_(model->parameters(), 1.0);
+    outcome.norms.push_back(norm.item<double>());
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  if (training.saves) accelerator.save_state(kFolder);
+  return outcome;
+}
+
+SequenceOutcome train_sequences(const SequenceTraining& training) {
   Cluster cluster(training.cluster, {.disk = training.disk});
   cluster.run_on_every_rank([&](Rank& rank) {
-    AcceleratorOptions given;
-    if (training.sizes) given.parallelism_config = ParallelismConfig(*training.sizes);
-    if (training.micro_steps > 1) given.gradient_accumulation_steps = training.micro_steps;
-    training.change(given);
-    Accelerator accelerator(given);
-    lm::Lm made(training.config, training.lm);
-    fill_by_formula(*made);
-    const std::shared_ptr<torch::optim::Optimizer> sgd = std::make_shared<torch::optim::SGD>(
-        made->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    auto [model, optimizer] = accelerator.prepare(made.ptr(), sgd);
-    const DeviceMesh* const mesh = accelerator.torch_device_mesh();
-    const int64_t ranks = mesh != nullptr ? mesh->size(MeshAxis::kSp) : 1;
-    const int64_t index = mesh != nullptr ? mesh->coordinate(MeshAxis::kSp) : 0;
-    const int64_t tokens = length / ranks;
-    const DataShare share = accelerator.state().data_share();
-    const int64_t own = training.rows / share.count / training.micro_steps;
-    const auto to_device = [&](const at::Tensor& part) { return part.to(accelerator.device()); };
-    const at::Tensor positions =
-        to_device(torch::arange(length, torch::kLong).narrow(0, index * tokens, tokens));
-    if (training.first_step > 0) accelerator.load_state(kFolder);
-    for (int step = 0; step < training.steps; ++step) {
-      auto [inputs, labels] = formula_batch(training.first_step + step, training.rows, length);
-      labels = with_fewer_labels(labels, training.has_label);
-      double loss_sum = 0;
-      int64_t count = 0;
-      for (int micro = 0; micro < training.micro_steps; ++micro) {
-        const int64_t first = (share.index * training.micro_steps + micro) * own;
-        const auto part = [&](const at::Tensor& all) {
-          return to_device(all.narrow(0, first, own).narrow(1, index * tokens, tokens));
-        };
-        const auto scope = accelerator.accumulate(model);
-        const at::Tensor logits = model(part(inputs), positions);
-        const at::Tensor targets = part(labels);
-        const at::Tensor valid = targets.ne(kNoLabel).sum();
-        const at::Tensor sum = sum_of_losses(logits, targets);
-        loss_sum += sum.item<double>();
-        count += valid.item<int64_t>();
-        if (training.has_label == nullptr) {
-          accelerator.backward(mean_loss(logits, targets));
-        } else if (training.weights_means) {
-          accelerator.backward(accelerator.mean_over_sequences(mean_loss(logits, targets), valid));
-        } else {
-          accelerator.backward_tokens(sum, valid.item<int64_t>());
-        }
-      }
-      rank.report(absl::StrCat("loss ", step), loss_sum);
-      rank.report(absl::StrCat("count ", step), static_cast<double>(count));
-      const at::Tensor norm = accelerator.clip_grad_norm_(model->parameters(), 1.0);
-      rank.report(absl::StrCat("norm ", step), norm.item<double>());
-      optimizer.step();
-      optimizer.zero_grad();
-    }
-    if (training.saves) accelerator.save_state(kFolder);
+    const SequenceShare own = train_rank_of_sequences(training);
+    rank.report("losses", torch::tensor(own.losses, torch::kDouble));
+    rank.report("tokens", torch::tensor(own.tokens, torch::kDouble));
+    rank.report("norms", torch::tensor(own.norms, torch::kDouble));
   });
-  SequenceOutcome outcome;
-  const auto sum = [&cluster](const std::string& name) {
-    return torch::stack(cluster.reports(name)).to(torch::kDouble).sum().item<double>();
-  };
-  for (int step = 0; step < training.steps; ++step) {
-    outcome.losses.push_back(sum(absl::StrCat("loss ", step)) / sum(absl::StrCat("count ", step)));
-    const std::vector<at::Tensor> norms = cluster.reports(absl::StrCat("norm ", step));
-    outcome.norms.push_back(torch::stack(norms).to(torch::kDouble).mean().item<double>());
+  SequenceOutcome outcome{.losses = total(cluster, "losses"), .norms = total(cluster, "norms")};
+  const std::vector<double> tokens = total(cluster, "tokens");
+  for (size_t step = 0; step < tokens.size(); ++step) {
+    outcome.losses[step] /= tokens[step];
+    outcome.norms[step] /= cluster.world_size();
   }
   return outcome;
 }

@@ -50,7 +50,21 @@ struct SequenceOutcome {
   std::vector<double> norms;   ///< of each step's gradients, before they are clipped by it
 };
 
-/// SGD with a learning rate of 0.1 and momentum 0.9, on gradients that are clipped to norm 1.
+/// Lets ZeRO divide the model. `micro_batch`: the rows of a share of the data.
+std::function<void(AcceleratorOptions&)> with_zero(int stage, int micro_batch);
+
+/// What one rank has of it, by step.
+struct SequenceShare {
+  std::vector<double> losses;  ///< sums over the rank's tokens
+  std::vector<double> tokens;  ///< that have labels
+  std::vector<double> norms;
+};
+
+/// On one rank of a job, whatever runs it. Collective.
+SequenceShare train_rank_of_sequences(const SequenceTraining& training);
+
+/// The same on a cluster. SGD with a learning rate of 0.1 and momentum 0.9, on gradients that are
+/// clipped to norm 1.
 SequenceOutcome train_sequences(const SequenceTraining& training);
 
 }  // namespace accelerate

@@ -9,11 +9,9 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerator_options.h"
-#include "accelerate/config/deepspeed_plugin.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/config.h"
@@ -25,7 +23,6 @@ namespace accelerate {
 namespace {
 
 using lm::Blocks;
-using Json = nlohmann::ordered_json;
 
 lm::Config tiny(Blocks blocks) { return lm::model_config("tiny", {.blocks = blocks}); }
 
@@ -67,20 +64,6 @@ struct Layout {
   std::function<void(AcceleratorOptions&)> change = [](AcceleratorOptions&) {};
 };
 
-// `micro_batch`: the rows of a share of the data.
-std::function<void(AcceleratorOptions&)> zero(int stage, int micro_batch) {
-  return [=](AcceleratorOptions& options) {
-    Json of_stage = {{"stage", stage}};
-    if (stage == 3) of_stage["stage3_param_persistence_threshold"] = 200;
-    const Json config = {{"train_micro_batch_size_per_gpu", micro_batch},
-                         {"gradient_accumulation_steps", 1},
-                         {"gradient_clipping", 1.0},
-                         {"zero_allow_untested_optimizer", true},
-                         {"zero_optimization", of_stage}};
-    options.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = config};
-  };
-}
-
 void fsdp(AcceleratorOptions& options) {
   options.fsdp_plugin = FullyShardedDataParallelPlugin{.fsdp_version = 2};
 }
@@ -90,7 +73,7 @@ TEST(UlyssesTraining, IsThatOfOneProcess) {
       {"sp 2", "1x2:h100", {.sp_size = 2}},
       {"sp 4, more ranks than heads of keys", "1x4:h100", {.sp_size = 4}},
       {"dp_shard 2 x sp 2", "1x4:h100", {.dp_shard_size = 2, .sp_size = 2}},
-      {"ZeRO-3 x sp 2", "1x2:h100", {.sp_size = 2}, zero(3, 8)},
+      {"ZeRO-3 x sp 2", "1x2:h100", {.sp_size = 2}, with_zero(3, 8)},
   };
   expect_equal("one process", train_sequences({.config = tiny(Blocks::kLlama)}), kLlama);
   for (const Layout& layout : layouts) {
@@ -118,9 +101,9 @@ TEST(UlyssesTraining, IsThatOfOneProcessBesideOtherAxesAndEngines) {
        {.dp_replicate_size = 2, .dp_shard_size = 2, .sp_size = 2}},
       {"sp 2 x tp 2", "1x4:h100", {.tp_size = 2, .sp_size = 2}},
       {"dp_shard 2 x sp 2 x tp 2", "2x4:h100", {.dp_shard_size = 2, .tp_size = 2, .sp_size = 2}},
-      {"ZeRO-1 x sp 2", "1x2:h100", {.sp_size = 2}, zero(1, 8)},
-      {"ZeRO-2 x dp 2 x sp 2", "1x4:h100", {.sp_size = 2}, zero(2, 4)},
-      {"ZeRO-3 x dp 2 x sp 2", "1x4:h100", {.sp_size = 2}, zero(3, 4)},
+      {"ZeRO-1 x sp 2", "1x2:h100", {.sp_size = 2}, with_zero(1, 8)},
+      {"ZeRO-2 x dp 2 x sp 2", "1x4:h100", {.sp_size = 2}, with_zero(2, 4)},
+      {"ZeRO-3 x dp 2 x sp 2", "1x4:h100", {.sp_size = 2}, with_zero(3, 4)},
   };
   for (const Blocks blocks : {Blocks::kGpt, Blocks::kLlama}) {
     const SequenceOutcome one = train_sequences({.config = small(blocks), .steps = 4});
@@ -196,7 +179,7 @@ TEST(UlyssesTraining, GoesOnInAnotherLayout) {
       {"sp 4", "1x4:h100", {.sp_size = 4}},
       {"dp_shard 2 x sp 2", "1x4:h100", {.dp_shard_size = 2, .sp_size = 2}},
       {"FSDP along sp alone", "1x2:h100", {.sp_size = 2}, &fsdp},
-      {"ZeRO-3 x dp 2 x sp 2", "1x4:h100", {.sp_size = 2}, zero(3, 4)}};
+      {"ZeRO-3 x dp 2 x sp 2", "1x4:h100", {.sp_size = 2}, with_zero(3, 4)}};
   const lm::Config config = small(Blocks::kLlama);
   const SequenceOutcome all = train_sequences({.config = config, .steps = 4});
   const SequenceOutcome expected = {.losses = {all.losses.begin() + 2, all.losses.end()},

@@ -11,6 +11,7 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/comm/differentiable.h"
 #include "accelerate/runtime/numerics.h"
 #include "accelerate/tensors/tensor_memory.h"
 
@@ -117,6 +118,11 @@ at::Tensor ContextParallelScope::Live::positions() {
   const at::Tensor all =
       at::arange(length_, at::TensorOptions(buffers_.front().part.device()).dtype(at::kLong));
   return part_of_sequence(all, 0, place_);
+}
+
+at::Tensor ContextParallelScope::Live::gathered(const at::Tensor& part, int64_t dim) const {
+  if (handler_ == nullptr) return part;
+  return whole_sequence(all_gather_along(part, dim, handler_->ring().group), dim, place_);
 }
 
 bool ContextParallelScope::Live::gives_positions(const std::vector<at::Tensor>& inputs) const {

@@ -81,6 +81,9 @@ class ContextParallelScope::Live {
   /// Null where one rank has all tokens.
   const std::shared_ptr<ContextHandler>& handler() const { return handler_; }
   at::Tensor positions();
+  /// What ranks have of sequences along this dim, put together in the order of the sequences.
+  /// Gradients are summed. Collective over the ring, unless one rank has all tokens.
+  at::Tensor gathered(const at::Tensor& part, int64_t dim) const;
   /// Whether a model with these inputs knows where its tokens are: one of them is a buffer of
   /// positions, or the program has asked for positions.
   bool gives_positions(const std::vector<at::Tensor>& inputs) const;

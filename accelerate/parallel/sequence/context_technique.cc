@@ -5,6 +5,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "absl/strings/str_cat.h"
+#include "accelerate/config/model_config.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/operators/operator_mode.h"
@@ -26,8 +28,10 @@ void ContextParallelTechnique::forward(ForwardPass& pass) {
     pass.proceed();
   }
   const int rank = runtime_.topology().rank;
+  const int64_t divided = scope->handler()->num_calls() - calls;
+  num_attention_calls_ += divided;
   TORCH_CHECK_VALUE(
-      scope->handler()->num_calls() > calls, "rank ", rank,
+      divided > 0, "rank ", rank,
       ": a model called no scaled_dot_product_attention inside "
       "maybe_context_parallel, so that its tokens see those of this rank at most; let "
       "it call that operator, or call the model outside of the scope");
@@ -40,8 +44,13 @@ void ContextParallelTechnique::forward(ForwardPass& pass) {
   knows_positions_ = true;
 }
 
+std::string ContextParallelTechnique::passes_text() const {
+  return absl::StrCat("cp: ranks divided ", num_attention_calls_, " calls of attention");
+}
+
 std::shared_ptr<const ModelLayout> context_parallel_layout(const LayoutContext& context) {
   if (context.mesh.size(MeshAxis::kCp) == 1) return nullptr;
+  check_attention_layers(*context.model.module(), MeshAxis::kCp);
   const ModelLayout before = context.layout != nullptr
                                  ? *context.layout
                                  : whole_layout(*context.model.module(), context.mesh);

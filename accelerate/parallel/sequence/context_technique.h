@@ -10,7 +10,9 @@
 /// Threads: the rank's thread.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -32,14 +34,16 @@ class ContextParallelTechnique final : public Technique {
   static constexpr std::string_view kName = "context_parallel";
   std::string_view name() const override { return kName; }
   void forward(ForwardPass& pass) override;
+  std::string passes_text() const override;
 
  private:
   Runtime& runtime_;
+  int64_t num_attention_calls_ = 0;
   const std::shared_ptr<RandomStreams> streams_;
   bool knows_positions_ = false;
 };
 
-/// See TechniqueRow::layout.
+/// See TechniqueRow::layout. Errors: those of check_attention_layers (config/model_config.h).
 std::shared_ptr<const ModelLayout> context_parallel_layout(const LayoutContext& context);
 
 /// Null without ranks along cp. Collective over them, see RandomStreams::along.

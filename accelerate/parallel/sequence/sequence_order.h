@@ -34,4 +34,9 @@ struct SequencePlace {
 /// \pre The length is a multiple of place.parts().
 at::Tensor part_of_sequence(const at::Tensor& whole, int64_t dim, const SequencePlace& place);
 
+/// All tokens in the order of the sequence, of what ranks have of them, one rank after the other.
+/// Gradients flow. Shapes: [..., length, ...].
+/// \pre The length is a multiple of place.parts().
+at::Tensor whole_sequence(const at::Tensor& parts, int64_t dim, const SequencePlace& place);
+
 }  // namespace accelerate

@@ -24,6 +24,7 @@
 #include "accelerate/base/shard_rows.h"
 #include "accelerate/config/model_structure.h"
 #include "accelerate/config/tensor_parallel_plan.h"
+#include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/layout/placement.h"
@@ -283,7 +284,9 @@ class TokenTraffic {
 // What the rank sends for parameters and their gradients in a step.
 class StepTraffic {
  public:
-  StepTraffic(const Mesh& mesh, int rank) : mesh_(mesh), rank_(rank) {}
+  // Ranks along `tokens` have other tokens.
+  StepTraffic(const Mesh& mesh, AxisSet tokens, int rank)
+      : mesh_(mesh), tokens_(tokens), rank_(rank) {}
 
   void add(const TensorPlacement& placement, bool is_trained) {
     const auto size = static_cast<int64_t>(c10::elementSize(placement.dtype));
@@ -297,7 +300,9 @@ class StepTraffic {
       if (is_trained) shards.reduced += bytes;
     }
     if (!is_trained) return;
-    averaged_ += trained;
+    if (const AxisSet replicas = mesh_.several(tokens_ - placement.rows); !replicas.empty()) {
+      averaged_[replicas.to_string()] += all_reduced(trained, mesh_.size(replicas));
+    }
     if (const AxisSet sums = mesh_.several(placement.sums); !sums.empty()) {
       sums_[sums.to_string()] += all_reduced(trained, mesh_.size(sums));
     }
@@ -308,10 +313,8 @@ class StepTraffic {
 
   std::vector<std::string> lines() const {
     std::vector<std::string> lines;
-    const int replicas = mesh_.size(MeshAxis::kDpReplicate);
-    if (replicas > 1 && averaged_ > 0) {
-      lines.push_back(absl::StrCat("dp_replicate: ", all_reduced(averaged_, replicas),
-                                   " a step to average gradients"));
+    for (const auto& [axes, bytes] : averaged_) {
+      lines.push_back(absl::StrCat(axes, ": ", bytes, " a step to average gradients"));
     }
     for (const auto& [axes, bytes] : shards_) {
       lines.push_back(absl::StrCat(axes, ": ", bytes.gathered, " to gather parameters once, ",
@@ -329,10 +332,11 @@ class StepTraffic {
   };
 
   const Mesh& mesh_;
+  const AxisSet tokens_;
   const int rank_;
-  int64_t averaged_ = 0;
-  std::map<std::string, Shards> shards_;  // by axes
-  std::map<std::string, int64_t> sums_;   // by axes
+  std::map<std::string, int64_t> averaged_;  // by axes
+  std::map<std::string, Shards> shards_;     // by axes
+  std::map<std::string, int64_t> sums_;      // by axes
 };
 
 }  // namespace
@@ -350,7 +354,10 @@ std::string layout_text(const ModelState& model) {
     }
   }
   std::vector<Row> rows;
-  StepTraffic traffic(mesh, rank);
+  StepTraffic traffic(mesh,
+                      AxisSet{MeshAxis::kDp} |
+                          (placements.layout->divides() & AxisSet{MeshAxis::kCp, MeshAxis::kSp}),
+                      rank);
   int64_t whole = 0, own = 0;
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const auto& item : model.module()->named_parameters()) {
@@ -377,9 +384,15 @@ std::string layout_text(const ModelState& model) {
                    " of ", whole, " elements\n", table_text(rows, rank));
   std::vector<std::string> lines = traffic.lines();
   if (technique != nullptr) lines.push_back(TokenTraffic(*model.module(), *technique).text());
-  if (lines.empty()) return text;
-  absl::StrAppend(&text, "a rank sends, in bytes, forward and backward\n",
-                  absl::StrJoin(lines, "\n"), "\n");
+  if (!lines.empty()) {
+    absl::StrAppend(&text, "a rank sends, in bytes, forward and backward\n",
+                    absl::StrJoin(lines, "\n"), "\n");
+  }
+  for (const std::unique_ptr<Technique>& each : model.techniques()) {
+    if (const std::string line = each->passes_text(); !line.empty()) {
+      absl::StrAppend(&text, line, "\n");
+    }
+  }
   return text;
 }
 

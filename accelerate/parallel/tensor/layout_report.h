@@ -17,6 +17,10 @@
 /// table; "dim 1 over cp" is a cut that no rule of a plan has a word for. "rows over dp_shard" are
 /// rows of what the cuts left.
 ///
+/// Where ranks divide sequences, a line more says how many calls of attention they divided so far:
+/// "cp: ranks divided 8 calls of attention". 0 after a pass means that tokens saw those of one rank
+/// alone, or that the pass was of whole sequences.
+///
 /// What is sent is computed from the layout, in the dtypes of the parameters, for passes that
 /// compute nothing twice: 2 (n - 1) / n of the bytes of an all-reduce, (n - 1) / n of those of an
 /// all-gather and a reduce-scatter. Column layers of one module with as many input features count

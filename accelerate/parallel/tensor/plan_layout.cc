@@ -253,11 +253,11 @@ std::optional<Cut> cut_of(const PlannedParameter& parameter, int ranks) {
         "looks like several weights in one, of which ranks would get parts of different ones; give "
         "its rule blocks, as {1, 1, 1} for queries, keys and values, or groups where its rows are "
         "those of one head after the other");
+  check(rule.blocks.size() < 2 || rule.style != kEmbedding,
+        "is a table of words, which ranks cut in one; leave the blocks out of its rule");
   check(rule.blocks.size() < 2 || (!rule.gather_output && !rule.split_input),
         "is cut in blocks, but ranks put outputs together, and split inputs, in one; leave "
         "gather_output and split_input out of its rule, or the blocks");
-  check(rule.blocks.size() < 2 || rule.style != kEmbedding,
-        "is a table of words, which ranks cut in one; leave the blocks out of its rule");
   Cut cut{.axis = MeshAxis::kTp, .dim = *dim};
   for (const int64_t length : block_lengths(parameter, tensor.size(*dim))) {
     const int64_t parts = parts_of_block(parameter, length);

@@ -8,11 +8,15 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/base/mesh_axis.h"
+#include "accelerate/config/model_config.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/parallel/ulysses/ulysses_handler.h"
+#include "accelerate/runtime/numerics.h"
+#include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
 namespace {
@@ -29,11 +33,14 @@ at::Tensor tokens_of(const std::vector<at::Tensor>& inputs) {
   return found == inputs.end() ? at::Tensor() : *found;
 }
 
-// Whether integers with a number for each token come besides.
-bool has_positions(const std::vector<at::Tensor>& inputs, const at::Tensor& tokens) {
+// Whether integers with a number for each token come besides. `reads_values`: and they are not a
+// mask of zeros and ones.
+bool has_positions(const std::vector<at::Tensor>& inputs, const at::Tensor& tokens,
+                   bool reads_values) {
   return std::ranges::any_of(inputs, [&](const at::Tensor& input) {
     return input.defined() && !input.is_same(tokens) && input.dim() >= 1 && is_integral(input) &&
-           input.size(-1) == tokens.size(1);
+           input.size(-1) == tokens.size(1) &&
+           (!reads_values || tokens.size(1) < 3 || input.gt(1).any().item<bool>());
   });
 }
 
@@ -48,16 +55,26 @@ void UlyssesTechnique::forward(ForwardPass& pass) {
     const OperatorModeScope attention(handler), draws(streams_);
     pass.proceed();
   }
+  num_attention_calls_ += handler->attentions();
   if (handler->attentions() == 0 || !tokens.defined() || !is_integral(tokens)) return;
-  TORCH_CHECK_VALUE(has_positions(inputs, tokens), "rank ", rank_, ": the model attends to ",
-                    tokens.size(1), " tokens of each of ", size_of(group_),
+  // Reading values makes the host wait for the device, so that is done once.
+  const bool reads_values = !knows_positions_ && !has_shapes_alone(Runtime::current());
+  TORCH_CHECK_VALUE(has_positions(inputs, tokens, reads_values), "rank ", rank_,
+                    ": the model attends to ", tokens.size(1), " tokens of each of ",
+                    size_of(group_),
                     " ranks along sp, but its forward pass gets no positions for them, which would "
                     "begin at 0 on each rank; give it the numbers of the tokens in their sequences "
                     "(the loader's \"position_ids\")");
+  knows_positions_ = true;
+}
+
+std::string UlyssesTechnique::passes_text() const {
+  return absl::StrCat("sp: ranks divided ", num_attention_calls_, " calls of attention");
 }
 
 std::shared_ptr<const ModelLayout> ulysses_layout(const LayoutContext& context) {
   if (context.mesh.size(MeshAxis::kSp) == 1) return nullptr;
+  check_attention_layers(*context.model.module(), MeshAxis::kSp);
   const ModelLayout before = context.layout != nullptr
                                  ? *context.layout
                                  : whole_layout(*context.model.module(), context.mesh);

@@ -8,7 +8,9 @@
 /// Threads: the rank's thread.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -32,14 +34,18 @@ class UlyssesTechnique final : public Technique {
   /// Errors: c10::ValueError where the pass has attended, but got tokens without their positions,
   ///         which would begin at 0 on each rank.
   void forward(ForwardPass& pass) override;
+  std::string passes_text() const override;
 
  private:
+  int64_t num_attention_calls_ = 0;
   const ProcessGroupPtr group_;
   const int rank_;
   const std::shared_ptr<RandomStreams> streams_;
+  bool knows_positions_ = false;
 };
 
 /// The model's layout where the mesh has several ranks along sp, which divide inputs; else null.
+/// Errors: those of check_attention_layers (config/model_config.h).
 std::shared_ptr<const ModelLayout> ulysses_layout(const LayoutContext& context);
 
 /// Null where the mesh has one rank along sp. Collective over the ranks along sp, see
