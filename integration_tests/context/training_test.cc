@@ -107,14 +107,6 @@ TEST(ContextTraining, IsThatOfOneProcessWithZero) {
                            .change = with_zero(stage, /*micro_batch=*/8)},
                           "cp 2 with ZeRO-" + std::to_string(stage));
   }
-  ParallelismOptions replicas = cp(2);
-  replicas.dp_replicate_size = 2;
-  expect_as_one_process({.config = config,
-                         .sizes = replicas,
-                         .cluster = "1x4:h100",
-                         .steps = 4,
-                         .change = with_zero(3, /*micro_batch=*/4)},
-                        "dp 2 x cp 2 with ZeRO-3");
 }
 
 // A recomputed block exchanges its keys again.

@@ -1,5 +1,4 @@
-// What attention along cp costs: as much work on each rank, and what of the ring no kernel hides.
-#include <algorithm>
+// What attention along cp costs: as much work on each rank.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -19,10 +18,7 @@ namespace {
 
 using simulator::Cluster;
 using simulator::ClusterOptions;
-using simulator::Numerics;
 using simulator::Rank;
-using simulator::SliceKind;
-using simulator::Trace;
 
 constexpr int64_t kHeads = 2, kSize = 16, kLength = 64;
 // Two numbers for each element of the scores' and of the results' products.
@@ -74,99 +70,6 @@ TEST(ContextWork, OfRanksGrowsInTurn) {
   for (size_t rank = 0; rank < flops.size(); ++rank) {
     const double pairs = kOwn * (kOwn + 1) / 2 + static_cast<double>(rank) * kOwn * kOwn;
     EXPECT_EQ(flops[rank], kFlopsOfAPair * pairs) << rank;
-  }
-}
-
-// ---- Time.
-
-struct Interval {
-  int64_t start = 0, end = 0;
-  int64_t length() const { return end - start; }
-};
-
-// One attention of a Llama with 7 billion parameters and 32,768 tokens, on the first rank.
-struct RingTimes {
-  std::vector<Interval> hops, kernels;  // by their starts
-
-  int64_t total() const { return kernels.back().end - hops.front().start; }
-  int64_t in_hops() const {
-    int64_t sum = 0;
-    for (const Interval& each : hops) sum += each.length();
-    return sum;
-  }
-  // The time of hops in which no kernel runs.
-  int64_t exposed() const {
-    int64_t sum = 0;
-    for (const Interval& hop : hops) {
-      sum += hop.length();
-      for (const Interval& kernel : kernels) {
-        sum -=
-            std::max<int64_t>(std::min(hop.end, kernel.end) - std::max(hop.start, kernel.start), 0);
-      }
-    }
-    return sum;
-  }
-  // What it is by the closed form: while a hop is under way, a block is computed.
-  int64_t longer_than_blocks() const {
-    int64_t sum = 0;
-    for (size_t i = 0; i < hops.size(); ++i) {
-      const int64_t end = i + 1 < hops.size() ? hops[i + 1].start : hops[i].end;
-      int64_t block = 0;
-      for (const Interval& kernel : kernels) {
-        if (hops[i].start <= kernel.start && kernel.start < end) block += kernel.length();
-      }
-      sum += std::max<int64_t>(hops[i].length() - block, 0);
-    }
-    return sum;
-  }
-};
-
-RingTimes times_of_ring(const std::string& shape) {
-  ClusterOptions options;
-  options.record = true;
-  options.numerics = Numerics::kShapes;
-  Cluster cluster(shape, options);
-  cluster.run_on_every_rank([&](Rank& rank) {
-    const ContextRing ring{.group = rank.runtime().new_group({.name = "cp"}), .gathers = false};
-    const auto part = [&] {
-      return at::empty({1, 32, 32'768 / 8, 128},
-                       at::TensorOptions(rank.runtime().device()).dtype(at::kBFloat16));
-    };
-    (void)ring_attention(part(), part(), part(), {.is_causal = true}, ring);
-  });
-  RingTimes times;
-  const Trace& trace = cluster.trace();
-  for (const simulator::Slice& each : trace.slices) {
-    if (each.rank != 0) continue;
-    const Interval interval{.start = each.start_ns, .end = each.end_ns};
-    if (each.kind == SliceKind::kKernel) times.kernels.push_back(interval);
-    // Keys and values are 64 MiB.
-    if (each.kind == SliceKind::kCollective &&
-        trace.operations[static_cast<size_t>(each.operation)].bytes > 1 << 20) {
-      times.hops.push_back(interval);
-    }
-  }
-  std::ranges::sort(times.hops, {}, &Interval::start);
-  std::ranges::sort(times.kernels, {}, &Interval::start);
-  return times;
-}
-
-// Beside NVLink, where a block takes longer than a hop, and beside NICs, where it does not.
-TEST(ContextTime, OfTheRingIsExposedAsFarAsHopsTakeLongerThanBlocks) {
-  for (const std::string shape : {"1x8:h100", "8x1:h100"}) {
-    SCOPED_TRACE(shape);
-    const RingTimes times = times_of_ring(shape);
-    ASSERT_EQ(times.hops.size(), 7u);
-    ASSERT_GT(times.kernels.size(), 8u);
-    // The host takes a moment from the first hop to the first block.
-    const double slack = 0.02 * static_cast<double>(times.total());
-    EXPECT_NEAR(static_cast<double>(times.exposed()),
-                static_cast<double>(times.longer_than_blocks()), slack);
-    if (shape == "1x8:h100") {
-      EXPECT_LT(times.exposed(), times.in_hops() / 10);
-    } else {
-      EXPECT_GT(times.exposed(), times.in_hops() / 3);
-    }
   }
 }
 
