@@ -309,8 +309,8 @@ class Accelerator {
   /// micro-steps and ranks. `n_tokens` is this rank's number in this micro-step. On a step that
   /// synchronises it returns the window's number over all ranks, a 0-dim int64 tensor on the
   /// device; otherwise an undefined tensor. A window without tokens has gradients of zero.
-  /// Collective on a step that synchronises, and over ranks along cp and sp. Errors: c10::ValueError for a negative number, for
-  /// backward() in the same window, for a second
+  /// Collective on a step that synchronises, and over ranks along cp and sp in every step.
+  /// Errors: c10::ValueError for a negative number, for backward() in the same window, for a second
   ///         call in the step that ends a window of several, and inside join_uneven_inputs.
   at::Tensor backward_tokens(const at::Tensor& loss_sum, int64_t n_tokens,
                              const BackwardOptions& options = {}) {
