@@ -198,7 +198,8 @@ TEST_F(Config, AnswersAreCheckedAtTheirQuestion) {
       {"0\n4\n2\n1\na b\nh\n", "\"a b\" has a blank"},
       {"0\n11\n2x4:h10\n", "character 5"},
       {"0\n11\n2x200:h100\n", "LibTorch counts 127"},
-      {"0\n4\n\n\nno\nyes\n2\n\n\n\n\n\n\n\nyes\n\n4\n\n\n8\n", "the mesh has 4 ranks, and not 8"}};
+      {"0\n4\n\n\nno\nyes\n2\n\n\n\n\n\n\n\nyes\n\n4\n\n\n\n8\n",
+       "the mesh has 4 ranks, and not 8"}};
   for (const auto& [typed, reason] : bad) {
     std::filesystem::remove(path_);
     const CommandResult result = run({}, typed + enters);

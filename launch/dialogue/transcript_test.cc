@@ -329,6 +329,36 @@ const std::vector<Path>& paths() {
        "How many NPUs over all machines? [4]: <Enter>\n"
        "Which NPUs, as in 0,2 [all]: <Enter>\n"
        "Data type of the computation? / 0  no / 1  fp16 / 2  bf16 / 3  fp8 [no]: <Enter>\n"},
+      // The same with ranks that divide sequences by Ulysses.
+      {"multi-NPU (never tried on hardware)",
+       {{"Compile the model (torch.compile)?", "no"},
+        {"Use DeepSpeed's ZeRO?", "no"},
+        {"Which modules are sharded by themselves?", "SIZE_BASED_WRAP"},
+        {"Sequence parallel ranks?", "2"}},
+       "How many machines? [1]: <Enter>\n"
+       "Compare collectives between ranks before they run? It costs time [no]: yes\n"
+       "Compile the model (torch.compile)? [no]: no\n"
+       "Use DeepSpeed's ZeRO? [no]: no\n"
+       "Use Fully Sharded Data Parallel (FSDP)? [no]: yes\n"
+       "Which version of FSDP? / 1 / 2 [2]: <Enter>\n"
+       "Free parameters after the forward pass? [yes]: <Enter>\n"
+       "Keep shards on the host? [no]: yes\n"
+       "Which modules are sharded by themselves? / 0  TRANSFORMER_BASED_WRAP / 1  SIZE_BASED_WRAP "
+       "/ 2  NO_WRAP [TRANSFORMER_BASED_WRAP]: SIZE_BASED_WRAP\n"
+       "Parameters of the smallest such module? [100000000]: <Enter>\n"
+       "How are checkpoints written? / 0  FULL_STATE_DICT / 1  SHARDED_STATE_DICT "
+       "[FULL_STATE_DICT]: <Enter>\n"
+       "Does only rank 0 read the weights? [yes]: <Enter>\n"
+       "Recompute activations in backward? [no]: yes\n"
+       "Arrange the ranks in a mesh (parallelism config)? [no]: yes\n"
+       "Data parallel replicas? [1]: <Enter>\n"
+       "Ranks that share a replica by shards? [2]: <Enter>\n"
+       "Tensor parallel ranks? [1]: <Enter>\n"
+       "Context parallel ranks? [1]: <Enter>\n"
+       "Sequence parallel ranks? [1]: 2\n"
+       "How many NPUs over all machines? [4]: <Enter>\n"
+       "Which NPUs, as in 0,2 [all]: <Enter>\n"
+       "Data type of the computation? / 0  no / 1  fp16 / 2  bf16 / 3  fp8 [no]: <Enter>\n"},
       // Megatron-LM.
       {"multi-GPU",
        {{"Compile the model (torch.compile)?", "no"},
