@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "absl/base/thread_annotations.h"
@@ -30,7 +31,11 @@ class GatheredInput final : public StorageOwner {
   void acquire(const at::Tensor& tensor, const c10::OperatorHandle& /*op*/,
                bool /*writes*/) override {
     const absl::MutexLock lock(&mutex_);
-    if (is_absent(tensor)) share_memory(tensor.storage(), gathered());
+    // Whether ranks gather must not depend on when a thread of the backend lets go of the part.
+    const bool begins_backward =
+        !is_gathered_again_ && torch::autograd::get_current_node() != nullptr;
+    if (begins_backward || is_absent(tensor)) share_memory(tensor.storage(), gathered());
+    is_gathered_again_ |= begins_backward;
     if (users_++ == 0) self_ = c10::intrusive_ptr<GatheredInput>::reclaim_copy(this);
   }
 
@@ -43,7 +48,7 @@ class GatheredInput final : public StorageOwner {
 
   void drop(const at::Tensor& tensor) {
     const absl::MutexLock lock(&mutex_);
-    if (users_ == 0) drop_memory(tensor.storage());
+    if (users_ == 0 && !is_gathered_again_) drop_memory(tensor.storage());
   }
 
  private:
@@ -63,6 +68,8 @@ class GatheredInput final : public StorageOwner {
   const at::ScalarType dtype_;
   absl::Mutex mutex_;
   int users_ ABSL_GUARDED_BY(mutex_) = 0;
+  // From its first use in a backward pass on, which gathers.
+  bool is_gathered_again_ ABSL_GUARDED_BY(mutex_) = false;
   // While there are users.
   c10::intrusive_ptr<GatheredInput> self_ ABSL_GUARDED_BY(mutex_);
 };
