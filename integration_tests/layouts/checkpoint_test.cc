@@ -459,6 +459,18 @@ TEST(CheckpointOfParts, ATensorOfAPartsSizesIsNotTheWholeOne) {
               Each(HasSubstr("up ([4, 6] there, [8, 6] in the model)")));
 }
 
+// Which file, of how many ranks, and what of which tensor.
+TEST(CheckpointOfParts, AMissingShardIsNamedWithWhatItHad) {
+  const auto disk = std::make_shared<SimDisk>();
+  saved_under(tp_and_replicas(), disk);
+  const std::string path = join_path(kModel, "shard_00002.safetensors");
+  ASSERT_TRUE(disk->remove(path).ok());
+  EXPECT_THAT(errors_of_loading(tp_rows(), disk),
+              Each(HasSubstr(absl::StrCat(
+                  path, " is missing; with it, of what 4 ranks saved, \"down\" [3:6, 0:4] and "
+                        "parts of "))));
+}
+
 // A rank's rows of a fused tensor reach into the rows of both ranks that load them.
 TEST(CheckpointOfParts, DamageIsFoundInFilesThatNoRankReadsWhole) {
   const auto disk = std::make_shared<SimDisk>();

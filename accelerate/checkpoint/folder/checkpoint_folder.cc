@@ -13,6 +13,8 @@
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "accelerate/base/checksum.h"
+#include "accelerate/files/formats/boxes.h"
+#include "accelerate/files/formats/sharded_metadata.h"
 
 namespace accelerate {
 namespace {
@@ -46,6 +48,29 @@ absl::StatusOr<uint32_t> read_through(
     crc = at == 0 ? of_chunk : internal::concat_crc32c(crc, of_chunk, chunk.size());
   }
   return crc;
+}
+
+// What is lost with a file of a folder of shards: how many ranks wrote the folder, and the first of
+// the tensors of which the file had a part. Empty where no metadata beside it says so.
+std::string lost_with(FileSystem& files, const std::string& path) {
+  const std::string folder = parent_path(path);
+  const absl::StatusOr<std::string> text =
+      read_file(files, join_path(folder, kShardedMetadataFile));
+  if (!text.ok()) return "";
+  const absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(*text);
+  if (!metadata.ok()) return "";
+  const std::string file = path.substr(folder.size() + 1);
+  int64_t others = -1;
+  std::string first;
+  for (const auto& [name, unused] : metadata->tensors) {
+    const std::vector<TensorShard> shards = shards_of(*metadata, name);
+    const auto shard = std::ranges::find(shards, file, &TensorShard::file);
+    if (shard == shards.end()) continue;
+    if (++others == 0) first = absl::StrCat("\"", name, "\" ", box_text(shard->box()));
+  }
+  if (others < 0) return "";
+  return absl::StrCat("; with it, of what ", metadata->world_size, " ranks saved, ", first,
+                      others > 0 ? absl::StrCat(" and parts of ", others, " other tensors") : "");
 }
 
 absl::StatusOr<uint32_t> checksum_of_file(FileSystem& files, const std::string& path) {
@@ -415,7 +440,8 @@ absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& 
     const std::string file_path = join_path(checkpoint, name);
     const absl::StatusOr<FileInfo> info = files.info(file_path);
     if (absl::IsNotFound(info.status())) {
-      return absl::DataLossError(absl::StrCat(file_path, " is missing"));
+      return absl::DataLossError(
+          absl::StrCat(file_path, " is missing", lost_with(files, file_path)));
     }
     if (!info.ok()) return info.status();
     if (info->size != file.size || info->is_directory) {
