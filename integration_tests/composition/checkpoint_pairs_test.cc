@@ -1,5 +1,6 @@
 // A checkpoint of one layout loads under any other, weights and moments, bit by bit: 12 pairs of 30
-// layouts, or all of them with ACCELERATE_LAYOUT_PAIRS=all (ci/layouts.sh).
+// layouts of a model with experts, and of 23 of one without, whose stages and sequences ranks may
+// divide; all pairs with ACCELERATE_LAYOUT_PAIRS=all (ci/layouts.sh).
 #include <cstddef>
 #include <cstdlib>
 #include <functional>
@@ -42,7 +43,7 @@ const std::vector<DrawnLayout>& layouts() {
     std::vector<DrawnLayout> all;
     const auto add = [&all](int ranks, const RankLayout& like, int zero_stage) {
       for (const RankLayout& layout : legal_layouts(ranks, like)) {
-        // Job::train has whole models and sequences.
+        // The other model's.
         if (layout.pp > 1 || layout.cp > 1 || layout.sp > 1) continue;
         all.push_back({.ranks = layout, .zero_stage = zero_stage});
       }
@@ -51,6 +52,20 @@ const std::vector<DrawnLayout>& layouts() {
     for (const int stage : {1, 2, 3}) add(4, {.zero = true, .experts = true}, stage);
     add(4, {.fsdp = true, .experts = true}, 0);
     all.resize(30);
+    return all;
+  }());
+  return all;
+}
+
+// A model without experts, which has two blocks for as many stages.
+const std::vector<DrawnLayout>& layouts_of_layers() {
+  static const std::vector<DrawnLayout>& all = *new std::vector<DrawnLayout>([] {
+    std::vector<DrawnLayout> all;
+    for (const int ranks : {1, 2, 4}) {
+      for (const RankLayout& layout : legal_layouts(ranks)) {
+        if (layout.pp <= 2) all.push_back({.ranks = layout});
+      }
+    }
     return all;
   }());
   return all;
@@ -79,12 +94,10 @@ struct Job {
     return options;
   }
 
+  // All shares have the same rows.
   void train(int step) {
-    const auto [inputs, labels] = formula_batch(step, /*rows=*/1, /*length=*/16);
-    const at::Tensor logits = (*model)(inputs.to(accelerator.device()));
-    const at::Tensor loss =
-        torch::cross_entropy_loss(logits.flatten(0, 1), labels.to(accelerator.device()).flatten());
-    accelerator.backward(loss + net->take_router_loss());
+    const auto [inputs, labels] = formula_batch(step, /*rows=*/2, net->config().sequence_length);
+    run_pass(accelerator, *model, inputs, labels);
     optimizer->step();
     optimizer->zero_grad();
   }
@@ -125,8 +138,9 @@ Saved saved_under(const DrawnLayout& layout) {
       job.accelerator.save_state(folder_of(type), {.state_dict_type = kTypes[type]});
     }
   });
-  EXPECT_TRUE(saved.all.contains("weight of blocks.0.mlp.experts.down"));
-  EXPECT_TRUE(saved.all.contains("square of blocks.0.mlp.experts.down"));
+  const char* const down = layout.ranks.experts ? "experts.down" : "down.weight";
+  EXPECT_TRUE(saved.all.contains(absl::StrCat("weight of blocks.0.mlp.", down)));
+  EXPECT_TRUE(saved.all.contains(absl::StrCat("square of blocks.0.mlp.", down)));
   return saved;
 }
 
@@ -141,8 +155,8 @@ void expect_loads(const Saved& saved, const DrawnLayout& a, const DrawnLayout& b
                saved.all);
 }
 
-TEST(CheckpointPairs, LoadBitByBit) {
-  const std::vector<DrawnLayout>& all = layouts();
+// 12 pairs, or all.
+void expect_pairs_load(const std::vector<DrawnLayout>& all) {
   const char* const pairs = std::getenv("ACCELERATE_LAYOUT_PAIRS");
   if (pairs != nullptr && std::string_view(pairs) == "all") {
     for (size_t a = 0; a < all.size(); ++a) {
@@ -151,19 +165,26 @@ TEST(CheckpointPairs, LoadBitByBit) {
     }
     return;
   }
-  // So that plain, ZeRO's and FSDP's layouts load each other's.
+  // So that plain, ZeRO's and FSDP's layouts load each other's, and stages and parts of sequences.
   for (size_t k = 0; k < 12; ++k) {
     const size_t a = (7 * k + 1) % all.size(), b = (11 * k + 4) % all.size();
-    ASSERT_NE(a, b);
     expect_loads(saved_under(all[a]), all[a], all[b], k % 2);
   }
 }
 
-TEST(CheckpointPairs, AreOf30Layouts) {
+TEST(CheckpointPairs, LoadBitByBit) { expect_pairs_load(layouts()); }
+
+TEST(CheckpointPairs, OfStagesAndSequencesLoadBitByBit) { expect_pairs_load(layouts_of_layers()); }
+
+TEST(CheckpointPairs, AreOfSoManyLayouts) {
   ASSERT_EQ(layouts().size(), 30);
-  for (size_t i = 0; i < layouts().size(); ++i) {
-    EXPECT_FALSE(find_illegal(layouts()[i].ranks)) << layouts()[i].text();
-    for (size_t j = 0; j < i; ++j) EXPECT_NE(layouts()[i].text(), layouts()[j].text());
+  ASSERT_EQ(layouts_of_layers().size(), 23);
+  for (const auto* const all : {&layouts(), &layouts_of_layers()}) {
+    for (size_t i = 0; i < all->size(); ++i) {
+      const std::string text = (*all)[i].text();
+      EXPECT_FALSE(find_illegal((*all)[i].ranks)) << text;
+      for (size_t j = 0; j < i; ++j) EXPECT_NE(text, (*all)[j].text());
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <utility>
 
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "absl/strings/str_cat.h"
@@ -55,6 +56,44 @@ std::vector<std::shared_ptr<MixtureOfExpertsImpl>> mixtures_of_blocks(lm::LmImpl
   return mixtures;
 }
 
+std::pair<double, double> run_pass(Accelerator& accelerator, PreparedModel<lm::LmImpl>& model,
+                                   const at::Tensor& inputs, const at::Tensor& labels,
+                                   double loss_factor) {
+  // Along sp a rank is given its tokens of each sequence; along cp a scope leaves it them.
+  const DeviceMesh* const mesh = accelerator.torch_device_mesh();
+  const auto size_along = [mesh](MeshAxis axis) { return mesh != nullptr ? mesh->size(axis) : 1; };
+  const int64_t length = inputs.size(1) / size_along(MeshAxis::kSp);
+  const int64_t first_token = mesh != nullptr ? length * mesh->coordinate(MeshAxis::kSp) : 0;
+  const auto part = [&](const at::Tensor& all) {
+    return all.narrow(1, first_token, length).to(accelerator.device());
+  };
+  const at::Tensor tokens = part(inputs), targets = part(labels);
+  if (size_along(MeshAxis::kPp) > 1) {
+    const auto scaled_loss = [loss_factor](const at::Tensor& logits,
+                                           const at::Tensor& labels_of_rows) {
+      return torch::cross_entropy_loss(logits.flatten(0, 1), labels_of_rows.flatten()) *
+             loss_factor;
+    };
+    const at::Tensor loss = accelerator.train_batch(model, std::pair(tokens, targets), scaled_loss,
+                                                    {.micro_batches = 2});
+    return {loss.item<double>() / loss_factor, 0};
+  }
+  const bool divides_sequences = size_along(MeshAxis::kCp) * size_along(MeshAxis::kSp) > 1;
+  const at::Tensor positions = at::arange(first_token, first_token + length, tokens.options());
+  const auto context = accelerator.maybe_context_parallel({tokens, targets, positions}, {1, 1, 0});
+  const at::Tensor logits = divides_sequences ? model(tokens, positions) : model(tokens);
+  at::Tensor loss = torch::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
+  std::pair<double, double> losses(loss.item<double>(), 0);
+  loss = loss * loss_factor;
+  const at::Tensor of_routers = model->take_router_loss();
+  if (of_routers.defined()) {
+    losses.second = of_routers.item<double>();
+    loss = loss + of_routers;
+  }
+  accelerator.backward(loss);
+  return losses;
+}
+
 ExpertOutcome train_rank_with_experts(const ExpertTraining& training) {
   AcceleratorOptions given;
   if (training.sizes) given.parallelism_config = ParallelismConfig(*training.sizes);
@@ -78,53 +117,22 @@ ExpertOutcome train_rank_with_experts(const ExpertTraining& training) {
   for (const at::Tensor& parameter : model->parameters()) outcome.elements += parameter.numel();
   const DataShare share = accelerator.state().data_share();
   const int64_t own = training.rows / share.count / training.micro_steps;
-  // Along sp a rank is given its tokens of each sequence; along cp a scope leaves it them.
-  const DeviceMesh* const mesh = accelerator.torch_device_mesh();
-  const auto size_along = [mesh](MeshAxis axis) { return mesh != nullptr ? mesh->size(axis) : 1; };
-  const int64_t length = training.config.sequence_length / size_along(MeshAxis::kSp);
-  const int64_t first_token = mesh != nullptr ? length * mesh->coordinate(MeshAxis::kSp) : 0;
-  const bool has_stages = size_along(MeshAxis::kPp) > 1;
-  const bool divides_sequences = size_along(MeshAxis::kCp) * size_along(MeshAxis::kSp) > 1;
   for (int step = 0; step < training.steps; ++step) {
     const auto [inputs, labels] =
         formula_batch(step, training.rows, training.config.sequence_length, training.formula);
     double total = 0, balance = 0;
     for (int micro = 0; micro < training.micro_steps; ++micro) {
       const int64_t first = (share.index * training.micro_steps + micro) * own;
-      const auto part = [&](const at::Tensor& all) {
-        return all.narrow(0, first, own).narrow(1, first_token, length).to(accelerator.device());
-      };
-      const at::Tensor tokens = part(inputs), targets = part(labels);
-      const at::Tensor positions = at::arange(first_token, first_token + length, tokens.options());
       const auto scope = accelerator.accumulate(model);
-      if (has_stages) {
-        const auto scaled_loss = [&](const at::Tensor& logits, const at::Tensor& labels_of_rows) {
-          return torch::cross_entropy_loss(logits.flatten(0, 1), labels_of_rows.flatten()) *
-                 training.loss_factor;
-        };
-        const at::Tensor loss = accelerator.train_batch(model, std::pair(tokens, targets),
-                                                        scaled_loss, {.micro_batches = 2});
-        total += loss.item<double>() / training.loss_factor;
-        continue;
+      const auto [loss, of_routers] = run_pass(accelerator, model, inputs.narrow(0, first, own),
+                                               labels.narrow(0, first, own), training.loss_factor);
+      total += loss;
+      balance += of_routers;
+      if (step > 0 || micro > 0) continue;
+      for (const auto& mixture : mixtures_of_blocks(*model)) {
+        outcome.taken.push_back(mixture->taken());
+        outcome.dropped.push_back(mixture->dropped());
       }
-      const auto context =
-          accelerator.maybe_context_parallel({tokens, targets, positions}, {1, 1, 0});
-      const at::Tensor logits = divides_sequences ? model(tokens, positions) : model(tokens);
-      at::Tensor loss = torch::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
-      total += loss.item<double>();
-      loss = loss * training.loss_factor;
-      const at::Tensor of_routers = model->take_router_loss();
-      if (of_routers.defined()) {
-        balance += of_routers.item<double>();
-        loss = loss + of_routers;
-      }
-      if (step == 0 && micro == 0) {
-        for (const auto& mixture : mixtures_of_blocks(*model)) {
-          outcome.taken.push_back(mixture->taken());
-          outcome.dropped.push_back(mixture->dropped());
-        }
-      }
-      accelerator.backward(loss);
     }
     outcome.losses.push_back(total / training.micro_steps);
     outcome.balances.push_back(balance / training.micro_steps);
@@ -165,6 +173,10 @@ ExpertOutcome train_experts(const ExpertTraining& training) {
   outcome.losses = mean("losses");
   outcome.balances = mean("balances");
   outcome.norms = mean("norms");
+  const std::vector<at::Tensor> norms = cluster.reports("norms");
+  for (size_t rank = 1; rank < norms.size(); ++rank) {
+    EXPECT_TRUE(torch::equal(norms[rank], norms[0])) << "rank " << rank << " has other norms";
+  }
   outcome.elapsed = cluster.elapsed();
   const simulator::Trace& trace = cluster.trace();
   for (const simulator::Traffic& pair : trace.communication) {

@@ -18,11 +18,13 @@
 #include <torch/optim/optimizer.h>
 
 #include "absl/time/time.h"
+#include "accelerate/accelerator.h"
 #include "accelerate/accelerator_options.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/forward/model_state.h"
+#include "accelerate/forward/prepared_model.h"
 #include "accelerate/parallel/experts/mixture.h"
 #include "integration_tests/tensor/formula_model.h"
 #include "simulator/cluster/cluster.h"
@@ -77,11 +79,19 @@ struct ExpertOutcome {
   absl::Duration elapsed;  ///< of virtual time
 };
 
+/// A forward and a backward pass of whole sequences, int64 [rows, length], in whatever layout the
+/// model is: a rank takes the tokens that are its own. The losses of its logits, without the factor
+/// by which that of the backward pass is multiplied, and of its routers, 0 without any. Collective.
+std::pair<double, double> run_pass(Accelerator& accelerator, PreparedModel<lm::LmImpl>& model,
+                                   const at::Tensor& inputs, const at::Tensor& labels,
+                                   double loss_factor = 1);
+
 /// On one rank of a job, whatever runs it: the losses are those of its rows, and nothing is told of
 /// bytes and time. Collective.
 ExpertOutcome train_rank_with_experts(const ExpertTraining& training);
 
-/// The same on a cluster, with the means over its ranks.
+/// The same on a cluster, with the means over its ranks; expects that all have the same norms, bit
+/// by bit.
 ExpertOutcome train_experts(const ExpertTraining& training);
 
 }  // namespace accelerate
