@@ -36,9 +36,15 @@ bool GradientSums::is_as_left(const Part& part) {
 }
 
 void GradientSums::begin() {
+  const at::NoGradGuard no_grad;
   for (Group& group : groups_) {
     for (Part& part : group.parts) {
-      if (!is_as_left(part)) part.summed.reset();
+      if (!is_as_left(part)) {
+        part.summed.reset();
+      } else if (part.is_summed) {
+        part.summed = part.gradient.clone();
+      }
+      part.is_summed = false;
       part.gradient.reset();
     }
   }
@@ -50,11 +56,9 @@ void GradientSums::end(bool sums) {
     if (sums) sum(group);
     for (Part& part : group.parts) {
       const at::Tensor& gradient = part.trained.grad();
-      if (!gradient.defined()) {
-        part.summed.reset();
-        continue;
-      }
-      if (sums) part.summed = gradient.clone();
+      part.is_summed = sums && gradient.defined();
+      if (sums || !gradient.defined()) part.summed.reset();
+      if (!gradient.defined()) continue;
       part.gradient = gradient;
       part.version = gradient._version();
     }
@@ -65,7 +69,9 @@ NamedTensors GradientSums::summed() const {
   NamedTensors summed;
   for (const Group& group : groups_) {
     for (const Part& part : group.parts) {
-      if (part.summed.defined() && is_as_left(part)) summed.emplace_back(part.name, part.summed);
+      if (!is_as_left(part)) continue;
+      const at::Tensor all = part.is_summed ? part.gradient.clone() : part.summed;
+      if (all.defined()) summed.emplace_back(part.name, all);
     }
   }
   return summed;
@@ -78,6 +84,7 @@ void GradientSums::set_summed(const NamedTensors& summed) {
       const at::Tensor& gradient = part.trained.grad();
       const auto found = by_name.find(part.name);
       part.summed.reset();
+      part.is_summed = false;
       part.gradient = gradient;
       if (!gradient.defined()) continue;
       part.version = gradient._version();

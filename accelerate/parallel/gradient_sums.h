@@ -49,8 +49,11 @@ class GradientSums {
     std::string name;
     at::Tensor trained;
     at::Tensor gradient;  // as end() left it; undefined: nothing is known
-    at::Tensor summed;    // what of it ranks have summed; undefined: nothing
     int64_t version = 0;  // the gradient's
+    // What of it ranks have summed; undefined: nothing, or all of it. A copy is made as soon as a
+    // later pass adds to the gradient, and not before: most gradients are reset.
+    at::Tensor summed;
+    bool is_summed = false;  // all of it
   };
   struct Group {
     ProcessGroupPtr group;
