@@ -1,12 +1,19 @@
-// What ranks along ep send each other for experts, to the byte, and that a fixed rule for the
-// choice of experts needs no values, on clusters of that shape.
+// What ranks along ep send each other for experts, to the byte, and what they compute meanwhile;
+// and that a fixed rule for the choice of experts needs no values. On clusters of that shape.
+#include <cmath>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include "accelerate/accelerate.h"
 #include "accelerate/config/parallelism_config.h"
 #include "integration_tests/experts/expert_training.h"
+#include "simulator/cluster/cluster.h"
+#include "simulator/trace/trace.h"
 
 namespace accelerate {
 namespace {
@@ -55,6 +62,48 @@ TEST(TrafficOfExperts, OfARouterHasItsCounts) {
   ExpertTraining training = balanced(2);
   training.router = {};
   EXPECT_EQ(sent_in_a_step(training) % 512, 4 * 4 * 8);
+}
+
+// How many kernels of the first rank run while tokens or their results travel, in a forward pass of
+// a mixture by itself.
+int64_t kernels_beside_messages(int64_t shared_intermediate) {
+  using simulator::SliceKind;
+  simulator::ClusterOptions options;
+  options.record = true;
+  options.numerics = simulator::Numerics::kShapes;
+  options.unknown_value = [](const std::string&) { return std::nan(""); };
+  simulator::Cluster cluster("1x2:h100", options);
+  cluster.run_on_every_rank([shared_intermediate](simulator::Rank&) {
+    const ParallelismOptions sizes{.dp_shard_size = 2, .ep_size = 2};
+    Accelerator accelerator({.parallelism_config = ParallelismConfig(sizes)});
+    MixtureOfExperts mixture(MixtureOptions{.hidden = 1024,
+                                            .intermediate = 1024,
+                                            .router = {.experts = 4, .routing = Routing::kBalanced},
+                                            .shared_intermediate = shared_intermediate});
+    auto model = accelerator.prepare(mixture.ptr());
+    const at::NoGradGuard no_grad;
+    model(at::zeros({16'384, 1024}).to(accelerator.device()));
+  });
+  const simulator::Trace& trace = cluster.trace();
+  int64_t exchanges = 0, kernels = 0;
+  for (const simulator::Slice& slice : trace.slices) {
+    if (slice.rank != 0 || slice.kind != SliceKind::kCollective ||
+        trace.names[slice.name] != "all_to_all_single") {
+      continue;
+    }
+    ++exchanges;
+    for (const simulator::Slice& other : trace.slices) {
+      const bool is_beside = other.start_ns < slice.end_ns && slice.start_ns < other.end_ns;
+      kernels += other.rank == 0 && other.kind == SliceKind::kKernel && is_beside ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(exchanges, 2) << "there and back";
+  return kernels;
+}
+
+TEST(ASharedExpert, IsComputedWhileTokensTravel) {
+  EXPECT_EQ(kernels_beside_messages(/*shared_intermediate=*/0), 0);
+  EXPECT_GT(kernels_beside_messages(/*shared_intermediate=*/4096), 0);
 }
 
 TEST(BalancedRouting, NeedsNoValues) {
