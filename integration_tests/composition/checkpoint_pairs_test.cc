@@ -2,6 +2,7 @@
 // layouts of a model with experts, and of 23 of one without, whose stages and sequences ranks may
 // divide; all pairs with ACCELERATE_LAYOUT_PAIRS=all (ci/layouts.sh).
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <iterator>
@@ -74,7 +75,8 @@ const std::vector<DrawnLayout>& layouts_of_layers() {
 // How one rank trains.
 struct Job {
   explicit Job(const DrawnLayout& layout)
-      : accelerator(options_of(layout)),
+      : length(model_of(layout).sequence_length),
+        accelerator(options_of(layout)),
         net(model_of(layout), lm::LmOptions{.router = {.balance_loss = 0.01}}) {
     fill_experts_by_formula(*net, {});
     adam =
@@ -96,12 +98,13 @@ struct Job {
 
   // All shares have the same rows.
   void train(int step) {
-    const auto [inputs, labels] = formula_batch(step, /*rows=*/2, net->config().sequence_length);
+    const auto [inputs, labels] = formula_batch(step, /*rows=*/2, length);
     run_pass(accelerator, *model, inputs, labels);
     optimizer->step();
     optimizer->zero_grad();
   }
 
+  const int64_t length;  // of a sequence
   Accelerator accelerator;
   lm::Lm net;
   std::shared_ptr<torch::optim::AdamW> adam;

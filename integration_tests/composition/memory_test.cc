@@ -72,7 +72,7 @@ TEST(MemoryOfStates, IsThatOfTheLayoutToTheByte) {
       for (int step = 0; step < 2; ++step) {
         optimizer.zero_grad();
         const auto [inputs, labels] =
-            formula_batch(step, /*rows=*/2, net->config().sequence_length);
+            formula_batch(step, /*rows=*/2, model_of(layout).sequence_length);
         run_pass(accelerator, model, inputs, labels);
         optimizer.step();
       }
