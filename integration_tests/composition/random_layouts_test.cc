@@ -101,6 +101,21 @@ INSTANTIATE_TEST_SUITE_P(Seed, RandomLayout,
                                           variable("ACCELERATE_FIRST_LAYOUT", 0) +
                                               variable("ACCELERATE_RANDOM_LAYOUTS", 20)));
 
+// Replicas of shards add up what they have of a window when it ends, and not before.
+TEST(ReplicasOfShards, AccumulateBesidePartsOfLayersAndStages) {
+  for (const RankLayout& ranks :
+       {RankLayout{.dp_replicate = 2, .dp_shard = 2, .tp = 2},
+        RankLayout{.pp = 2, .dp_replicate = 2, .dp_shard = 2},
+        RankLayout{.dp_replicate = 2, .dp_shard = 2, .ep = 2, .experts = true}}) {
+    const DrawnLayout layout{.ranks = ranks, .micro_steps = 2};
+    SCOPED_TRACE(layout.text());
+    const ExpertOutcome& one = outcome_of_one(layout);
+    const Trained trained = train(layout, /*seed_of_cluster=*/0);
+    expect_near("loss", trained.outcome.losses, one.losses, 1e-6);
+    expect_near("norm", trained.outcome.norms, one.norms, 1e-5);
+  }
+}
+
 // So that a test of 20 is one of all techniques.
 TEST(DrawnLayouts, OfTheFirst20SeedsHaveEachTechnique) {
   std::map<std::string, int> seen;

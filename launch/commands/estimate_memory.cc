@@ -114,6 +114,8 @@ struct Options {
   int64_t dp_shard_size = 1;
   int64_t tp_size = 1;
   int64_t ep_size = 1;
+  int64_t cp_size = 1;
+  int64_t sp_size = 1;
   std::string tp_plan;
   bool sequence_parallel = false;
   std::optional<int> zero_stage;
@@ -124,6 +126,23 @@ struct Options {
   TransformerShape transformer;
   std::string max_memory;
 };
+
+// How many ranks divide the rows of states: those with shares of the data, and with parts of each
+// sequence.
+int64_t shards_of(const Options& options) {
+  return options.dp_shard_size * options.cp_size * options.sp_size;
+}
+
+// What else divides the model and its sequences, and on how many ranks: ", TP 2 on 8".
+std::string rest_of_header(const Options& options) {
+  std::string text;
+  for (const auto& [name, size] :
+       {std::pair("TP", options.tp_size), std::pair("CP", options.cp_size),
+        std::pair("SP", options.sp_size)}) {
+    if (size > 1) absl::StrAppend(&text, ", ", name, " ", size);
+  }
+  return absl::StrCat(text, " on ", shards_of(options) * options.tp_size);
+}
 
 // A column: what is above it, and its text for a dtype.
 struct Column {
@@ -139,14 +158,12 @@ std::vector<Column> training_columns(const Options& options, const ModelSize& si
                          return estimate::divided_training(dtype, size, division);
                        }});
   };
-  const std::string tp = options.tp_size > 1 ? absl::StrCat(", TP ", options.tp_size) : "";
-  if (options.tp_size > 1) add(absl::StrCat("Adam", tp), {});
-  if (options.dp_shard_size > 1) {
+  if (options.tp_size > 1) add(absl::StrCat("Adam, TP ", options.tp_size), {});
+  if (shards_of(options) > 1) {
     for (const int stage : {1, 2, 3}) {
       if (options.zero_stage && stage != *options.zero_stage) continue;
-      add(absl::StrCat("ZeRO-", stage, stage == 3 ? "/FSDP" : "", tp, " on ",
-                       options.dp_shard_size * options.tp_size),
-          {.dp_shard_size = options.dp_shard_size, .zero_stage = stage});
+      add(absl::StrCat("ZeRO-", stage, stage == 3 ? "/FSDP" : "", rest_of_header(options)),
+          {.dp_shard_size = shards_of(options), .zero_stage = stage});
     }
   }
   return columns;
@@ -154,10 +171,8 @@ std::vector<Column> training_columns(const Options& options, const ModelSize& si
 
 // FSDP's, but for the experts, of which a rank along ep has its part whole.
 Column experts_column(const Options& options, const estimate::EpPart& part) {
-  const std::string tp = options.tp_size > 1 ? absl::StrCat(", TP ", options.tp_size) : "";
-  const estimate::Division shards = {.dp_shard_size = options.dp_shard_size, .zero_stage = 3};
-  return {absl::StrCat("FSDP, EP ", options.ep_size, tp, " on ",
-                       options.dp_shard_size * options.tp_size),
+  const estimate::Division shards = {.dp_shard_size = shards_of(options), .zero_stage = 3};
+  return {absl::StrCat("FSDP, EP ", options.ep_size, rest_of_header(options)),
           [rest = estimate::model_size(part.rest), experts = ModelSize{.total = part.experts},
            shards](const std::string& dtype) {
             std::optional<double> bytes = estimate::divided_training(dtype, rest, shards);
@@ -197,7 +212,7 @@ absl::StatusOr<std::optional<Column>> activation_column(const Options& options,
   }
   const estimate::ActivationOptions activations = {
       .batch_size = options.batch_size,
-      .sequence_length = options.sequence_length,
+      .sequence_length = options.sequence_length / (options.cp_size * options.sp_size),
       .tp_size = options.tp_size,
       .sequence_parallel = options.sequence_parallel,
       .keeps_attention_scores = options.attn_implementation == "eager",
@@ -218,14 +233,38 @@ absl::Status check_heads(const Options& options, const TransformerShape& shape) 
       " ranks do not divide evenly; --tp_size ", std::gcd(heads, options.tp_size), " does"));
 }
 
+// Ranks along cp have two pieces of each sequence, and those along sp one.
+absl::Status check_sequences(const Options& options, const TransformerShape& shape) {
+  if (options.cp_size * options.sp_size == 1) return absl::OkStatus();
+  if (options.attn_implementation == "eager") {
+    return absl::InvalidArgumentError(
+        "--attn_implementation eager keeps the scores of whole sequences, of which ranks along cp "
+        "or sp have parts; leave it out");
+  }
+  const int64_t pieces = options.cp_size > 1 ? 2 * options.cp_size : options.sp_size;
+  if (const int64_t rest = options.sequence_length % pieces; rest != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--sequence_length ", options.sequence_length,
+                                                   " is not ", pieces, " equal pieces; ",
+                                                   options.sequence_length + pieces - rest, " is"));
+  }
+  const int64_t heads = shape.num_attention_heads / options.tp_size;
+  if (heads % options.sp_size == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(options.model_name, " has ", heads, " heads of its attention on a rank, which ",
+                   options.sp_size, " ranks along sp do not divide evenly; --sp_size ",
+                   std::gcd(heads, options.sp_size), " does"));
+}
+
 absl::Status check_options(const Options& options) {
-  if (options.zero_stage && options.dp_shard_size == 1) {
+  if (options.zero_stage && shards_of(options) == 1) {
     return absl::InvalidArgumentError("--zero_stage has no meaning without --dp_shard_size");
   }
   if (options.zero_stage.value_or(3) < 3 && options.ep_size > 1) {
     return absl::InvalidArgumentError("--ep_size is of layouts with FSDP; leave --zero_stage out");
   }
   const auto illegal = find_illegal({.dp_shard = options.dp_shard_size,
+                                     .cp = options.cp_size,
+                                     .sp = options.sp_size,
                                      .tp = options.tp_size,
                                      .ep = options.ep_size,
                                      .experts = options.ep_size > 1,
@@ -314,6 +353,7 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
   if (!architecture.ok()) return architecture.status();
   const TransformerShape shape = shape_of(options, *architecture);
   if (absl::Status ok = check_heads(options, shape); !ok.ok()) return ok;
+  if (absl::Status ok = check_sequences(options, shape); !ok.ok()) return ok;
   const absl::StatusOr<std::optional<estimate::TpPart>> part = part_of_rank(options, *architecture);
   if (!part.ok()) return part.status();
   const ModelSize size = estimate::model_size(*architecture);
@@ -411,6 +451,11 @@ RunCommand declare(CLI::App& app) {
         kDivided);
   count("--ep_size", options->ep_size,
         "ranks of --dp_shard_size that divide experts, in place of ZeRO's columns", kDivided);
+  count("--cp_size", options->cp_size,
+        "ranks with parts of each sequence, which divide the states as those of --dp_shard_size",
+        kDivided);
+  count("--sp_size", options->sp_size,
+        "the same of ranks that divide the heads of attention (Ulysses)", kDivided);
   app.add_option("--tp_plan", options->tp_plan,
                  "JSON file that says how, as {\"layers.*.up_proj\": \"colwise\"}; default: the "
                  "description's, or by the usual names of layers")

@@ -238,6 +238,35 @@ TEST_F(EstimateMemory, DividesTheStatesOverRanks) {
   EXPECT_THAT(error_of({path, "--zero_stage", "2"}), HasSubstr("--dp_shard_size"));
 }
 
+// As with as many ranks along dp_shard, and activations of a quarter of the tokens.
+TEST_F(EstimateMemory, DividesSequencesOverRanks) {
+  const std::string path = write("a.json", R"({"modules": {
+      "a": {"parameters": {"weight": [134217728]}},
+      "b": {"parameters": {"weight": [134217728]}}}})");
+  std::vector<std::string> words = {path, "--dtypes", "float32", "--cp_size", "4"};
+  EXPECT_THAT(run(words).out, AllOf(HasSubstr("│ZeRO-1, CP 4 on 4│ZeRO-2, CP 4 on 4│"
+                                              "ZeRO-3/FSDP, CP 4 on 4│"),
+                                    HasSubstr("│      2.5 GB     │     1.75 GB     │")));
+  EXPECT_THAT(run({path, "--dtypes", "float32", "--dp_shard_size", "2", "--sp_size", "2"}).out,
+              HasSubstr("│ZeRO-1, SP 2 on 4│"));
+  const std::vector<std::string> transformer = {
+      "--dtypes",      "float16", "--batch_size",        "1", "--sequence_length",     "4096",
+      "--hidden_size", "1024",    "--num_hidden_layers", "2", "--num_attention_heads", "4"};
+  words = {path, "--cp_size", "4"};
+  words.insert(words.end(), transformer.begin(), transformer.end());
+  EXPECT_THAT(run(words).out, HasSubstr("│  68.0 MB  │"));
+  words.insert(words.end(), {"--attn_implementation", "eager"});
+  EXPECT_THAT(error_of(words), HasSubstr("keeps the scores of whole sequences"));
+  words = {path, "--sp_size", "8"};
+  words.insert(words.end(), transformer.begin(), transformer.end());
+  EXPECT_THAT(error_of(words), HasSubstr("4 heads of its attention on a rank, which 8 ranks along "
+                                         "sp do not divide evenly; --sp_size 4 does"));
+  EXPECT_THAT(error_of({path, "--cp_size", "2", "--batch_size", "1", "--sequence_length", "130"}),
+              HasSubstr("--sequence_length 130 is not 4 equal pieces; 132 is"));
+  EXPECT_THAT(error_of({path, "--cp_size", "2", "--sp_size", "2"}),
+              HasSubstr("mutually exclusive. Got cp_size=2 and sp_size=2"));
+}
+
 // The experts' 4 MB are halved with their gradients and moments, 8 MB; of the others' a rank has a
 // quarter, and twice the layer, 12 MB.
 TEST_F(EstimateMemory, DividesExperts) {

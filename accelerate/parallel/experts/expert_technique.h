@@ -46,8 +46,8 @@ class ExpertParallelTechnique final : public Technique {
 ///         ep_size or tp_size, for experts that the ranks do not divide evenly.
 std::shared_ptr<const ModelLayout> expert_parallel_layout(const LayoutContext& context);
 
-/// Errors: c10::ValueError for ZeRO, which divides what it does not know to be experts, and for
-///         sequence shards along tp.
+/// Errors: c10::ValueError for what models with experts do not have (base/rank_layout.h): stages
+///         along pp, and sequence shards along tp.
 void check_expert_parallel(const TechniqueContext& context);
 
 /// Leaves the module this rank's experts, which remain the same tensors. Those of an empty model
@@ -57,8 +57,7 @@ void check_expert_parallel(const TechniqueContext& context);
 void cut_experts(const TechniqueContext& context);
 
 /// Null for a model without experts on other ranks along ep, and for one that is not trained.
-/// Collective
-/// over the ranks with the same experts, which get the values of their first one.
+/// Collective over the ranks with the same experts, which get the values of their first one.
 std::unique_ptr<Technique> make_expert_parallel_technique(const TechniqueContext& context);
 
 }  // namespace accelerate
