@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -91,6 +92,22 @@ TEST(Experts, AreRefusedWithSequenceShards) {
               AllOf(HasSubstr("a mixture of experts takes whole sequences"),
                     HasSubstr("set its sequence_parallel to false; the nearest layout that works: "
                               "dp_shard 2 x tp 2, ep 2, experts")));
+}
+
+TEST(UnevenInputs, OfRanksThatTrainAlikeAreRefused) {
+  for (const auto& each :
+       {std::pair(ParallelismOptions{.dp_replicate_size = 2, .tp_size = 2},
+                  "dp_replicate 2 x tp 2"),
+        std::pair(ParallelismOptions{.dp_replicate_size = 2, .pp_size = 2},
+                  "pp 2 x dp_replicate 2")}) {
+    Cluster("1x4:h100").run_on_every_rank([&](Rank&) {
+      Accelerator accelerator(with(each.first));
+      EXPECT_THAT(value_error_of([&] { (void)accelerator.join_uneven_inputs(); }),
+                  HasSubstr(std::string("every rank must train on data of its own, but ranks are "
+                                        "arranged as ") +
+                            each.second));
+    });
+  }
 }
 
 TEST(LocalSgdWithExperts, IsRefused) {
