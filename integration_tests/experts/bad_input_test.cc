@@ -95,11 +95,10 @@ TEST(Experts, AreRefusedWithSequenceShards) {
 }
 
 TEST(UnevenInputs, OfRanksThatTrainAlikeAreRefused) {
-  for (const auto& each :
-       {std::pair(ParallelismOptions{.dp_replicate_size = 2, .tp_size = 2},
-                  "dp_replicate 2 x tp 2"),
-        std::pair(ParallelismOptions{.dp_replicate_size = 2, .pp_size = 2},
-                  "pp 2 x dp_replicate 2")}) {
+  for (const auto& each : {std::pair(ParallelismOptions{.dp_replicate_size = 2, .tp_size = 2},
+                                     "dp_replicate 2 x tp 2"),
+                           std::pair(ParallelismOptions{.dp_replicate_size = 2, .pp_size = 2},
+                                     "pp 2 x dp_replicate 2")}) {
     Cluster("1x4:h100").run_on_every_rank([&](Rank&) {
       Accelerator accelerator(with(each.first));
       EXPECT_THAT(value_error_of([&] { (void)accelerator.join_uneven_inputs(); }),
