@@ -45,8 +45,8 @@ int64_t held(Rank& rank, MemoryCategory category) {
   return rank.device()->memory().by_category()[static_cast<size_t>(category)];
 }
 
-// Of one number of float32 for each element of what the rank has, in blocks of 512 bytes, as the
-// device's allocator has them.
+// A float32 number for each element of what the rank has, in blocks of 512 bytes, as the device's
+// allocator has them.
 int64_t bytes_of(const ModelPlacements& placements) {
   int64_t bytes = 0;
   for (const TensorPlacement& each : placements.layout->placements()) {

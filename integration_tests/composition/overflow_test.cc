@@ -39,7 +39,8 @@ at::Tensor weights_of(const ModelState& state) {
   return at::cat(all);
 }
 
-// Of one tensor that the rank trains, and whose name has the text. Returns whether there is one.
+// Makes infinite the gradient of one tensor that the rank trains, whose name has the text. Returns
+// whether there is one.
 bool overflow(const ModelState& state, const std::string& text) {
   for (const TrainedParameter& each : state.trained()) {
     const at::Tensor& gradient = each.trained.grad();
