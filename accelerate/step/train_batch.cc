@@ -23,6 +23,8 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/forward/model_state.h"
+#include "accelerate/forward/technique.h"
 #include "accelerate/parallel/pipeline/checked.h"
 #include "accelerate/parallel/pipeline/late_gradients.h"
 #include "accelerate/parallel/pipeline/pipeline_technique.h"
@@ -238,13 +240,19 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
     const double scale = weight / steps;
     return scale == 1 ? loss.sum : loss.sum * scale;
   };
+  // LocalSGD and no_sync keep others from it, in whole windows as in single passes.
+  std::vector<Technique*> synchronising;
+  for (const std::unique_ptr<Technique>& technique : model.techniques()) {
+    const NoSyncCount count = technique->no_sync_count();
+    if (count == nullptr || *count == 0) synchronising.push_back(technique.get());
+  }
   work.backward = [&](const pipeline::Action& action, const at::Tensor& root,
                       const at::Tensor& gradient, bool is_last) {
     const absl::Cleanup end = [&] { late->end(); };
     if (action.pass == Pass::kInputGradient) late->begin({action.stage, action.micro_batch});
     if (is_last && synchronises) {
       gradients_.set_sync_gradients(true);
-      model.trigger_sync_in_backward();
+      for (Technique* const technique : synchronising) technique->trigger_sync_in_backward();
     }
     if (!gradient.defined()) return engine.backward(root, {});
     // The last stage's loss was scaled.

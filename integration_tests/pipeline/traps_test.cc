@@ -224,6 +224,48 @@ TEST(AccumulatedWindows, AreOneBatch) {
   }
 }
 
+// Replicas train by themselves, with and without stages, until their weights are averaged.
+TEST(WindowsInLocalSgd, SendReplicasNothing) {
+  for (const int64_t stages : {1, 2}) {
+    SCOPED_TRACE(stages);
+    Cluster cluster(absl::StrCat("1x", 2 * stages, ":h100"));
+    cluster.run_on_every_rank([stages](Rank& rank) {
+      Accelerator accelerator(with_stages({.dp_replicate_size = 2, .pp_size = stages}));
+      torch::nn::Sequential net = small_sequential();
+      const std::shared_ptr<torch::optim::Optimizer> sgd =
+          std::make_shared<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(0.1));
+      auto [model, optimizer] = accelerator.prepare(net.ptr(), sgd);
+      const auto report = [&net, &rank](const char* when) {
+        std::vector<torch::Tensor> all;
+        for (const torch::Tensor& each : net->parameters()) {
+          all.push_back(each.detach().flatten().cpu());
+        }
+        rank.report(when, torch::cat(all));
+      };
+      {
+        LocalSGD local_sgd(accelerator, model, /*local_sgd_steps=*/2);
+        const int share = accelerator.state().data_share().index;
+        const auto [inputs, labels] = small_batch(/*rows=*/8, /*length=*/4, /*step=*/share);
+        accelerator.train_batch(
+            model, std::pair(inputs.to(accelerator.device()), labels.to(accelerator.device())),
+            &small_loss, {.micro_batches = 2});
+        optimizer.step();
+        local_sgd.step();
+        report("alone");
+      }
+      report("averaged");
+    });
+    const std::vector<torch::Tensor> alone = cluster.reports("alone");
+    const std::vector<torch::Tensor> averaged = cluster.reports("averaged");
+    // The replicas of a stage are neighbours.
+    for (size_t i = 0; i < alone.size(); i += 2) {
+      EXPECT_FALSE(torch::equal(alone[i], alone[i + 1])) << i;
+      EXPECT_TRUE(torch::allclose(averaged[i], (alone[i] + alone[i + 1]) / 2)) << i;
+      EXPECT_TRUE(torch::equal(averaged[i], averaged[i + 1])) << i;
+    }
+  }
+}
+
 // No gradient goes back to stages that want none.
 TEST(FrozenStages, TrainTheOthers) {
   const auto freeze_until = [](size_t end) {
