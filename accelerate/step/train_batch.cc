@@ -15,6 +15,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
@@ -62,6 +63,16 @@ std::vector<Rows> micro_batch_rows(int64_t rows, int micro_batches) {
     first += count;
   }
   return all;
+}
+
+// The rows of the micro-batches of a batch.
+std::vector<Rows> rows_of_batch(const WindowCalls& calls, const TrainBatchOptions& options) {
+  TORCH_CHECK_VALUE(calls.inputs.defined() && calls.inputs.dim() > 0,
+                    "train_batch: a batch's inputs are a tensor with rows");
+  const int64_t rows = calls.inputs.size(0);
+  TORCH_CHECK_VALUE(!calls.label_rows || *calls.label_rows == rows, "train_batch: a batch has ",
+                    rows, " rows of inputs, and ", *calls.label_rows, " of labels");
+  return micro_batch_rows(rows, *options.micro_batches);
 }
 
 // What a window is for.
@@ -129,7 +140,7 @@ Schedule agreed_schedule(const PipelineTechnique& pipeline, const WindowCalls& c
     TORCH_CHECK_VALUE(calls.inputs.defined(), "train_batch: rank ", pipeline.rank(),
                       " along pp was given no inputs; all ranks of a pipeline get the same batch");
     schedule = schedule_for(pipeline, options, purpose);
-    micro_batch_rows(calls.inputs.size(0), *options.micro_batches);
+    rows_of_batch(calls, options);
     return window_text(calls, options, schedule, model, purpose, synchronises);
   });
   for (size_t rank = 1; rank < outcomes.size(); ++rank) {
@@ -159,16 +170,6 @@ std::vector<BatchSignature> signatures_of(const at::Tensor& inputs, const std::v
 Schedule one_after_the_other(int micro_batches) {
   return checked_value(
       make_schedule(pipeline::ScheduleKind::k1f1b, {.micro_batches = micro_batches}));
-}
-
-// The rows of the micro-batches of a batch.
-std::vector<Rows> rows_of_batch(const WindowCalls& calls, const TrainBatchOptions& options) {
-  TORCH_CHECK_VALUE(calls.inputs.defined() && calls.inputs.dim() > 0,
-                    "train_batch: a batch's inputs are a tensor with rows");
-  const int64_t rows = calls.inputs.size(0);
-  TORCH_CHECK_VALUE(!calls.label_rows || *calls.label_rows == rows, "train_batch: a batch has ",
-                    rows, " rows of inputs, and ", *calls.label_rows, " of labels");
-  return micro_batch_rows(rows, *options.micro_batches);
 }
 
 // The passes of a batch. `pipeline`: null for one rank.
@@ -258,7 +259,13 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
     const NoSyncScope no_sync = this->no_sync({&model});
     gradients_.set_sync_gradients(false);
     const absl::Cleanup restore = [&] { gradients_.set_sync_gradients(synchronises); };
-    if (pipeline != nullptr) pipeline->begin_window();
+    if (pipeline != nullptr) {
+      pipeline->begin_window();
+      // Ranks whose stages train nothing agree on steps as well, which takes a scale.
+      if (GradScaler* const scaler = this->scaler()) {
+        scaler->scale(at::zeros({}, at::TensorOptions(state_.device())));
+      }
+    }
     run_batch(pipeline, schedule, calls, rows, model.module()->is_training(), state_.device(),
               work);
     if (pipeline != nullptr) pipeline->end_window(synchronises);

@@ -212,12 +212,18 @@ TEST(BadBatches, AreNotThoseOfTheOtherRanks) {
   for (const std::string& error : told({}, missing)) {
     EXPECT_THAT(error, HasSubstr("rank 1 along pp was given no inputs"));
   }
+  const auto longer = window({.micro_batches = 2}, 8, [](Tensor& inputs, int rank) {
+    if (rank == 1) inputs = inputs.repeat({1, 2, 1});
+  });
+  EXPECT_THAT(told_alike({}, longer),
+              AllOf(HasSubstr("rank 0 along pp has a batch of Float [8, 2, 8] in 2"),
+                    HasSubstr("rank 1 a batch of Float [8, 4, 8] in 2")));
+  // The rank that needs no labels is told of them, too.
   const auto shorter = window({.micro_batches = 2}, 8, [](Tensor& inputs, int rank) {
-    if (rank == 1) inputs = inputs.narrow(0, 0, 6);
+    if (rank == 0) inputs = inputs.narrow(0, 0, 6);
   });
   EXPECT_THAT(told_alike({}, shorter),
-              AllOf(HasSubstr("rank 0 along pp has a batch of Float [8, 2, 8] in 2"),
-                    HasSubstr("rank 1 a batch of Float [6, 2, 8] in 2")));
+              HasSubstr("rank 0: train_batch: a batch has 6 rows of inputs, and 8 of labels"));
 }
 
 }  // namespace
