@@ -78,11 +78,6 @@ std::string why_not_experts_in_stages(const RankLayout& layout) {
       "to 1");
 }
 
-std::string why_not_stages_of_sequence_shards(const RankLayout& /*layout*/) {
-  return "a stage of a pipeline hands whole sequences to the next one, but the plan of tensor "
-         "parallelism has sequence shards; set its sequence_parallel to false";
-}
-
 std::string why_not_fsdp_with_zero(const RankLayout& /*layout*/) {
   return "fsdp_plugin and deepspeed_plugin both say how ranks divide models; give one of them, and "
          "set one of ACCELERATE_USE_FSDP and ACCELERATE_USE_DEEPSPEED";
@@ -194,12 +189,6 @@ const LayoutRule kRules[] = {
      .why = &why_not_experts_in_stages,
      .mend = [](RankLayout& it) { move_to_shards(it, &RankLayout::pp); },
      .example = {.pp = 2, .dp_shard = 2, .experts = true}},
-    {.name = "pp with sequence shards",
-     .facts = LayoutFacts::kModel,
-     .is_broken = [](const RankLayout& it) { return it.pp > 1 && it.tp > 1 && it.sequence_shards; },
-     .why = &why_not_stages_of_sequence_shards,
-     .mend = [](RankLayout& it) { it.sequence_shards = false; },
-     .example = {.pp = 2, .tp = 2, .sequence_shards = true}},
     {.name = "experts with sequence shards",
      .facts = LayoutFacts::kModel,
      .is_broken =
