@@ -56,14 +56,6 @@ std::string why_not_uneven_experts(const RankLayout& layout) {
                       ", among whose ranks experts are divided");
 }
 
-std::string why_not_stages_of_sequences(const RankLayout& layout) {
-  return absl::StrCat(
-      "parallelism_config: pp_size=", layout.pp, " with ",
-      layout.cp > 1 ? absl::StrCat("cp_size=", layout.cp) : absl::StrCat("sp_size=", layout.sp),
-      ", but in this version stages are given no positions of tokens, which ranks "
-      "with parts of sequences need; set one of the two to 1");
-}
-
 std::string why_not_stages_by_zero(const RankLayout& layout) {
   return absl::StrCat("deepspeed_plugin: pp_size=", layout.pp,
                       ", but in this version ranks divide stages of a pipeline along dp_shard, not "
@@ -163,16 +155,6 @@ const LayoutRule kRules[] = {
            it.dp_shard = it.ep = 1;
          },
      .example = {.dp_shard = 2, .zero = true}},
-    {.name = "pp with cp or sp",
-     .facts = LayoutFacts::kVersion,
-     .is_broken = [](const RankLayout& it) { return it.pp > 1 && (it.cp > 1 || it.sp > 1); },
-     .why = &why_not_stages_of_sequences,
-     .mend =
-         [](RankLayout& it) {
-           move_to_shards(it, &RankLayout::cp);
-           move_to_shards(it, &RankLayout::sp);
-         },
-     .example = {.pp = 2, .cp = 2}},
     {.name = "pp with ZeRO",
      .facts = LayoutFacts::kVersion,
      .is_broken = [](const RankLayout& it) { return it.pp > 1 && it.zero; },

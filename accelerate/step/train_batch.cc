@@ -126,6 +126,7 @@ std::string window_text(const WindowCalls& calls, const TrainBatchOptions& optio
   return absl::StrCat("a batch of ", c10::toString(calls.inputs.scalar_type()), " [",
                       absl::StrJoin(calls.inputs.sizes(), ", "), "] in ", *options.micro_batches,
                       " micro-batches, schedule ", name,
+                      options.positions.defined() ? ", with positions" : "",
                       model.module()->is_training() ? "" : ", in evaluation",
                       purpose == Purpose::kTraining ? "" : ", without gradients",
                       synchronises ? "" : ", without synchronisation");
@@ -222,10 +223,11 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
   std::optional<StageDraws> draws;
   if (pipeline != nullptr) draws.emplace();
   work.forward = [&](int stage, int i, at::Tensor x) {
-    if (pipeline == nullptr) return calls.forward(x);
+    if (pipeline == nullptr) return calls.forward(x, options.positions);
     at::Tensor output;
     draws->run(stage, i, [&] {
-      output = pipeline->forward_stage(model, stage, std::move(x), has_halves ? late : nullptr);
+      output = pipeline->forward_stage(model, stage, std::move(x), options.positions,
+                                       has_halves ? late : nullptr);
     });
     return output;
   };
@@ -296,10 +298,11 @@ at::Tensor TrainingStep::evaluate_batch(const ModelState& model, const WindowCal
   // A model in evaluation draws nothing, so that the numbers of its training remain the same.
   if (pipeline != nullptr && is_training) draws.emplace();
   work.forward = [&](int stage, int i, at::Tensor x) {
-    if (pipeline == nullptr) return calls.forward(x);
+    if (pipeline == nullptr) return calls.forward(x, options.positions);
     at::Tensor output;
     const auto forward = [&] {
-      output = pipeline->forward_stage(model, stage, std::move(x), /*late=*/nullptr);
+      output = pipeline->forward_stage(model, stage, std::move(x), options.positions,
+                                       /*late=*/nullptr);
     };
     if (draws) {
       draws->run(stage, i, forward);

@@ -97,18 +97,19 @@ ExpertOutcome train_rank_with_experts(const ExpertTraining& training) {
       const at::Tensor tokens = part(inputs), targets = part(labels);
       const at::Tensor positions = at::arange(first_token, first_token + length, tokens.options());
       const auto scope = accelerator.accumulate(model);
+      const auto context =
+          accelerator.maybe_context_parallel({tokens, targets, positions}, {1, 1, 0});
       if (has_stages) {
         const auto scaled_loss = [&](const at::Tensor& logits, const at::Tensor& labels_of_rows) {
           return torch::cross_entropy_loss(logits.flatten(0, 1), labels_of_rows.flatten()) *
                  training.loss_factor;
         };
-        const at::Tensor loss = accelerator.train_batch(model, std::pair(tokens, targets),
-                                                        scaled_loss, {.micro_batches = 2});
+        const at::Tensor loss = accelerator.train_batch(
+            model, std::pair(tokens, targets), scaled_loss,
+            {.micro_batches = 2, .positions = divides_sequences ? positions : at::Tensor()});
         total += loss.item<double>() / training.loss_factor;
         continue;
       }
-      const auto context =
-          accelerator.maybe_context_parallel({tokens, targets, positions}, {1, 1, 0});
       const at::Tensor logits = divides_sequences ? model(tokens, positions) : model(tokens);
       at::Tensor loss = torch::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
       total += loss.item<double>();

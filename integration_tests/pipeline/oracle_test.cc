@@ -56,6 +56,7 @@ std::vector<Layout> layouts() {
            {.tp_size = 2, .pp_size = 2},
            {},
            {.sequence_shards = true}},
+          {"pp 2 x cp 2", "1x4:h100", {.cp_size = 2, .pp_size = 2}, {}},
           {"pp 2 x dp_replicate 2", "1x4:h100", {.dp_replicate_size = 2, .pp_size = 2}, {}},
           {"pp 2 x dp_shard 2", "1x4:h100", {.dp_shard_size = 2, .pp_size = 2}, {}},
           {"pp 2 x dp_replicate 2 x dp_shard 2",
