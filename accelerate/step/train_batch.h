@@ -67,9 +67,8 @@ WindowCalls window_calls(PreparedModel<Module> model, Batch batch, LossFn loss_f
                 "train_batch takes a batch of two members: inputs and labels");
   using Labels = std::remove_cvref_t<std::tuple_element_t<1, decltype(members)>>;
   const Labels labels = std::get<1>(members);
-  constexpr bool kTakesPositions = requires(Module & module, const at::Tensor& x) {
-    module.forward(x, x);
-  };
+  constexpr bool kTakesPositions =
+      std::is_invocable_v<const ModuleForward<Module>&, const at::Tensor&, const at::Tensor&>;
   WindowCalls calls = {.inputs = std::get<0>(members),
                        .label_rows = ignorant_find_batch_size(labels),
                        .forward = [model](const at::Tensor& inputs,

@@ -1,6 +1,7 @@
-// Trains language models of which two ranks have stages, in several schedules, and prints every
+// Trains language models of which all ranks have stages, in several schedules, and prints every
 // rank's losses and norms bit for bit: stages BACKEND.
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 
 #include "accelerate/accelerate.h"
@@ -22,7 +23,10 @@ void print(int step, double loss, double norm) {
 
 int train(int, char** argv) {
   using enum pipeline::ScheduleKind;
-  const ParallelismOptions sizes = {.pp_size = 2};
+  const int64_t ranks = Runtime::current().topology().world_size;
+  const ParallelismOptions sizes = {.pp_size = ranks};
+  // With the table and the head two stages a rank of one part each.
+  const int64_t layers = 2 * ranks - 2;
   // The first Accelerator decides on the backend.
   const Accelerator accelerator({.parallelism_config = ParallelismConfig(sizes),
                                  .kwargs_handlers = {InitProcessGroupKwargs{.backend = argv[1]}}});
@@ -30,9 +34,10 @@ int train(int, char** argv) {
   for (const lm::Blocks blocks : {lm::Blocks::kGpt, lm::Blocks::kLlama}) {
     for (const PipelinePlan& plan :
          {PipelinePlan{.schedule = kGpipe}, PipelinePlan{.schedule = k1f1b},
-          PipelinePlan{.schedule = kInterleaved, .stages_per_rank = 2}}) {
+          PipelinePlan{.schedule = kInterleaved, .stages_per_rank = 2},
+          PipelinePlan{.schedule = kZeroBubbleV, .stages_per_rank = 2}}) {
       const FormulaOutcome outcome = train_rank_by_formula(
-          {.config = lm::model_config("tiny", {.blocks = blocks, .layers = 2}),
+          {.config = lm::model_config("tiny", {.blocks = blocks, .layers = layers}),
            .sizes = sizes,
            .steps = 3,
            .rows = 4,
