@@ -40,9 +40,9 @@ constexpr int kMicroBatches = 4;
 // values, which nothing needs.
 void train(Rank& /*rank*/) {
   Accelerator accelerator(with_stages({.pp_size = 4}, {.micro_batches = kMicroBatches}));
-  const DefaultDeviceScope on_device(accelerator.device());
   torch::nn::Sequential made;
   for (int i = 0; i < 4; ++i) {
+    const DefaultDeviceScope on_device(accelerator.device());
     made->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
   }
   const std::shared_ptr<torch::optim::Optimizer> sgd =
