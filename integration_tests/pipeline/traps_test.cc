@@ -273,6 +273,16 @@ TEST(CutsByNamesBytesAndWeights, TrainTheSame) {
   expect_equal(train_small(training), expected, "weights");
 }
 
+// What a stage is sent may change in place, as what modules hand each other in one process does.
+TEST(StagesThatBeginInPlace, TrainTheSame) {
+  SmallTraining training = {
+      .sizes = {.pp_size = 2}, .plan = {.split_points = {"8"}}, .windows = steps_of(3, 2)};
+  training.change = [](torch::nn::SequentialImpl& layers) {
+    layers.push_back(torch::nn::ReLU(torch::nn::ReLUOptions(/*inplace=*/true)));
+  };
+  expect_equal(train_small(training), in_one_process(training), "in place");
+}
+
 // As a table of the program's own.
 TEST(OwnSchedules, Run) {
   SmallTraining training = {.sizes = {.pp_size = 2}, .windows = steps_of(2, 2)};
