@@ -210,6 +210,24 @@ TEST(Makespans, WithHopsAreNotLonger) {
   }
 }
 
+// Receives that are posted two ahead are enough for every schedule, also where a message waits for
+// its receiver.
+TEST(Makespans, WithHopsAreThoseOfTheCostModelInEachSchedule) {
+  constexpr int64_t kUnit = 200'000, kHop = kUnit / 10;
+  for (const int ranks : {2, 4, 8}) {
+    for (const ScheduleKind kind : values<ScheduleKind>()) {
+      const Schedule schedule = made(kind, ranks, 2 * ranks);
+      const PipelineCosts costs = even_costs(kind, kUnit, kHop);
+      const auto expected =
+          static_cast<double>(schedule_times(schedule, costs).value().makespan_ns);
+      EXPECT_NEAR(
+          static_cast<double>(makespan_ns(with_hops(ranks, kHop), schedule, time_of(costs))),
+          expected, 2e-3 * expected)
+          << to_string(kind) << " " << ranks;
+    }
+  }
+}
+
 // ---- Ranks that are late.
 
 // The gradients of all stages. Actions take any time, and those of one rank a hundred times that.
