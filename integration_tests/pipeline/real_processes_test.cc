@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,8 @@
 
 namespace accelerate {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr char kProgram[] = "integration_tests/pipeline/stages ";
 
@@ -47,6 +50,12 @@ void expect_equal(int ranks, const std::vector<std::string>& backends) {
 TEST(PipelineProcesses, EqualTwoSimulatedRanksBitForBit) { expect_equal(2, {"mpi", "gloo"}); }
 
 TEST(PipelineProcesses, EqualFourSimulatedRanksBitForBit) { expect_equal(4, {"gloo"}); }
+
+TEST(PipelineProcesses, EndWithTheTextOfAStageThatThrows) {
+  const ChildResult output = mpi_tests::mpirun(2, absl::StrCat(kProgram, "gloo throws"));
+  EXPECT_NE(output.exit_code, 0);
+  EXPECT_THAT(output.output, HasSubstr("rank 1 failed: out of patience"));
+}
 
 }  // namespace
 }  // namespace accelerate
