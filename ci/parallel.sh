@@ -37,7 +37,7 @@ echo "parallel: the text is \"$text\""
 tools/dev test "//$folder:oracle_test" "//$folder:real_processes_test" "//$folder:traffic_test"
 
 tools/dev bazel build --noshow_progress --ui_event_filters=-info "//$folder:folded_test" \
-  //integration_tests/pipeline:window_times_test \
+  //integration_tests/pipeline:folded_test //integration_tests/pipeline:window_times_test \
   //integration_tests/step:step_benchmark //accelerate/parallel/tensor:tensor_handler_benchmark
 bin=$(readlink bazel-bin)
 for test in HoldsTheStatesOfItsLayoutToTheByte HoldsTheSameWithSequenceShardsAndParallelLoss; do
@@ -46,6 +46,10 @@ for test in HoldsTheStatesOfItsLayoutToTheByte HoldsTheSameWithSequenceShardsAnd
   awk -v test="$test" -v ns=$(($(date +%s%N) - start)) \
     'BEGIN { printf "parallel: Llama 70b, tp 8 x dp_shard 128, %s: %.1f s with the start of the build root (wanted: 5)\n", test, ns / 1e9 }'
 done
+start=$(date +%s%N)
+tools/dev shell "$bin/integration_tests/pipeline/folded_test" >/dev/null
+awk -v ns=$(($(date +%s%N) - start)) 'BEGIN {
+  printf "parallel: Llama 70b, pp 8 x dp_shard 16 x tp 8: %.1f s with the start of the build root (wanted: 20)\n", ns / 1e9 }'
 tools/dev shell env ACCELERATE_PIPELINE_SEEDS=1000 \
   "$bin/integration_tests/pipeline/window_times_test" --gtest_filter='LateRanks.ChangeNoGradient' >/dev/null
 echo 'parallel: 1,000 seeds with a late rank: the gradients of each schedule are the same bits'

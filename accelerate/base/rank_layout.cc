@@ -56,14 +56,6 @@ std::string why_not_uneven_experts(const RankLayout& layout) {
                       ", among whose ranks experts are divided");
 }
 
-std::string why_not_stages_of_sequences(const RankLayout& layout) {
-  return absl::StrCat(
-      "parallelism_config: pp_size=", layout.pp, " with ",
-      layout.cp > 1 ? absl::StrCat("cp_size=", layout.cp) : absl::StrCat("sp_size=", layout.sp),
-      ", but in this version stages are given no positions of tokens, which ranks "
-      "with parts of sequences need; set one of the two to 1");
-}
-
 std::string why_not_stages_by_zero(const RankLayout& layout) {
   return absl::StrCat("deepspeed_plugin: pp_size=", layout.pp,
                       ", but in this version ranks divide stages of a pipeline along dp_shard, not "
@@ -76,11 +68,6 @@ std::string why_not_experts_in_stages(const RankLayout& layout) {
       ", but in this version the losses of routers do not leave the stages of their "
       "layers, so that models with mixtures of experts have one stage; set pp_size "
       "to 1");
-}
-
-std::string why_not_stages_of_sequence_shards(const RankLayout& /*layout*/) {
-  return "a stage of a pipeline hands whole sequences to the next one, but the plan of tensor "
-         "parallelism has sequence shards; set its sequence_parallel to false";
 }
 
 std::string why_not_fsdp_with_zero(const RankLayout& /*layout*/) {
@@ -168,16 +155,6 @@ const LayoutRule kRules[] = {
            it.dp_shard = it.ep = 1;
          },
      .example = {.dp_shard = 2, .zero = true}},
-    {.name = "pp with cp or sp",
-     .facts = LayoutFacts::kVersion,
-     .is_broken = [](const RankLayout& it) { return it.pp > 1 && (it.cp > 1 || it.sp > 1); },
-     .why = &why_not_stages_of_sequences,
-     .mend =
-         [](RankLayout& it) {
-           move_to_shards(it, &RankLayout::cp);
-           move_to_shards(it, &RankLayout::sp);
-         },
-     .example = {.pp = 2, .cp = 2}},
     {.name = "pp with ZeRO",
      .facts = LayoutFacts::kVersion,
      .is_broken = [](const RankLayout& it) { return it.pp > 1 && it.zero; },
@@ -194,12 +171,6 @@ const LayoutRule kRules[] = {
      .why = &why_not_experts_in_stages,
      .mend = [](RankLayout& it) { move_to_shards(it, &RankLayout::pp); },
      .example = {.pp = 2, .dp_shard = 2, .experts = true}},
-    {.name = "pp with sequence shards",
-     .facts = LayoutFacts::kModel,
-     .is_broken = [](const RankLayout& it) { return it.pp > 1 && it.tp > 1 && it.sequence_shards; },
-     .why = &why_not_stages_of_sequence_shards,
-     .mend = [](RankLayout& it) { it.sequence_shards = false; },
-     .example = {.pp = 2, .tp = 2, .sequence_shards = true}},
     {.name = "experts with sequence shards",
      .facts = LayoutFacts::kModel,
      .is_broken =

@@ -110,12 +110,12 @@ TEST(RankLayout, HasAnExampleOfEachRuleThatBreaksIt) {
 }
 
 TEST(RankLayout, IsAskedForWhatIsKnown) {
-  const RankLayout later = {.pp = 2, .dp_shard = 2, .cp = 2};
+  const RankLayout later = {.pp = 2, .dp_replicate = 2, .zero = true};
   EXPECT_FALSE(find_illegal(later, LayoutFacts::kConfiguration)) << "as arithmetic";
   EXPECT_EQ(find_illegal(later, LayoutFacts::kVersion)->text(),
-            "parallelism_config: pp_size=2 with cp_size=2, but in this version stages are given no "
-            "positions of tokens, which ranks with parts of sequences need; set one of the two to "
-            "1; the nearest layout that works: pp 2 x dp_shard 4");
+            "deepspeed_plugin: pp_size=2, but in this version ranks divide stages of a pipeline "
+            "along dp_shard, not by ZeRO; leave the plugin out, or set pp_size to 1; the nearest "
+            "layout that works: pp 2 x dp_shard 2");
   const RankLayout of_model = {.tp = 2, .experts = true, .sequence_shards = true};
   EXPECT_FALSE(find_illegal(of_model, LayoutFacts::kVersion));
   EXPECT_TRUE(find_illegal(of_model));
@@ -159,12 +159,21 @@ TEST(LegalLayouts, AreAllOfThatManyRanks) {
                                        "dp_replicate 4 x dp_shard 2",
                                        "dp_replicate 8",
                                        "pp 2 x tp 4",
+                                       "pp 2 x sp 2 x tp 2",
+                                       "pp 2 x sp 4",
+                                       "pp 2 x cp 2 x tp 2",
+                                       "pp 2 x cp 4",
                                        "pp 2 x dp_shard 2 x tp 2",
+                                       "pp 2 x dp_shard 2 x sp 2",
+                                       "pp 2 x dp_shard 2 x cp 2",
                                        "pp 2 x dp_shard 4",
                                        "pp 2 x dp_replicate 2 x tp 2",
+                                       "pp 2 x dp_replicate 2 x sp 2",
                                        "pp 2 x dp_replicate 2 x dp_shard 2",
                                        "pp 2 x dp_replicate 4",
                                        "pp 4 x tp 2",
+                                       "pp 4 x sp 2",
+                                       "pp 4 x cp 2",
                                        "pp 4 x dp_shard 2",
                                        "pp 4 x dp_replicate 2",
                                        "pp 8"}));

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 
 namespace accelerate {
 
@@ -35,6 +36,16 @@ class ModelParts {
   virtual std::vector<ModelPart> parts() const = 0;
   /// The parts [begin, end) of the forward pass. Other parts' parameters may have no rows then.
   virtual at::Tensor forward_parts(size_t begin, size_t end, at::Tensor x) = 0;
+  /// The same on a rank that has some tokens of each sequence, as along cp or sp. `positions` are
+  /// the numbers of these in their sequences, int64 [tokens], which all parts are given alike.
+  /// Errors: c10::ValueError of a model that does not override this.
+  virtual at::Tensor forward_parts_at(size_t /*begin*/, size_t /*end*/, at::Tensor x,
+                                      const at::Tensor& /*positions*/) {
+    TORCH_CHECK_VALUE(false,
+                      "pipeline: the parts of the model are given positions of tokens, but it does "
+                      "not override ModelParts::forward_parts_at");
+    return x;
+  }
 };
 
 }  // namespace accelerate

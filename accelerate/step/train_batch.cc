@@ -15,6 +15,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
@@ -64,6 +65,16 @@ std::vector<Rows> micro_batch_rows(int64_t rows, int micro_batches) {
     first += count;
   }
   return all;
+}
+
+// The rows of the micro-batches of a batch.
+std::vector<Rows> rows_of_batch(const WindowCalls& calls, const TrainBatchOptions& options) {
+  TORCH_CHECK_VALUE(calls.inputs.defined() && calls.inputs.dim() > 0,
+                    "train_batch: a batch's inputs are a tensor with rows");
+  const int64_t rows = calls.inputs.size(0);
+  TORCH_CHECK_VALUE(!calls.label_rows || *calls.label_rows == rows, "train_batch: a batch has ",
+                    rows, " rows of inputs, and ", *calls.label_rows, " of labels");
+  return micro_batch_rows(rows, *options.micro_batches);
 }
 
 // What a window is for.
@@ -117,6 +128,7 @@ std::string window_text(const WindowCalls& calls, const TrainBatchOptions& optio
   return absl::StrCat("a batch of ", c10::toString(calls.inputs.scalar_type()), " [",
                       absl::StrJoin(calls.inputs.sizes(), ", "), "] in ", *options.micro_batches,
                       " micro-batches, schedule ", name,
+                      options.positions.defined() ? ", with positions" : "",
                       model.module()->is_training() ? "" : ", in evaluation",
                       purpose == Purpose::kTraining ? "" : ", without gradients",
                       synchronises ? "" : ", without synchronisation");
@@ -131,7 +143,7 @@ Schedule agreed_schedule(const PipelineTechnique& pipeline, const WindowCalls& c
     TORCH_CHECK_VALUE(calls.inputs.defined(), "train_batch: rank ", pipeline.rank(),
                       " along pp was given no inputs; all ranks of a pipeline get the same batch");
     schedule = schedule_for(pipeline, options, purpose);
-    micro_batch_rows(calls.inputs.size(0), *options.micro_batches);
+    rows_of_batch(calls, options);
     return window_text(calls, options, schedule, model, purpose, synchronises);
   });
   for (size_t rank = 1; rank < outcomes.size(); ++rank) {
@@ -161,16 +173,6 @@ std::vector<BatchSignature> signatures_of(const at::Tensor& inputs, const std::v
 Schedule one_after_the_other(int micro_batches) {
   return checked_value(
       make_schedule(pipeline::ScheduleKind::k1f1b, {.micro_batches = micro_batches}));
-}
-
-// The rows of the micro-batches of a batch.
-std::vector<Rows> rows_of_batch(const WindowCalls& calls, const TrainBatchOptions& options) {
-  TORCH_CHECK_VALUE(calls.inputs.defined() && calls.inputs.dim() > 0,
-                    "train_batch: a batch's inputs are a tensor with rows");
-  const int64_t rows = calls.inputs.size(0);
-  TORCH_CHECK_VALUE(!calls.label_rows || *calls.label_rows == rows, "train_batch: a batch has ",
-                    rows, " rows of inputs, and ", *calls.label_rows, " of labels");
-  return micro_batch_rows(rows, *options.micro_batches);
 }
 
 // The passes of a batch. `pipeline`: null for one rank.
@@ -223,10 +225,11 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
   std::optional<StageDraws> draws;
   if (pipeline != nullptr) draws.emplace();
   work.forward = [&](int stage, int i, at::Tensor x) {
-    if (pipeline == nullptr) return calls.forward(x);
+    if (pipeline == nullptr) return calls.forward(x, options.positions);
     at::Tensor output;
     draws->run(stage, i, [&] {
-      output = pipeline->forward_stage(model, stage, std::move(x), has_halves ? late : nullptr);
+      output = pipeline->forward_stage(model, stage, std::move(x), options.positions,
+                                       has_halves ? late : nullptr);
     });
     return output;
   };
@@ -266,7 +269,13 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
     const NoSyncScope no_sync = this->no_sync({&model});
     gradients_.set_sync_gradients(false);
     const absl::Cleanup restore = [&] { gradients_.set_sync_gradients(synchronises); };
-    if (pipeline != nullptr) pipeline->begin_window();
+    if (pipeline != nullptr) {
+      pipeline->begin_window();
+      // Ranks whose stages train nothing agree on steps as well, which takes a scale.
+      if (GradScaler* const scaler = this->scaler()) {
+        scaler->scale(at::zeros({}, at::TensorOptions(state_.device())));
+      }
+    }
     run_batch(pipeline, schedule, calls, rows, model.module()->is_training(), state_.device(),
               work);
     if (pipeline != nullptr) pipeline->end_window(synchronises);
@@ -297,10 +306,11 @@ at::Tensor TrainingStep::evaluate_batch(const ModelState& model, const WindowCal
   // A model in evaluation draws nothing, so that the numbers of its training remain the same.
   if (pipeline != nullptr && is_training) draws.emplace();
   work.forward = [&](int stage, int i, at::Tensor x) {
-    if (pipeline == nullptr) return calls.forward(x);
+    if (pipeline == nullptr) return calls.forward(x, options.positions);
     at::Tensor output;
     const auto forward = [&] {
-      output = pipeline->forward_stage(model, stage, std::move(x), /*late=*/nullptr);
+      output = pipeline->forward_stage(model, stage, std::move(x), options.positions,
+                                       /*late=*/nullptr);
     };
     if (draws) {
       draws->run(stage, i, forward);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/pipeline/schedule.h"
@@ -28,6 +29,11 @@ struct TrainBatchOptions {
   std::optional<pipeline::ScheduleKind> schedule = std::nullopt;
   /// A schedule of the program's own, in place of one that has a name.
   std::optional<pipeline::Schedule> own_schedule = std::nullopt;
+  /// The numbers of this rank's tokens in their sequences, int64 [tokens], the same for all rows:
+  /// for a model of which the rank has some tokens of each sequence, as inside of
+  /// maybe_context_parallel, whose buffer this is then. The model's forward takes them behind its
+  /// input, and where ranks have stages ModelParts::forward_parts_at does.
+  at::Tensor positions = {};
 };
 
 /// What a loss function gives whose losses are sums over tokens, or other items.
@@ -44,8 +50,8 @@ struct WindowCalls {
   at::Tensor inputs;
   /// How many rows the labels have; absent where they have no tensor.
   std::optional<int64_t> label_rows;
-  /// The whole model's forward pass.
-  std::function<at::Tensor(const at::Tensor& inputs)> forward;
+  /// The whole model's forward pass. Without positions they are undefined.
+  std::function<at::Tensor(const at::Tensor& inputs, const at::Tensor& positions)> forward;
   /// The loss of the rows [first, first + count).
   std::function<TokenLoss(const at::Tensor& output, int64_t first, int64_t count)> loss;
   /// Whether losses are sums; otherwise they are means over rows, without tokens.
@@ -61,11 +67,22 @@ WindowCalls window_calls(PreparedModel<Module> model, Batch batch, LossFn loss_f
                 "train_batch takes a batch of two members: inputs and labels");
   using Labels = std::remove_cvref_t<std::tuple_element_t<1, decltype(members)>>;
   const Labels labels = std::get<1>(members);
-  WindowCalls calls = {
-      .inputs = std::get<0>(members),
-      .label_rows = ignorant_find_batch_size(labels),
-      .forward = [model](const at::Tensor& inputs) mutable -> at::Tensor { return model(inputs); },
-      .loss = nullptr};
+  constexpr bool kTakesPositions =
+      std::is_invocable_v<const ModuleForward<Module>&, const at::Tensor&, const at::Tensor&>;
+  WindowCalls calls = {.inputs = std::get<0>(members),
+                       .label_rows = ignorant_find_batch_size(labels),
+                       .forward = [model](const at::Tensor& inputs,
+                                          const at::Tensor& positions) mutable -> at::Tensor {
+                         if constexpr (kTakesPositions) {
+                           if (positions.defined()) return model(inputs, positions);
+                         }
+                         TORCH_CHECK_VALUE(
+                             !positions.defined(),
+                             "train_batch: the model's forward takes no positions of tokens behind "
+                             "its input");
+                         return model(inputs);
+                       },
+                       .loss = nullptr};
   using Loss = std::remove_cvref_t<std::invoke_result_t<LossFn&, const at::Tensor&, const Labels&>>;
   calls.by_tokens = std::is_same_v<Loss, TokenLoss>;
   calls.loss = [labels, loss_fn](const at::Tensor& output, int64_t first,

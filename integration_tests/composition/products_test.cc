@@ -80,7 +80,7 @@ TEST(ProductsOfAxes, ThatTheModelForbidsAreRefusedByPrepare) {
     });
     ++refused;
   }
-  EXPECT_EQ(refused, 29);
+  EXPECT_EQ(refused, 51);
 }
 
 class LegalProducts : public ::testing::TestWithParam<RankLayout> {};

@@ -68,19 +68,20 @@ std::pair<double, double> run_pass(Accelerator& accelerator, PreparedModel<lm::L
     return all.narrow(1, first_token, length).to(accelerator.device());
   };
   const at::Tensor tokens = part(inputs), targets = part(labels);
+  const bool divides_sequences = size_along(MeshAxis::kCp) * size_along(MeshAxis::kSp) > 1;
+  const at::Tensor positions = at::arange(first_token, first_token + length, tokens.options());
+  const auto context = accelerator.maybe_context_parallel({tokens, targets, positions}, {1, 1, 0});
   if (size_along(MeshAxis::kPp) > 1) {
     const auto scaled_loss = [loss_factor](const at::Tensor& logits,
                                            const at::Tensor& labels_of_rows) {
       return torch::cross_entropy_loss(logits.flatten(0, 1), labels_of_rows.flatten()) *
              loss_factor;
     };
-    const at::Tensor loss = accelerator.train_batch(model, std::pair(tokens, targets), scaled_loss,
-                                                    {.micro_batches = 2});
+    const at::Tensor loss = accelerator.train_batch(
+        model, std::pair(tokens, targets), scaled_loss,
+        {.micro_batches = 2, .positions = divides_sequences ? positions : at::Tensor()});
     return {loss.item<double>() / loss_factor, 0};
   }
-  const bool divides_sequences = size_along(MeshAxis::kCp) * size_along(MeshAxis::kSp) > 1;
-  const at::Tensor positions = at::arange(first_token, first_token + length, tokens.options());
-  const auto context = accelerator.maybe_context_parallel({tokens, targets, positions}, {1, 1, 0});
   const at::Tensor logits = divides_sequences ? model(tokens, positions) : model(tokens);
   at::Tensor loss = torch::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
   std::pair<double, double> losses(loss.item<double>(), 0);

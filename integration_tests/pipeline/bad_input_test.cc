@@ -2,6 +2,7 @@
 // with the nearest thing that works, on all ranks.
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -134,6 +135,49 @@ TEST(BadParts, LeaveOutAParameterOrNameWhatIsNotThere) {
   EXPECT_EQ(of_parts({{.name = "a", .uses = {"a", "b"}}, {.name = "c"}}), "no error");
 }
 
+// The output of whose first part grows.
+class GrowingImpl : public torch::nn::Module, public ModelParts {
+ public:
+  Tensor forward(const Tensor& x) { return forward_parts(0, 2, x); }
+  std::vector<ModelPart> parts() const override { return {{.name = "a"}, {.name = "b"}}; }
+  Tensor forward_parts(size_t begin, size_t end, Tensor x) override {
+    if (begin == 0) x = grows ? a_(x).repeat({1, 2, 1}) : a_(x);
+    return end == 2 ? b_(x) : x;
+  }
+  bool grows = false;
+
+ private:
+  torch::nn::Linear a_ = register_module("a", torch::nn::Linear(8, 8));
+  torch::nn::Linear b_ = register_module("b", torch::nn::Linear(8, 8));
+};
+
+TEST(BadStages, GiveAnotherOutputForABatchOfTheSameShape) {
+  const auto run = [] {
+    Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+      Accelerator accelerator(with_stages({.pp_size = 2}));
+      const auto made = std::make_shared<GrowingImpl>();
+      auto model = accelerator.prepare(made);
+      const Tensor inputs = torch::ones({4, 2, 8}).to(accelerator.device());
+      const auto train = [&] {
+        accelerator.train_batch(model, std::pair(inputs, inputs),
+                                [](const Tensor& output, const Tensor&) { return output.mean(); },
+                                {.micro_batches = 2});
+      };
+      train();
+      made->grows = true;
+      train();
+    });
+  };
+  try {
+    run();
+    FAIL() << "no error";
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("the output of stage 0 for micro-batch 0 is Float [2, 4, 8], but was "
+                          "Float [2, 2, 8] before for a batch of the same shape"));
+  }
+}
+
 class NoPartsImpl : public torch::nn::Module {
  public:
   NoPartsImpl() { register_module("layer", torch::nn::Linear(2, 2)); }
@@ -212,12 +256,18 @@ TEST(BadBatches, AreNotThoseOfTheOtherRanks) {
   for (const std::string& error : told({}, missing)) {
     EXPECT_THAT(error, HasSubstr("rank 1 along pp was given no inputs"));
   }
+  const auto longer = window({.micro_batches = 2}, 8, [](Tensor& inputs, int rank) {
+    if (rank == 1) inputs = inputs.repeat({1, 2, 1});
+  });
+  EXPECT_THAT(told_alike({}, longer),
+              AllOf(HasSubstr("rank 0 along pp has a batch of Float [8, 2, 8] in 2"),
+                    HasSubstr("rank 1 a batch of Float [8, 4, 8] in 2")));
+  // The rank that needs no labels is told of them, too.
   const auto shorter = window({.micro_batches = 2}, 8, [](Tensor& inputs, int rank) {
-    if (rank == 1) inputs = inputs.narrow(0, 0, 6);
+    if (rank == 0) inputs = inputs.narrow(0, 0, 6);
   });
   EXPECT_THAT(told_alike({}, shorter),
-              AllOf(HasSubstr("rank 0 along pp has a batch of Float [8, 2, 8] in 2"),
-                    HasSubstr("rank 1 a batch of Float [6, 2, 8] in 2")));
+              HasSubstr("rank 0: train_batch: a batch has 6 rows of inputs, and 8 of labels"));
 }
 
 }  // namespace

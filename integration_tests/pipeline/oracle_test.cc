@@ -33,6 +33,8 @@ struct Layout {
   std::string cluster = {};
   ParallelismOptions sizes = {};
   PipelinePlan plan = {};
+  PlanModes modes = {};
+  bool recomputes = false;
 };
 
 std::vector<Layout> layouts() {
@@ -49,23 +51,48 @@ std::vector<Layout> layouts() {
           {"pp 4, 1f1b", "1x4:h100", {.pp_size = 4}, {}},
           {"pp 4, gpipe", "1x4:h100", {.pp_size = 4}, {.schedule = kGpipe}},
           {"pp 2 x tp 2", "1x4:h100", {.tp_size = 2, .pp_size = 2}, {}},
+          {"pp 2 x tp 2, sequence shards",
+           "1x4:h100",
+           {.tp_size = 2, .pp_size = 2},
+           {},
+           {.sequence_shards = true}},
+          {"pp 2 x cp 2", "1x4:h100", {.cp_size = 2, .pp_size = 2}, {}},
           {"pp 2 x dp_replicate 2", "1x4:h100", {.dp_replicate_size = 2, .pp_size = 2}, {}},
-          {"pp 2 x dp_shard 2", "1x4:h100", {.dp_shard_size = 2, .pp_size = 2}, {}}};
+          {"pp 2 x dp_shard 2", "1x4:h100", {.dp_shard_size = 2, .pp_size = 2}, {}},
+          {"pp 2 x dp_shard 2, gpipe",
+           "1x4:h100",
+           {.dp_shard_size = 2, .pp_size = 2},
+           {.schedule = kGpipe}},
+          {"pp 2 x dp_replicate 2 x dp_shard 2",
+           "1x8:h100",
+           {.dp_replicate_size = 2, .dp_shard_size = 2, .pp_size = 2},
+           {}},
+          {.name = "pp 2, recomputed", .cluster = "1x2:h100", .sizes = two, .recomputes = true},
+          {.name = "pp 2, zb_h1, recomputed",
+           .cluster = "1x2:h100",
+           .sizes = two,
+           .plan = {.schedule = kZeroBubbleH1},
+           .recomputes = true}};
 }
 
 Answers answers() { return read_answers("integration_tests/pipeline/data/times.json"); }
 
 FormulaTraining training_of(const Answers& answers, Blocks blocks, const Layout& layout) {
-  const int shares = layout.name.find("dp_") == std::string::npos ? 1 : 2;
-  FormulaTraining training = {.config = lm::model_config("tiny", {.blocks = blocks}),
-                              .sizes = layout.sizes,
-                              .cluster = layout.cluster,
-                              .steps = answers.steps,
-                              .rows = answers.rows,
-                              .window = TrainBatchOptions{.micro_batches = kMicroBatches / shares},
-                              .formula = answers.formula};
-  training.change = [plan = layout.plan](AcceleratorOptions& options) {
+  const int64_t shares =
+      layout.sizes.dp_replicate_size.value_or(1) * layout.sizes.dp_shard_size.value_or(1);
+  FormulaTraining training = {
+      .config = lm::model_config("tiny", {.blocks = blocks}),
+      .lm = {.activation_checkpointing = layout.recomputes},
+      .sizes = layout.sizes,
+      .cluster = layout.cluster,
+      .steps = answers.steps,
+      .rows = answers.rows,
+      .window = TrainBatchOptions{.micro_batches = static_cast<int>(kMicroBatches / shares)},
+      .formula = answers.formula};
+  training.change = [plan = layout.plan, modes = layout.modes,
+                     config = training.config](AcceleratorOptions& options) {
     options.kwargs_handlers.emplace_back(plan);
+    if (modes.sequence_shards) with_modes(modes, config)(options);
   };
   return training;
 }
@@ -130,6 +157,27 @@ TEST(PipelineAnswersOfPyTorch, ArePartOfTheComparison) {
     if (answers.find(each.layout.name, each.blocks) != nullptr) ++compared;
   }
   EXPECT_EQ(compared, 2 * 6);
+}
+
+// Four ranks need more layers where each has several stages, so that one process computes them
+// here.
+TEST(PipelineOfFourRanks, IsOneProcessInEachSchedule) {
+  const Answers answers = accelerate::answers();
+  FormulaTraining of_one = training_of(answers, Blocks::kGpt, {.cluster = "1x1:h100"});
+  of_one.config.layers = 6;
+  of_one.sizes.reset();
+  const FormulaOutcome whole = train_by_formula(of_one);
+  for (const pipeline::ScheduleKind kind : values<pipeline::ScheduleKind>()) {
+    const bool has_one_stage = kind == kGpipe || kind == k1f1b || kind == kZeroBubbleH1;
+    const Layout layout = {.name = to_string(kind),
+                           .cluster = "1x4:h100",
+                           .sizes = {.pp_size = 4},
+                           .plan = {.schedule = kind, .stages_per_rank = has_one_stage ? 1 : 2}};
+    FormulaTraining training = training_of(answers, Blocks::kGpt, layout);
+    training.config.layers = of_one.config.layers;
+    expect_equal(layout.name, train_by_formula(training),
+                 {.losses = whole.losses, .norms = whole.norms});
+  }
 }
 
 // The same program, whose micro-batches come one after the other.

@@ -1,10 +1,11 @@
-// Two processes that have stages of a model, on Gloo and on MPI, compute what two simulated ranks
-// do.
+// Two and four processes that have stages of a model compute what as many simulated ranks do, on
+// Gloo, and two on MPI.
 #include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
@@ -16,9 +17,11 @@
 namespace accelerate {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr char kProgram[] = "integration_tests/pipeline/stages ";
 
-// The lines of both ranks, in order.
+// The lines of all ranks, in order.
 std::vector<std::string> results(const std::string& text) {
   std::vector<std::string> found;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -31,17 +34,27 @@ std::vector<std::string> results(const std::string& text) {
   return found;
 }
 
-TEST(PipelineProcesses, EqualTwoSimulatedRanksBitForBit) {
-  const ChildResult mpi = mpi_tests::mpirun(2, absl::StrCat(kProgram, "mpi"));
-  const ChildResult gloo = mpi_tests::mpirun(2, absl::StrCat(kProgram, "gloo"));
+void expect_equal(int ranks, const std::vector<std::string>& backends) {
   const ChildResult simulated =
-      mpi_tests::run(absl::StrCat("ACCELERATE_SIMULATE=1x2 ", kProgram, "sim"));
-  EXPECT_EQ(mpi.exit_code, 0) << mpi.output;
-  EXPECT_EQ(gloo.exit_code, 0) << gloo.output;
-  // Two ranks, two models, three schedules, three steps.
-  ASSERT_EQ(results(simulated.output).size(), 2 * 2 * 3 * 3) << simulated.output;
-  EXPECT_EQ(results(mpi.output), results(simulated.output)) << mpi.output;
-  EXPECT_EQ(results(gloo.output), results(simulated.output)) << gloo.output;
+      mpi_tests::run(absl::StrCat("ACCELERATE_SIMULATE=1x", ranks, " ", kProgram, "sim"));
+  // Two models, four schedules, three steps.
+  ASSERT_EQ(results(simulated.output).size(), static_cast<size_t>(ranks * 2 * 4 * 3))
+      << simulated.output;
+  for (const std::string& backend : backends) {
+    const ChildResult real = mpi_tests::mpirun(ranks, kProgram + backend);
+    EXPECT_EQ(real.exit_code, 0) << real.output;
+    EXPECT_EQ(results(real.output), results(simulated.output)) << backend << ": " << real.output;
+  }
+}
+
+TEST(PipelineProcesses, EqualTwoSimulatedRanksBitForBit) { expect_equal(2, {"mpi", "gloo"}); }
+
+TEST(PipelineProcesses, EqualFourSimulatedRanksBitForBit) { expect_equal(4, {"gloo"}); }
+
+TEST(PipelineProcesses, EndWithTheTextOfAStageThatThrows) {
+  const ChildResult output = mpi_tests::mpirun(2, absl::StrCat(kProgram, "gloo throws"));
+  EXPECT_NE(output.exit_code, 0);
+  EXPECT_THAT(output.output, HasSubstr("rank 1 failed: out of patience"));
 }
 
 }  // namespace

@@ -1,7 +1,11 @@
-// Trains language models of which two ranks have stages, in several schedules, and prints every
-// rank's losses and norms bit for bit: stages BACKEND.
+// Trains language models of which all ranks have stages, in several schedules, and prints every
+// rank's losses and norms bit for bit: stages BACKEND. With `stages BACKEND throws` the last stage
+// throws.
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <stdexcept>
+#include <utility>
 
 #include "accelerate/accelerate.h"
 #include "accelerate/config/parallelism_config.h"
@@ -20,9 +24,29 @@ void print(int step, double loss, double norm) {
   runtime.write_console(ConsoleStream::kOut, line);
 }
 
-int train(int, char** argv) {
+// While the other ranks wait for its gradients.
+int throw_in_last_stage(const char* backend) {
+  const int64_t ranks = Runtime::current().topology().world_size;
+  Accelerator accelerator({.parallelism_config = ParallelismConfig({.pp_size = ranks}),
+                           .kwargs_handlers = {InitProcessGroupKwargs{.backend = backend}}});
+  const lm::Lm made(lm::model_config("tiny", {.blocks = lm::Blocks::kGpt, .layers = ranks}));
+  auto model = accelerator.prepare(made.ptr());
+  const auto [inputs, labels] = formula_batch(0, /*rows=*/4, /*length=*/16);
+  accelerator.train_batch(model, std::pair(inputs, labels),
+                          [](const at::Tensor&, const at::Tensor&) -> at::Tensor {
+                            throw std::runtime_error("out of patience");
+                          },
+                          {.micro_batches = 2});
+  return 0;
+}
+
+int train(int argc, char** argv) {
+  if (argc > 2) return throw_in_last_stage(argv[1]);
   using enum pipeline::ScheduleKind;
-  const ParallelismOptions sizes = {.pp_size = 2};
+  const int64_t ranks = Runtime::current().topology().world_size;
+  const ParallelismOptions sizes = {.pp_size = ranks};
+  // With the table and the head two stages a rank of one part each.
+  const int64_t layers = 2 * ranks - 2;
   // The first Accelerator decides on the backend.
   const Accelerator accelerator({.parallelism_config = ParallelismConfig(sizes),
                                  .kwargs_handlers = {InitProcessGroupKwargs{.backend = argv[1]}}});
@@ -30,9 +54,10 @@ int train(int, char** argv) {
   for (const lm::Blocks blocks : {lm::Blocks::kGpt, lm::Blocks::kLlama}) {
     for (const PipelinePlan& plan :
          {PipelinePlan{.schedule = kGpipe}, PipelinePlan{.schedule = k1f1b},
-          PipelinePlan{.schedule = kInterleaved, .stages_per_rank = 2}}) {
+          PipelinePlan{.schedule = kInterleaved, .stages_per_rank = 2},
+          PipelinePlan{.schedule = kZeroBubbleV, .stages_per_rank = 2}}) {
       const FormulaOutcome outcome = train_rank_by_formula(
-          {.config = lm::model_config("tiny", {.blocks = blocks, .layers = 2}),
+          {.config = lm::model_config("tiny", {.blocks = blocks, .layers = layers}),
            .sizes = sizes,
            .steps = 3,
            .rows = 4,
@@ -51,8 +76,8 @@ int train(int, char** argv) {
 }  // namespace accelerate
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: %s BACKEND\n", argv[0]);
+  if (argc != 2 && argc != 3) {
+    std::fprintf(stderr, "usage: %s BACKEND [throws]\n", argv[0]);
     return 2;
   }
   return accelerate::run(argc, argv, accelerate::train);

@@ -1,7 +1,9 @@
 // Faults that other libraries had in pipelines, each with what is right instead.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,8 +13,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
+#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/pipeline_plan.h"
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
@@ -311,6 +315,16 @@ TEST(CutsByNamesBytesAndWeights, TrainTheSame) {
   expect_equal(train_small(training), expected, "weights");
 }
 
+// What a stage is sent may change in place, as what modules hand each other in one process does.
+TEST(StagesThatBeginInPlace, TrainTheSame) {
+  SmallTraining training = {
+      .sizes = {.pp_size = 2}, .plan = {.split_points = {"8"}}, .windows = steps_of(3, 2)};
+  training.change = [](torch::nn::SequentialImpl& layers) {
+    layers.push_back(torch::nn::ReLU(torch::nn::ReLUOptions(/*inplace=*/true)));
+  };
+  expect_equal(train_small(training), in_one_process(training), "in place");
+}
+
 // As a table of the program's own.
 TEST(OwnSchedules, Run) {
   SmallTraining training = {.sizes = {.pp_size = 2}, .windows = steps_of(2, 2)};
@@ -325,27 +339,72 @@ TEST(OwnSchedules, Run) {
   expect_equal(train_small(training), expected, "own");
 }
 
-// A stage that throws ends all ranks with its text.
-TEST(StagesThatThrow, EndTheJobWithTheirText) {
-  const auto run = [] {
-    Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
-      Accelerator accelerator(with_stages({.pp_size = 2}));
-      auto model = accelerator.prepare(small_sequential().ptr());
-      const auto [inputs, labels] = small_batch(4, 2, 0);
-      accelerator.train_batch(
-          model, std::pair(inputs.to(accelerator.device()), labels.to(accelerator.device())),
-          [&rank](const at::Tensor& output, const at::Tensor& of_rows) {
-            TORCH_CHECK(false, "the loss of rank ", rank.index());
-            return small_loss(output, of_rows);
-          },
-          {.micro_batches = 2});
+// A gradient that is infinite in one stage alone, also where another one trains nothing.
+TEST(StagesInHalfPrecision, SkipTheSameStepsAndHaveTheSameScale) {
+  for (const bool freezes : {false, true}) {
+    Cluster("1x4:h100").run_on_every_rank([freezes](Rank& rank) {
+      AcceleratorOptions options = with_stages({.pp_size = 4});
+      options.mixed_precision = PrecisionType::kFp16;
+      options.kwargs_handlers.emplace_back(GradScalerKwargs{.init_scale = 256});
+      Accelerator accelerator(options);
+      torch::nn::Sequential made = small_sequential();
+      if (freezes) {
+        for (const torch::Tensor& each : (*made)[0]->parameters()) each.set_requires_grad(false);
+      }
+      const std::shared_ptr<torch::optim::Optimizer> sgd =
+          std::make_shared<torch::optim::SGD>(made->parameters(), torch::optim::SGDOptions(0.1));
+      auto [model, optimizer] = accelerator.prepare(made.ptr(), sgd);
+      bool overflows = false;
+      if (rank.index() == 3) {
+        made->named_parameters()["last.weight"].register_hook(
+            [&overflows](const torch::Tensor& gradient) {
+              return overflows ? gradient * std::numeric_limits<double>::infinity() : gradient;
+            });
+      }
+      for (int step = 0; step < 3; ++step) {
+        const auto [inputs, labels] = small_batch(8, 4, step);
+        const double scale = accelerator.scaler()->get_scale();
+        overflows = step == 1;
+        accelerator.train_batch(
+            model, std::pair(inputs.to(accelerator.device()), labels.to(accelerator.device())),
+            &small_loss, {.micro_batches = 4});
+        optimizer.step();
+        EXPECT_EQ(accelerator.optimizer_step_was_skipped(), step == 1)
+            << "rank " << rank.index() << ", step " << step;
+        EXPECT_EQ(accelerator.scaler()->get_scale(), step == 1 ? scale / 2 : scale)
+            << "rank " << rank.index() << ", step " << step;
+        optimizer.zero_grad();
+      }
     });
-  };
-  try {
-    run();
-    FAIL() << "no error";
-  } catch (const std::exception& error) {
-    EXPECT_THAT(error.what(), HasSubstr("the loss of rank 1"));
+  }
+}
+
+// A stage that throws ends all ranks, those before and behind it, with its text.
+TEST(StagesThatThrow, EndTheJobWithTheirText) {
+  for (const int64_t ranks : {2, 4}) {
+    std::vector<char> ended(static_cast<size_t>(ranks));
+    const auto run = [&] {
+      Cluster(absl::StrCat("1x", ranks, ":h100")).run_on_every_rank([&](Rank& rank) {
+        Accelerator accelerator(with_stages({.pp_size = ranks}));
+        auto model = accelerator.prepare(small_sequential().ptr());
+        const auto [inputs, labels] = small_batch(4, 2, 0);
+        const absl::Cleanup end = [&] { ended[static_cast<size_t>(rank.index())] = 1; };
+        accelerator.train_batch(
+            model, std::pair(inputs.to(accelerator.device()), labels.to(accelerator.device())),
+            [&rank](const at::Tensor& output, const at::Tensor& of_rows) {
+              TORCH_CHECK(false, "the loss of rank ", rank.index());
+              return small_loss(output, of_rows);
+            },
+            {.micro_batches = 2});
+      });
+    };
+    try {
+      run();
+      FAIL() << "no error";
+    } catch (const std::exception& error) {
+      EXPECT_THAT(error.what(), HasSubstr(absl::StrCat("the loss of rank ", ranks - 1)));
+    }
+    EXPECT_EQ(std::ranges::count(ended, 1), ranks);
   }
 }
 

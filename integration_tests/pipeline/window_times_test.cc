@@ -177,9 +177,14 @@ TEST(Makespans, AreTheClosedForms) {
     double units;
   };
   for (const auto& [kind, ranks, micro_batches, units] :
-       {Form{kGpipe, 4, 8, 33}, Form{k1f1b, 4, 8, 33}, Form{kInterleaved, 4, 8, 28.5},
-        Form{kZeroBubbleH1, 4, 8, 27}, Form{k1f1b, 8, 16, 69}, Form{kInterleaved, 8, 16, 58.5},
-        Form{kZeroBubbleH1, 8, 16, 55}}) {
+       {Form{kGpipe, 2, 4, 15}, Form{k1f1b, 2, 4, 15}, Form{kInterleaved, 2, 4, 13.5},
+        Form{kLoopedBreadthFirst, 2, 4, 13.5}, Form{kZeroBubbleH1, 2, 4, 13},
+        Form{kZeroBubbleV, 2, 4, 12.5}, Form{kGpipe, 4, 8, 33}, Form{k1f1b, 4, 8, 33},
+        Form{kInterleaved, 4, 8, 28.5}, Form{kLoopedBreadthFirst, 4, 8, 28.5},
+        Form{kZeroBubbleH1, 4, 8, 27}, Form{kZeroBubbleV, 4, 8, 25.5}, Form{kGpipe, 8, 16, 69},
+        Form{k1f1b, 8, 16, 69}, Form{kInterleaved, 8, 16, 58.5},
+        Form{kLoopedBreadthFirst, 8, 16, 58.5}, Form{kZeroBubbleH1, 8, 16, 55},
+        Form{kZeroBubbleV, 8, 16, 51.5}}) {
     EXPECT_EQ(makespan_ns(without_hardware(ranks), made(kind, ranks, micro_batches),
                           time_of(even_costs(kind, 1000))),
               static_cast<int64_t>(units * 1000))
@@ -202,6 +207,24 @@ TEST(Makespans, WithHopsAreNotLonger) {
                                                 time_of(even_costs(kind, kUnit)))),
                 expected, 1e-3 * expected)
         << to_string(kind);
+  }
+}
+
+// Receives that are posted two ahead are enough for every schedule, also where a message waits for
+// its receiver.
+TEST(Makespans, WithHopsAreThoseOfTheCostModelInEachSchedule) {
+  constexpr int64_t kUnit = 200'000, kHop = kUnit / 10;
+  for (const int ranks : {2, 4, 8}) {
+    for (const ScheduleKind kind : values<ScheduleKind>()) {
+      const Schedule schedule = made(kind, ranks, 2 * ranks);
+      const PipelineCosts costs = even_costs(kind, kUnit, kHop);
+      const auto expected =
+          static_cast<double>(schedule_times(schedule, costs).value().makespan_ns);
+      EXPECT_NEAR(
+          static_cast<double>(makespan_ns(with_hops(ranks, kHop), schedule, time_of(costs))),
+          expected, 2e-3 * expected)
+          << to_string(kind) << " " << ranks;
+    }
   }
 }
 

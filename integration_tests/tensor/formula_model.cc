@@ -100,6 +100,7 @@ FormulaOutcome train_rank_by_formula(const FormulaTraining& training) {
   FormulaOutcome outcome;
   for (const at::Tensor& parameter : model->parameters()) outcome.elements += parameter.numel();
   const DataShare share = accelerator.state().data_share();
+  const bool divides_sequences = training.sizes && training.sizes->cp_size.value_or(1) > 1;
   const int64_t own = training.rows / share.count / training.micro_steps;
   for (int step = 0; step < training.steps; ++step) {
     const auto [inputs, labels] =
@@ -112,8 +113,16 @@ FormulaOutcome train_rank_by_formula(const FormulaTraining& training) {
       };
       const auto scope = accelerator.accumulate(model);
       if (training.window) {
-        const at::Tensor loss = accelerator.train_batch(
-            model, std::pair(part(inputs), part(labels)), &mean_loss, *training.window);
+        const at::Tensor tokens = part(inputs), targets = part(labels);
+        TrainBatchOptions window = *training.window;
+        std::optional<ContextParallelScope> context;
+        if (divides_sequences) {
+          window.positions = at::arange(tokens.size(1), tokens.options());
+          context.emplace(
+              accelerator.maybe_context_parallel({tokens, targets, window.positions}, {1, 1, 0}));
+        }
+        const at::Tensor loss =
+            accelerator.train_batch(model, std::pair(tokens, targets), &mean_loss, window);
         total += loss.item<double>();
         continue;
       }

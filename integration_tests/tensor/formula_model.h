@@ -79,8 +79,8 @@ struct FormulaTraining {
   /// Into how many backward passes each share's rows of a step are divided; the options accumulate
   /// as many.
   int micro_steps = 1;
-  /// Each backward pass, with the forward pass before it, is a window of micro-batches; absent: one
-  /// of whole rows.
+  /// Each backward pass, with the forward pass before it, is a window of micro-batches, in which
+  /// ranks along cp have some tokens of each row; absent: one of whole rows.
   std::optional<TrainBatchOptions> window = std::nullopt;
   /// To what each element of the gradients is limited before they are clipped by their norm; 0: to
   /// nothing.

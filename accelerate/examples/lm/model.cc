@@ -234,7 +234,9 @@ torch::Tensor LmImpl::forward_part(const PieceRange& pieces, torch::Tensor x,
                     " tokens is longer than the model's ", config_.sequence_length);
   check_positions(context.positions, x);
   const c10::Device device = x.device();
-  if (begin == 0) x = accelerate::shard_sequence(embedded(x, context.positions));
+  if (begin == 0) x = embedded(x, context.positions);
+  // Stages of a pipeline hand each other whole sequences.
+  x = accelerate::shard_sequence(x);
   const int64_t first = std::max<int64_t>(begin - 1, 0);
   const int64_t last = std::min(end - 1, config_.layers);
   Rotation rotation;

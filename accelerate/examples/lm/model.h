@@ -159,8 +159,12 @@ class LmImpl : public torch::nn::Module,
   /// The pieces, as "tokens", "blocks.0" and "head".
   std::vector<accelerate::ModelPart> parts() const override;
   torch::Tensor forward_parts(size_t begin, size_t end, torch::Tensor x) override {
+    return forward_parts_at(begin, end, std::move(x), {});
+  }
+  torch::Tensor forward_parts_at(size_t begin, size_t end, torch::Tensor x,
+                                 const torch::Tensor& positions) override {
     return forward_part({.begin = static_cast<int64_t>(begin), .end = static_cast<int64_t>(end)},
-                        std::move(x));
+                        std::move(x), {.positions = positions});
   }
 
   std::vector<std::string> no_split_modules() const override { return {"Block"}; }

@@ -136,10 +136,15 @@ std::vector<ModelPart> parts_of(const torch::nn::Module& module) {
   return parts;
 }
 
-at::Tensor forward_parts(torch::nn::Module& module, size_t begin, size_t end, at::Tensor x) {
+at::Tensor forward_parts(torch::nn::Module& module, size_t begin, size_t end, at::Tensor x,
+                         const at::Tensor& positions) {
   if (auto* model = dynamic_cast<ModelParts*>(&module)) {
-    return model->forward_parts(begin, end, std::move(x));
+    return positions.defined() ? model->forward_parts_at(begin, end, std::move(x), positions)
+                               : model->forward_parts(begin, end, std::move(x));
   }
+  TORCH_CHECK_VALUE(!positions.defined(),
+                    "pipeline: the modules of a Sequential take no positions of tokens; derive the "
+                    "model from ModelParts (config/model_parts.h)");
   auto& sequential = dynamic_cast<torch::nn::SequentialImpl&>(module);
   for (size_t i = begin; i < end; ++i) {
     x = (sequential.begin() + static_cast<std::ptrdiff_t>(i))->forward(std::move(x));

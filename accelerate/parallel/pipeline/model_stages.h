@@ -43,9 +43,12 @@ struct ModelStages {
 /// The parts of a model that says them (ModelParts) or is a Sequential; empty for another one.
 std::vector<ModelPart> parts_of(const torch::nn::Module& module);
 
-/// The model's forward pass from one part to another: [begin, end).
+/// The model's forward pass from one part to another: [begin, end). `positions`: see
+/// ModelParts::forward_parts_at; undefined: the rank has whole sequences.
 /// \pre The model has parts.
-at::Tensor forward_parts(torch::nn::Module& module, size_t begin, size_t end, at::Tensor x);
+/// Errors: c10::ValueError for positions that the model does not take.
+at::Tensor forward_parts(torch::nn::Module& module, size_t begin, size_t end, at::Tensor x,
+                         const at::Tensor& positions = {});
 
 /// A model with parts, of which so many ranks have stages. `layout` has the whole model's shapes.
 /// Errors: c10::ValueError for more stages than parts, split points that are not parts, out of

@@ -64,6 +64,13 @@ std::vector<PipelineTechnique::Tied> tied_of(const TechniqueContext& context) {
   return tied;
 }
 
+template <typename Forward, typename... Inputs>
+at::Tensor inside_techniques(const ModelState& model, Forward& forward, Inputs&&... inputs) {
+  ForwardCallOf<Forward, Inputs...> call(forward, std::forward<Inputs>(inputs)...);
+  ForwardPass(model.techniques(), call).proceed();
+  return call.take_output();
+}
+
 void warn_of_batch_statistics(const torch::nn::Module& module, int rank) {
   if (rank != 0) return;
   for (const auto& item : module.named_buffers()) {
@@ -106,18 +113,20 @@ void PipelineTechnique::forward(ForwardPass& pass) {
 }
 
 at::Tensor PipelineTechnique::forward_stage(const ModelState& model, int stage, at::Tensor x,
+                                            const at::Tensor& positions,
                                             std::shared_ptr<LateGradients> late) {
   runs_stage_ = true;
   const absl::Cleanup leave = [this] { runs_stage_ = false; };
-  const auto parts = [&](at::Tensor input) {
-    return forward_parts(*model.module(), stages_.begin(stage), stages_.end(stage),
-                         std::move(input));
-  };
-  ForwardCallOf<decltype(parts), at::Tensor> call(parts, std::move(x));
   // Around the handlers of techniques, which compute what is theirs.
   const OperatorModeScope products(std::move(late));
-  ForwardPass(model.techniques(), call).proceed();
-  return call.take_output();
+  const auto parts_at = [&](at::Tensor input, const at::Tensor& of_tokens) {
+    return forward_parts(*model.module(), stages_.begin(stage), stages_.end(stage),
+                         std::move(input), of_tokens);
+  };
+  // Techniques look for the positions among the inputs.
+  if (positions.defined()) return inside_techniques(model, parts_at, std::move(x), positions);
+  const auto parts = [&](at::Tensor input) { return parts_at(std::move(input), at::Tensor()); };
+  return inside_techniques(model, parts, std::move(x));
 }
 
 void PipelineTechnique::end_window(bool synchronises) {

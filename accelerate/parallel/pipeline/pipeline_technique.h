@@ -74,10 +74,11 @@ class PipelineTechnique final : public Technique {
 
   bool has_halves() const { return options_.has_halves; }
 
-  /// The forward pass of one of the rank's stages, inside all of the model's techniques. `late`:
-  /// what is to compute gradients of weights; null: the backward pass.
+  /// The forward pass of one of the rank's stages, inside all of the model's techniques.
+  /// `positions`: as forward_parts takes them. `late`: what is to compute gradients of weights;
+  /// null: the backward pass.
   at::Tensor forward_stage(const ModelState& model, int stage, at::Tensor x,
-                           std::shared_ptr<LateGradients> late);
+                           const at::Tensor& positions, std::shared_ptr<LateGradients> late);
 
   /// Around the backward passes of a window. Where gradients are synchronised, ranks add up those
   /// of copies, and compare them. end_window is collective then.

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/_unsafe_view.h>
+
 #include "accelerate/pipeline/messages.h"
 
 namespace accelerate {
@@ -82,7 +84,10 @@ class Window {
       kept.input = kept.input.detach();
       kept.input.set_requires_grad(wants_gradient);
     }
-    const at::Tensor output = work_.forward(stage, micro_batch, kept.input);
+    // A leaf must not change in place, as the input of a stage that begins with ReLU may.
+    const at::Tensor given =
+        kept.input.requires_grad() ? at::_unsafe_view(kept.input, kept.input.sizes()) : kept.input;
+    const at::Tensor output = work_.forward(stage, micro_batch, given);
     if (stage == last_stage()) {
       kept.root = work_.loss(output, micro_batch);
     } else {

@@ -31,7 +31,7 @@ void ContextParallelTechnique::forward(ForwardPass& pass) {
   const int64_t divided = scope->handler()->num_calls() - calls;
   num_attention_calls_ += divided;
   TORCH_CHECK_VALUE(
-      divided > 0, "rank ", rank,
+      divided > 0 || has_stages_, "rank ", rank,
       ": a model called no scaled_dot_product_attention inside "
       "maybe_context_parallel, so that its tokens see those of this rank at most; let "
       "it call that operator, or call the model outside of the scope");
@@ -63,8 +63,10 @@ std::unique_ptr<Technique> make_context_parallel_technique(const TechniqueContex
   const ModelPlan& plan = context.plan;
   if (plan.device_mesh == nullptr || plan.mesh.size(MeshAxis::kCp) == 1) return nullptr;
   return std::make_unique<ContextParallelTechnique>(
-      Runtime::current(), RandomStreams::along(plan.device_mesh->group(MeshAxis::kCp),
-                                               [](const at::Tensor& /*tensor*/) { return true; }));
+      Runtime::current(),
+      RandomStreams::along(plan.device_mesh->group(MeshAxis::kCp),
+                           [](const at::Tensor& /*tensor*/) { return true; }),
+      /*has_stages=*/plan.mesh.size(MeshAxis::kPp) > 1);
 }
 
 }  // namespace accelerate

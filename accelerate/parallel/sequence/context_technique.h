@@ -28,8 +28,10 @@ struct TechniqueContext;
 
 class ContextParallelTechnique final : public Technique {
  public:
-  ContextParallelTechnique(Runtime& runtime, std::shared_ptr<RandomStreams> streams)
-      : runtime_(runtime), streams_(std::move(streams)) {}
+  /// `has_stages`: passes are those of stages of a pipeline, which may have no attention.
+  ContextParallelTechnique(Runtime& runtime, std::shared_ptr<RandomStreams> streams,
+                           bool has_stages)
+      : runtime_(runtime), streams_(std::move(streams)), has_stages_(has_stages) {}
 
   static constexpr std::string_view kName = "context_parallel";
   std::string_view name() const override { return kName; }
@@ -40,6 +42,7 @@ class ContextParallelTechnique final : public Technique {
   Runtime& runtime_;
   int64_t num_attention_calls_ = 0;
   const std::shared_ptr<RandomStreams> streams_;
+  const bool has_stages_;
   bool knows_positions_ = false;
 };
 

@@ -7,6 +7,8 @@
 ///     return head(norm(x));                    // of whole sequences
 ///
 /// After an embedding that begins with parts by its rule the call changes nothing.
+/// Stages of a pipeline hand each other whole sequences, so that each of them begins with the call:
+/// forward_parts (config/model_parts.h) makes it for its first part, whichever that is.
 /// Threads: that of the model's forward pass.
 #pragma once
 
