@@ -16,6 +16,8 @@ using Kind = RunLog::Kind;
 
 constexpr absl::string_view kFirstLine = "accelerate run log 1";
 constexpr absl::string_view kNamesWork = "work";
+// Names of a header are several words.
+constexpr absl::string_view kBehindName = ": ";
 // By Kind: the first letter of an entry's line.
 constexpr absl::string_view kLetters = "rbfsvo";
 // A digest follows so many entries.
@@ -104,9 +106,9 @@ namespace {
 std::string header_lines(const RunLog& log) {
   std::string text = absl::StrCat(kFirstLine, "\n");
   for (const auto& [name, value] : log.header()) {
-    absl::StrAppend(&text, "h ", name, " ", absl::CEscape(value), "\n");
+    absl::StrAppend(&text, "h ", name, kBehindName, absl::CEscape(value), "\n");
   }
-  if (log.names_work()) absl::StrAppend(&text, "h ", kNamesWork, " named\n");
+  if (log.names_work()) absl::StrAppend(&text, "h ", kNamesWork, kBehindName, "named\n");
   return text;
 }
 
@@ -134,7 +136,7 @@ absl::StatusOr<RunLog> RunLog::parse(absl::string_view text) {
     if (line.empty() || absl::StartsWith(line, "end ")) continue;
     if (absl::StartsWith(line, "h ")) {
       const std::pair<std::string, std::string> named =
-          absl::StrSplit(line.substr(2), absl::MaxSplits(' ', 1));
+          absl::StrSplit(line.substr(2), absl::MaxSplits(kBehindName, 1));
       std::string value;
       if (!absl::CUnescape(named.second, &value)) return wrong("a value that cannot be read");
       if (named.first == kNamesWork) {

@@ -38,6 +38,7 @@ struct Member {
   std::shared_ptr<JobWatch> job;
   c10::intrusive_ptr<WatchedBackend> group;
   c10::intrusive_ptr<WatchedBackend> other = nullptr;  // of the same ranks
+  std::vector<std::shared_ptr<void>> interrupts = {};  // of comparers, when the job fails
 };
 
 // How members compare their calls.
@@ -95,6 +96,10 @@ std::vector<std::string> run(const Job& options, const std::function<void(Member
           watch.comparer = SharedMemoryComparer::make(*calls, rank, options.ranks);
         } else if (options.debug == Debug::kOnRequest) {
           watch.comparer = std::make_shared<GlooComparer>(group);
+        }
+        if (watch.comparer) {
+          self.interrupts.push_back(
+              self.job->on_failure([comparer = watch.comparer] { comparer->interrupt(); }));
         }
         const int index = self.job->log().add_group(name, ranks);
         auto watched = c10::make_intrusive<WatchedBackend>(
