@@ -568,8 +568,10 @@ class Accelerator {
 
   /// Restores everything as it was saved; a loader continues with the sample after the last one if
   /// DataLoaderConfiguration::use_stateful_dataloader is set, and is left as it is otherwise.
-  /// Without `input_dir`: the latest complete checkpoint, or, if it is damaged, the one before. The
-  /// number of ranks may differ from the one that saved. Returns the checkpoint's folder.
+  /// Without `input_dir`: the latest complete checkpoint, or, if it is damaged, the one before;
+  /// with LoadStateOptions::best those with a metric, the best first. A checkpoint that is skipped
+  /// is named in a warning. The number of ranks may differ from the one that saved. Returns the
+  /// checkpoint's folder.
   /// Errors: CheckpointError, on all ranks, naming the file and tensor that are missing or damaged;
   ///         c10::ValueError for a checkpoint of other objects. Objects loaded by then keep the
   ///         loaded state.
