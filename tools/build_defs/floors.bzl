@@ -9,7 +9,7 @@ first; "" is the folder itself.
 
 FLOORS = {
     "accelerate": [
-        ["base", "comm/backends", "tensors"],
+        ["base", "comm/backends", "metrics", "tensors"],
         ["device_map", "forward", "options", "pipeline", "platform", "values"],
         [
             "comm/backends/gloo",
