@@ -69,6 +69,7 @@
 #include "accelerate/runtime/device_cache.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/runtime/numa_affinity.h"
+#include "accelerate/script/script_module.h"
 #include "accelerate/state/job_operations.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/memory.h"

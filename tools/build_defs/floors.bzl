@@ -37,7 +37,7 @@ FLOORS = {
             "profiling",
             "tracking/run",
         ],
-        ["hooks", "optim", "parallel/pipeline", "parallel/replicated", "parallel/sharded"],
+        ["hooks", "optim", "parallel/pipeline", "parallel/replicated", "parallel/sharded", "script"],
         ["compile", "dispatch", "inference", "step"],
         ["checkpoint/objects", "quantization/models"],
         ["checkpoint/folder", "techniques"],
