@@ -14,6 +14,7 @@
 #include "accelerate/comm/process_group.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/report/environment_report.h"
+#include "accelerate/script/script_module.h"
 #include "accelerate/step/training_state.h"
 #include "accelerate/techniques/technique_list.h"
 
@@ -79,6 +80,14 @@ int Accelerator::mesh_rank(const char* parallelism, MeshAxis axis) const {
                     " is not configured. Set `parallelism_config` first.");
   const DeviceMesh* mesh = torch_device_mesh();
   return mesh == nullptr ? 0 : mesh->coordinate(axis);
+}
+
+std::shared_ptr<ScriptModule> Accelerator::script_module(const torch::jit::Module& script) const {
+  for (const auto& model : training_.models) {
+    auto known = std::dynamic_pointer_cast<ScriptModule>(model->module());
+    if (known != nullptr && known->script() == script) return known;
+  }
+  return std::make_shared<ScriptModule>(script);
 }
 
 std::vector<bool> Accelerator::placements(const PrepareOptions& options, size_t objects) const {

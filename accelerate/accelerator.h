@@ -53,6 +53,7 @@
 #include "accelerate/preparable.h"
 #include "accelerate/profiling/profiler.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/script/script_module.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/state/memory.h"
@@ -157,22 +158,22 @@ class Accelerator {
 
   // ---- Preparing.
 
-  /// Returns the objects ready for this job, in the order given: models (shared_ptr or a
-  /// TORCH_MODULE holder), optimizers (by reference, which must outlive the result; by shared_ptr;
-  /// or moved in), DataLoaders and LRSchedulers (by reference). Objects of other types and prepared
-  /// ones are returned unchanged. One object is returned by itself, several as a tuple. With a
-  /// deepspeed_plugin a DummyOptim becomes the optimizer of the plugin's configuration, and a
-  /// DummyScheduler its schedule.
+  /// Returns the objects ready for this job, in the order given: models (shared_ptr, a TORCH_MODULE
+  /// holder, or a torch::jit::Module, which becomes a ScriptModule), optimizers (by reference, which
+  /// must outlive the result; by shared_ptr; or moved in), DataLoaders and LRSchedulers (by
+  /// reference). Objects of other types and prepared ones are returned unchanged. One object is
+  /// returned by itself, several as a tuple. With a deepspeed_plugin a DummyOptim becomes the
+  /// optimizer of the plugin's configuration, and a DummyScheduler its schedule.
   /// Schedulers are prepared after all other objects. Collective.
   template <typename... Objects>
     requires(!std::same_as<std::remove_cvref_t<Objects>, PrepareOptions> && ...)
   decltype(auto) prepare(Objects&&... objects) {
-    return prepare_all(placements({}, sizeof...(Objects)), std::forward<Objects>(objects)...);
+    return prepare_all(placements({}, sizeof...(Objects)), preparable<Objects>(objects)...);
   }
   /// Errors: c10::ValueError unless `options.device_placement` has an entry for each object.
   template <typename... Objects>
   decltype(auto) prepare(const PrepareOptions& options, Objects&&... objects) {
-    return prepare_all(placements(options, sizeof...(Objects)), std::forward<Objects>(objects)...);
+    return prepare_all(placements(options, sizeof...(Objects)), preparable<Objects>(objects)...);
   }
 
   /// One model. Collective. The same module gives the same prepared model.
@@ -181,6 +182,10 @@ class Accelerator {
     using Module = internal::ModuleOf<Model>;
     auto module = Module::pointer(model);
     return PreparedModel<typename Module::Type>(module, prepare_module(module, options));
+  }
+  PreparedModel<ScriptModule> prepare_model(const torch::jit::Module& model,
+                                            const PrepareModelOptions& options = {}) {
+    return prepare_model(script_module(model), options);
   }
 
   /// With `device_placement` (absent: the Accelerator's own setting) the optimizer's state moves to
@@ -568,8 +573,10 @@ class Accelerator {
 
   /// Restores everything as it was saved; a loader continues with the sample after the last one if
   /// DataLoaderConfiguration::use_stateful_dataloader is set, and is left as it is otherwise.
-  /// Without `input_dir`: the latest complete checkpoint, or, if it is damaged, the one before. The
-  /// number of ranks may differ from the one that saved. Returns the checkpoint's folder.
+  /// Without `input_dir`: the latest complete checkpoint, or, if it is damaged, the one before;
+  /// with LoadStateOptions::best those with a metric, the best first. A checkpoint that is skipped
+  /// is named in a warning. The number of ranks may differ from the one that saved. Returns the
+  /// checkpoint's folder.
   /// Errors: CheckpointError, on all ranks, naming the file and tensor that are missing or damaged;
   ///         c10::ValueError for a checkpoint of other objects. Objects loaded by then keep the
   ///         loaded state.
@@ -717,6 +724,17 @@ class Accelerator {
   TrainBatchOptions planned(TrainBatchOptions options) const {
     if (!options.micro_batches) options.micro_batches = handlers_.pipeline.micro_batches;
     return options;
+  }
+  // The one that was prepared for this module, or a new one.
+  std::shared_ptr<ScriptModule> script_module(const torch::jit::Module& script) const;
+  // The object as prepare has it, but for a torch::jit::Module.
+  template <typename Object>
+  decltype(auto) preparable(std::remove_reference_t<Object>& object) const {
+    if constexpr (internal::IsScript<Object>) {
+      return script_module(object);
+    } else {
+      return static_cast<Object&&>(object);
+    }
   }
   // Before anything of one call is prepared. Errors: those of TrainingStep's configure_zero and
   // check_before_sharding.

@@ -10,6 +10,10 @@
 #include "accelerate/data/data_loader.h"
 #include "accelerate/step/training_step.h"
 
+namespace torch::jit {
+struct Module;
+}  // namespace torch::jit
+
 namespace torch::nn {
 class Module;
 }  // namespace torch::nn
@@ -42,6 +46,10 @@ struct ModuleOf<T> {
 };
 template <typename T>
 concept IsModel = requires { typename ModuleOf<std::remove_cvref_t<T>>::Type; };
+
+// Becomes a ScriptModule first.
+template <typename T>
+concept IsScript = std::same_as<std::remove_cvref_t<T>, torch::jit::Module>;
 
 template <typename T>
 constexpr bool kIsOptimizerPointer = false;
@@ -93,7 +101,8 @@ template <typename T>
 concept IsMistaken =
     std::derived_from<PointeeOf<T>, torch::nn::Module> ||
     std::derived_from<PointeeOf<T>, torch::optim::Optimizer> ||
-    std::derived_from<PointeeOf<T>, torch::optim::LRScheduler> || IsTorchPlateau<T>;
+    std::derived_from<PointeeOf<T>, torch::optim::LRScheduler> ||
+    std::same_as<PointeeOf<T>, torch::jit::Module> || IsTorchPlateau<T>;
 
 // Adds the object to those of its kind. `Object` as prepare() has it.
 template <typename Object>

@@ -357,8 +357,8 @@ struct ProjectConfiguration {
   /// the latest complete one there.
   bool automatic_checkpoint_naming = false;
   /// How many automatically named checkpoints are kept; absent: all. What is over it is removed,
-  /// oldest first, after the new one is complete. The new one stays whatever the limit, so that 0
-  /// and negative limits keep one.
+  /// oldest first, after the new one is complete. The new one and the one with the best
+  /// SaveStateOptions::metric stay whatever the limit, so that 0 and negative limits keep one.
   std::optional<int64_t> total_limit = std::nullopt;
   /// Number of the next checkpoint.
   int64_t iteration = 0;

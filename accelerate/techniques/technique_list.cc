@@ -17,6 +17,7 @@
 #include "accelerate/parallel/ulysses/ulysses_technique.h"
 #include "accelerate/precision/techniques.h"
 #include "accelerate/quantization/models/quantized_checks.h"
+#include "accelerate/script/script_module.h"
 
 namespace accelerate {
 namespace {
@@ -61,6 +62,11 @@ void check_ddp_handler(const KwargsHandlers& handlers, PrecisionType /*precision
 
 // In the order in which techniques are made.
 constexpr TechniqueRow kTechniques[] = {
+    // Before the rows that would look for layers.
+    {.name = "script",
+     .depth = kNone,
+     .layout = &check_script_layout,
+     .check = &check_script_model},
     {.name = TensorParallelTechnique::kName,
      .depth = kTensorParallel,
      .layout = &tensor_parallel_layout,

@@ -1,5 +1,6 @@
 // The states that load_state restores where options say which there are and how they are read.
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -130,6 +131,78 @@ TEST_P(LoadState, IfThereIsOne) {
                     EXPECT_EQ(accelerator.load_state_if_any(), std::nullopt);
                   }),
               Each(IsEmpty()));
+}
+
+// The value of the net's parameters is the number of its checkpoint.
+Errors train_with_metrics(const std::shared_ptr<SimDisk>& disk,
+                          const std::vector<std::optional<double>>& metrics) {
+  return run(on(disk), [&](Rank&) {
+    AcceleratorOptions options = of_project();
+    options.project_config.total_limit = 2;
+    Accelerator accelerator(options);
+    Net net;
+    auto model = accelerator.prepare(net);
+    for (size_t i = 0; i < metrics.size(); ++i) {
+      net->fill(static_cast<double>(i));
+      accelerator.save_state({}, {.metric = metrics[i]});
+    }
+  });
+}
+
+double best_value(const std::shared_ptr<SimDisk>& disk) {
+  Cluster cluster = on(disk);
+  cluster.run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator(of_project());
+    Net net(-1);
+    auto model = accelerator.prepare(net);
+    accelerator.load_state({}, {.best = true});
+    // What is saved next replaces nothing.
+    EXPECT_EQ(accelerator.save_iteration(), 5);
+    rank.report("value", net->value());
+  });
+  const std::vector<at::Tensor> values = cluster.reports("value");
+  for (const at::Tensor& value : values) EXPECT_EQ(value.item<double>(), values[0].item<double>());
+  return values[0].item<double>();
+}
+
+TEST_P(LoadState, TheBestOneIsKeptAndFound) {
+  auto disk = std::make_shared<SimDisk>();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT(train_with_metrics(disk, {0.25, 0.75, std::nullopt, nan, 0.5}), Each(IsEmpty()));
+  EXPECT_THAT(*disk->list("/sim/run/checkpoints"),
+              testing::ElementsAre("checkpoint_1", "checkpoint_4"));
+  EXPECT_EQ(best_value(disk), 1);
+  // The next best one, if the best is not complete.
+  ASSERT_TRUE(disk->remove("/sim/run/checkpoints/checkpoint_1/manifest.json").ok());
+  EXPECT_EQ(best_value(disk), 4);
+}
+
+TEST_P(LoadState, TheBestOneOfNone) {
+  auto disk = std::make_shared<SimDisk>();
+  EXPECT_THAT(train_with_metrics(disk, {std::nullopt}), Each(IsEmpty()));
+  EXPECT_THAT(run(on(disk),
+                  [](Rank&) {
+                    Accelerator accelerator(of_project());
+                    EXPECT_EQ(accelerator.load_state_if_any({}, {.best = true}), std::nullopt);
+                    accelerator.load_state({}, {.best = true});
+                  }),
+              Each(HasSubstr("there is no complete checkpoint with a metric in /sim/run")));
+  EXPECT_THAT(run(on(disk),
+                  [](Rank&) {
+                    Accelerator accelerator(of_project());
+                    accelerator.load_state("/sim/run/checkpoints/checkpoint_0", {.best = true});
+                  }),
+              Each(HasSubstr("leave input_dir empty")));
+}
+
+TEST(SavedMetric, IsTheSameOnAllRanks) {
+  auto disk = std::make_shared<SimDisk>();
+  EXPECT_THAT(run(Cluster("2x2", {.disk = disk}),
+                  [](Rank& rank) {
+                    Accelerator accelerator(of_project());
+                    accelerator.save_state({}, {.metric = rank.index() == 2 ? 0.25 : 0.5});
+                  }),
+              Each(HasSubstr("the metric of rank 2 is 0.25, but that of rank 0 is 0.5")));
 }
 
 // Not after hours of training.

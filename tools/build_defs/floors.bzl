@@ -9,7 +9,7 @@ first; "" is the folder itself.
 
 FLOORS = {
     "accelerate": [
-        ["base", "comm/backends", "tensors"],
+        ["base", "comm/backends", "metrics", "tensors"],
         ["device_map", "forward", "options", "pipeline", "platform", "values"],
         [
             "comm/backends/gloo",
@@ -37,7 +37,7 @@ FLOORS = {
             "profiling",
             "tracking/run",
         ],
-        ["hooks", "optim", "parallel/pipeline", "parallel/replicated", "parallel/sharded"],
+        ["hooks", "optim", "parallel/pipeline", "parallel/replicated", "parallel/sharded", "script"],
         ["compile", "dispatch", "inference", "step"],
         ["checkpoint/objects", "quantization/models"],
         ["checkpoint/folder", "techniques"],

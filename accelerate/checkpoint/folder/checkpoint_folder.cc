@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cctype>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <ranges>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -547,6 +549,16 @@ absl::StatusOr<std::optional<FoundCheckpoint>> latest_complete(
   return latest;
 }
 
+std::vector<FoundCheckpoint> from_worst_to_best(const std::vector<FoundCheckpoint>& found) {
+  std::vector<FoundCheckpoint> rated;
+  std::ranges::copy_if(
+      found | std::views::reverse, std::back_inserter(rated),
+      [](const FoundCheckpoint& each) { return each.manifest.metric.has_value(); });
+  std::ranges::stable_sort(rated, {},
+                           [](const FoundCheckpoint& each) { return *each.manifest.metric; });
+  return rated;
+}
+
 absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, int64_t limit,
                                 const std::string& newest, const std::set<std::string>& damaged) {
   absl::StatusOr<FoundCheckpoints> found = find_checkpoints(files, folder);
@@ -565,12 +577,16 @@ absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, in
     if (!each.manifest.durable || damaged.contains(each.path)) continue;
     if (last_durable != newest || each.path == newest) last_durable = each.path;
   }
+  std::string best;
+  for (const FoundCheckpoint& each : from_worst_to_best(complete)) {
+    if (!damaged.contains(each.path)) best = each.path;
+  }
   std::ranges::stable_partition(
       complete, [&](const FoundCheckpoint& each) { return damaged.contains(each.path); });
   int64_t surplus = static_cast<int64_t>(complete.size()) - std::max<int64_t>(limit, 1);
   for (const FoundCheckpoint& each : complete) {
     if (surplus <= 0) break;
-    if (each.path == newest || each.path == last_durable) continue;
+    if (each.path == newest || each.path == best || each.path == last_durable) continue;
     // It loses its name first and then its files, so it is never half a checkpoint.
     const std::string removed = each.path + kRemoved;
     absl::Status status = files.rename(each.path, removed);

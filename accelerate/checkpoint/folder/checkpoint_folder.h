@@ -110,10 +110,14 @@ absl::StatusOr<std::optional<FoundCheckpoint>> latest_complete(
     FileSystem& files, const std::string& folder,
     std::vector<SkippedCheckpoint>* skipped = nullptr);
 
-/// Removes the oldest complete checkpoints in `folder` until `limit` are left. `newest` and the
-/// last durable checkpoint always stay, so a limit of 0 keeps one. Incomplete checkpoints stay and
-/// do not count. `damaged` holds the paths of checkpoints that look complete but that a load
-/// rejected; they are removed first, and none of them is the last durable one.
+/// Those that have a metric, from the worst to the best. Among equal ones the older is the better.
+std::vector<FoundCheckpoint> from_worst_to_best(const std::vector<FoundCheckpoint>& found);
+
+/// Removes the oldest complete checkpoints in `folder` until `limit` are left. `newest`, the one
+/// with the best metric and the last durable checkpoint always stay, so a limit of 0 keeps one.
+/// Incomplete checkpoints stay and do not count. `damaged` holds the paths of checkpoints that look
+/// complete but that a load rejected; they are removed first, and none of them is the best or the
+/// last durable one.
 absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, int64_t limit,
                                 const std::string& newest,
                                 const std::set<std::string>& damaged = {});

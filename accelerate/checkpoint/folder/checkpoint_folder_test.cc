@@ -69,10 +69,12 @@ class CheckpointFolder : public testing::Test {
   }
 
   // A checkpoint of one file, which no manifest lists.
-  void save(const std::string& name, const std::string& text = "weights") {
+  void save(const std::string& name, const std::string& text = "weights",
+            std::optional<double> metric = std::nullopt) {
     ASSERT_TRUE(begin_checkpoint(files_, path(name)).ok());
     write(name + ".tmp/model.bin", text);
-    const absl::Status published = publish_checkpoint(files_, path(name), Manifest());
+    const absl::Status published =
+        publish_checkpoint(files_, path(name), Manifest{.metric = metric});
     ASSERT_TRUE(published.ok()) << published;
     ASSERT_TRUE(tidy_checkpoint(files_, path(name)).ok());
   }
@@ -407,6 +409,45 @@ TEST(CheckpointNumber, IsTheFirstInTheName) {
   EXPECT_EQ(checkpoint_number("run2_checkpoint_12"), 2);
   EXPECT_EQ(checkpoint_number("checkpoint"), std::nullopt);
   EXPECT_EQ(checkpoint_number("checkpoint_99999999999999999999"), std::nullopt);
+}
+
+TEST_F(CheckpointFolder, TheBestOneStaysHoweverOldItIs) {
+  save("checkpoint_1", "weights", -3.0);
+  save("checkpoint_2", "weights", 0.5);
+  save("checkpoint_3", "weights", 0.5);
+  save("checkpoint_4");
+  save("checkpoint_5", "weights", 0.25);
+  ASSERT_TRUE(rotate_checkpoints(files_, folder_, 2, path("checkpoint_5")).ok());
+  EXPECT_THAT(names(), ElementsAre("checkpoint_2", "checkpoint_5"));
+  save("checkpoint_6");
+  ASSERT_TRUE(rotate_checkpoints(files_, folder_, 1, path("checkpoint_6")).ok());
+  EXPECT_THAT(names(), ElementsAre("checkpoint_2", "checkpoint_6"));
+  save("checkpoint_7", "weights", 0.75);
+  ASSERT_TRUE(rotate_checkpoints(files_, folder_, 1, path("checkpoint_7")).ok());
+  EXPECT_THAT(names(), ElementsAre("checkpoint_7"));
+}
+
+TEST_F(CheckpointFolder, ADamagedOneIsNotTheBest) {
+  save("checkpoint_1", "weights", 0.5);
+  save("checkpoint_2", "weights", 0.75);
+  save("checkpoint_3", "weights", 0.25);
+  ASSERT_TRUE(
+      rotate_checkpoints(files_, folder_, 1, path("checkpoint_3"), {path("checkpoint_2")}).ok());
+  EXPECT_THAT(names(), ElementsAre("checkpoint_1", "checkpoint_3"));
+}
+
+TEST_F(CheckpointFolder, RatedOnesComeFromTheWorstToTheBest) {
+  save("checkpoint_1", "weights", 0.5);
+  save("checkpoint_2");
+  save("checkpoint_3", "weights", 0.5);
+  save("checkpoint_4", "weights", -1.0);
+  const auto found = find_checkpoints(files_, folder_);
+  ASSERT_TRUE(found.ok()) << found.status();
+  std::vector<int64_t> numbers;
+  for (const FoundCheckpoint& each : from_worst_to_best(found->complete)) {
+    numbers.push_back(each.number);
+  }
+  EXPECT_THAT(numbers, ElementsAre(4, 3, 1));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -71,8 +72,15 @@ struct Announcement {
   uint64_t id = 0;
   // Absent where every rank knows all places.
   std::optional<internal::RankPlace> place = std::nullopt;
+  std::optional<double> metric = std::nullopt;
 };
-auto tree_members(Announcement& own) { return std::tie(own.checkpoint, own.id, own.place); }
+auto tree_members(Announcement& own) {
+  return std::tie(own.checkpoint, own.id, own.place, own.metric);
+}
+
+std::string metric_text(const std::optional<double>& metric) {
+  return metric ? absl::StrCat(*metric) : "none";
+}
 
 // A path as JSON, and back. Paths are any bytes, but texts of JSON are UTF-8.
 Json json_of_path(const std::string& path) {
@@ -295,7 +303,7 @@ StateSaver::Begun StateSaver::begin(const Request& request) {
   const std::string writer = absl::StrCat("rank ", state_.process_index());
   const std::optional<std::vector<internal::RankPlace>> known = known_places();
   const auto all = agree_on_values(state_.group(), request.caller, [&] {
-    Announcement own{.checkpoint = target(request)};
+    Announcement own{.checkpoint = target(request), .metric = request.metric};
     const std::string& checkpoint = own.checkpoint;
     if (writes_shared()) {
       const bool taken = internal::value_or_throw(exists(files, checkpoint));
@@ -323,6 +331,10 @@ StateSaver::Begun StateSaver::begin(const Request& request) {
     if (!known) places_.push_back(all[rank].place.value());
     TORCH_CHECK_VALUE(all[rank].checkpoint == begun.checkpoint, request.caller, ": rank ", rank,
                       " saves to ", all[rank].checkpoint, ", but rank 0 to ", begun.checkpoint);
+    TORCH_CHECK_VALUE(all[rank].metric == all[0].metric, request.caller, ": the metric of rank ",
+                      rank, " is ", metric_text(all[rank].metric), ", but that of rank 0 is ",
+                      metric_text(all[0].metric),
+                      "; compute it from what gather_for_metrics gives");
   }
   if (configuration_.save_on_each_node) {
     agree(state_.group(), request.caller, [&] {
@@ -373,6 +385,7 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const Request&
                                      .share_ranks = parts().share_ranks(),
                                      .iteration = configuration_.iteration,
                                      .step = gradient_state_.step(),
+                                     .metric = request.metric,
                                      .numerics = has_shapes_alone(runtime) ? kShapesNumerics : "",
                                      .versions = versions()},
                         .commits = writes_shared(),
@@ -427,7 +440,12 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
   wait();
   internal::warn_of_unsafe_serialization(options.safe_serialization);
   Runtime& runtime = state_.runtime();
-  const Request request{.caller = kSave, .folder = output_dir};
+  Request request{.caller = kSave, .folder = output_dir};
+  if (options.metric && std::isfinite(*options.metric)) request.metric = options.metric;
+  if (options.metric && !request.metric) {
+    logger(runtime).warning(absl::StrCat("save_state: the metric is ", *options.metric,
+                                         ", so this checkpoint is saved without one"));
+  }
   const Begun begun = begin(request);
   const absl::Time start = runtime.now();
   std::optional<ProgressBar> bar;
@@ -535,6 +553,8 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
                        "load_state: map_location \"", *options.map_location,
                        "\" is neither \"cpu\" nor \"on_device\"");
     }
+    TORCH_CHECK_VALUE(!options.best || input_dir.empty(),
+                      "load_state finds the best checkpoint by itself; leave input_dir empty");
     Json found = Json::array();
     if (!input_dir.empty()) {
       const std::string path = expanded(input_dir);
@@ -560,20 +580,22 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
       logger(runtime).warning(absl::StrCat("load_state skips ", why.message()),
                               {.main_process_only = false});
     }
-    for (const FoundCheckpoint& each : all.complete) {
+    for (const FoundCheckpoint& each :
+         options.best ? from_worst_to_best(all.complete) : all.complete) {
       found.push_back({json_of_path(each.path), each.manifest.id});
     }
     // To begin anew beside damaged ones would fail at a save that needs one of their names. What a
     // crashed save left has another name, and the next save removes it.
     for (const auto& [path, number, why] : all.skipped) {
       const bool is_named = path == join_path(folder, absl::StrCat(kPrefix, number));
-      if (!is_named || !found.empty() || !may_be_absent) continue;
+      if (!is_named || !all.complete.empty() || !may_be_absent) continue;
       throw CheckpointError(absl::StrCat("load_state_if_any: no checkpoint in ", folder,
                                          " is complete: ", std::string(why.message()),
                                          ". Remove the folder to begin anew"));
     }
     TORCH_CHECK_VALUE(!found.empty() || may_be_absent,
-                      "load_state: there is no complete checkpoint in ", folder);
+                      "load_state: there is no complete checkpoint ",
+                      options.best ? "with a metric in " : "in ", folder);
     return found.dump();
   });
   const auto has_none = [](const RankOutcome& rank) {

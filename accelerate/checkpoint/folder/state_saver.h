@@ -74,6 +74,7 @@ class StateSaver {
     std::string caller;
     std::string folder;  // has no effect with automatic naming
     bool is_of_training = true;
+    std::optional<double> metric = std::nullopt;
   };
   // The agreement of all ranks before a save.
   struct Begun {

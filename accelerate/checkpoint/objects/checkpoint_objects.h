@@ -43,6 +43,10 @@ struct SaveStateOptions {
   /// (kFullStateDict), which no other rank has more than one of; or each rank's part of the models
   /// as it is, for the same layout (kLocalStateDict). Absent: shards.
   std::optional<StateDictType> state_dict_type = std::nullopt;
+  /// How good the state is, the same on all ranks: the greater the better, so that a loss is given
+  /// with a minus. ProjectConfiguration::total_limit never removes the best checkpoint, and
+  /// LoadStateOptions::best finds it. A number that is not finite is none, with a warning.
+  std::optional<double> metric = std::nullopt;
 };
 
 struct LoadStateOptions {
@@ -54,6 +58,9 @@ struct LoadStateOptions {
   /// always read into their parameters, tensors of registered objects to the CPU. Other texts are
   /// errors.
   std::optional<std::string> map_location = std::nullopt;
+  /// Without an input_dir: the complete checkpoint with the greatest SaveStateOptions::metric, the
+  /// older among equal ones, and not the latest.
+  bool best = false;
 };
 
 /// A registered object, without its type.

@@ -97,6 +97,7 @@ Json json_of(const Manifest& manifest) {
             {"versions", manifest.versions},
             {"counts", manifest.counts},
             {"files", files_json(manifest.files)}};
+  if (manifest.metric) json["metric"] = *manifest.metric;
   if (!manifest.numerics.empty()) json["numerics"] = manifest.numerics;
   if (!manifest.mesh.empty()) json["mesh"] = manifest.mesh;
   if (!manifest.share_ranks.empty()) json["share_ranks"] = manifest.share_ranks;
@@ -119,6 +120,7 @@ Manifest manifest_of(const DocumentNode& root) {
                     .iteration = count_of(root.at("iteration")),
                     .step = count_of(root.at("step")),
                     .numerics = text_or_empty(root.find("numerics"))};
+  if (const auto metric = root.find("metric")) manifest.metric = metric->number();
   if (const auto ranks = root.find("share_ranks")) {
     for (const DocumentNode& rank : ranks->items()) {
       manifest.share_ranks.push_back(rank.integer("a count", 0));

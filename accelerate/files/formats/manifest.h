@@ -3,7 +3,7 @@
 ///
 ///   {"format": "accelerate-checkpoint", "version": 1, "id": "5be0cd19", "durable": true,
 ///    "world_size": 4, "mesh": "dp_replicate 2 x tp 2", "share_ranks": [0, 2],
-///    "iteration": 3, "step": 40, "numerics": "shapes",
+///    "iteration": 3, "step": 40, "metric": 0.93, "numerics": "shapes",
 ///    "versions": {"accelerate": ..., "libtorch": ...}, "counts": {"model": 1, "optimizer": 1,
 ///    ...}, "files": {"model.safetensors": {"size": 608, "crc32c": "9a71bb4c",
 ///                                    "header": "c2f1a9b0", "tensors": {"weight": "61c32f10"}},
@@ -55,6 +55,8 @@ struct Manifest {
   /// The number of this checkpoint, and of micro-steps before it.
   int64_t iteration = 0;
   int64_t step = 0;
+  /// How good the state is, if the program said so: a finite number, the greater the better.
+  std::optional<double> metric = std::nullopt;
   /// kShapesNumerics if a simulation wrote it that computed shapes without values, so that its
   /// tensors are not results; otherwise empty, and not in the text.
   std::string numerics;

@@ -17,6 +17,7 @@ Manifest example() {
                     .share_ranks = {0},
                     .iteration = 3,
                     .step = 40,
+                    .metric = 0.1,
                     .numerics = kShapesNumerics};
   manifest.versions["libtorch"] = "2.6.0";
   manifest.counts["model"] = 1;
@@ -54,9 +55,10 @@ TEST(Manifest, WithoutAMeshSaysNothingOfOne) {
   manifest.mesh.clear();
   manifest.share_ranks.clear();
   manifest.numerics.clear();
+  manifest.metric.reset();
   const std::string text = manifest_text(manifest);
-  EXPECT_THAT(text,
-              testing::Not(AnyOf(HasSubstr("mesh"), HasSubstr("share"), HasSubstr("numerics"))));
+  EXPECT_THAT(text, testing::Not(AnyOf(HasSubstr("mesh"), HasSubstr("share"), HasSubstr("metric"),
+                                       HasSubstr("numerics"))));
   EXPECT_EQ(*parse_manifest(text), manifest);
 }
 

@@ -1,0 +1,108 @@
+#include "accelerate/metrics/metrics.h"
+
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace accelerate::metrics {
+namespace {
+
+using testing::HasSubstr;
+
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+    return "none";
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+}
+
+TEST(Metrics, AMeanIsOfAllElements) {
+  Mean mean;
+  mean.add(torch::tensor({1.0, 2.0}));
+  EXPECT_EQ(mean.compute(), 1.5);
+  mean.add(torch::tensor({{6.0}, {7.0}}, torch::requires_grad()));
+  EXPECT_EQ(mean.compute(), 4.0);
+  mean.add_sums(torch::tensor({4.0}), torch::tensor({4}));
+  EXPECT_EQ(mean.compute(), 2.5);
+}
+
+// A sum in single precision stops at 2^24.
+TEST(Metrics, AMeanOfManyIsExact) {
+  Mean mean;
+  mean.add(torch::full({1}, 16'777'216.0f));
+  mean.add(torch::ones({3}));
+  EXPECT_EQ(mean.compute(), 16'777'219.0 / 4);
+}
+
+TEST(Metrics, AccuracyIsTheShareOfEqualOnes) {
+  Accuracy accuracy;
+  accuracy.add(torch::tensor({1, 2, 3}), torch::tensor({1, 2, 4}));
+  accuracy.add(torch::tensor({5}), torch::tensor({6}));
+  EXPECT_EQ(accuracy.compute(), 0.5);
+  EXPECT_THAT(error_of([&] {
+                accuracy.add(torch::zeros({2, 10}), torch::tensor({1, 2}));
+              }),
+              HasSubstr("shapes [2, 10] and [2] do not belong together"));
+}
+
+// By hand: class 0 has precision 1/2 and recall 1, class 1 has 1 and 1/3, class 2 has 1/2 and 1.
+double f1_of_three(F1Average average) {
+  F1 f1(3, average);
+  f1.add(torch::tensor({0, 0, 1}), torch::tensor({0, 1, 1}));
+  f1.add(torch::tensor({{2, 2}}), torch::tensor({{1, 2}}));
+  return f1.compute();
+}
+
+TEST(Metrics, F1OfClassesIsTheirCountsTogether) {
+  constexpr double kScores[] = {2.0 / 3, 0.5, 2.0 / 3};
+  EXPECT_DOUBLE_EQ(f1_of_three(F1Average::kMacro), (kScores[0] + kScores[1] + kScores[2]) / 3);
+  EXPECT_DOUBLE_EQ(f1_of_three(F1Average::kMicro), 3.0 / 5);
+  EXPECT_DOUBLE_EQ(f1_of_three(F1Average::kWeighted),
+                   (kScores[0] + 3 * kScores[1] + kScores[2]) / 5);
+}
+
+TEST(Metrics, BinaryF1IsThatOfClassOne) {
+  F1 f1;
+  f1.add(torch::tensor({1, 1, 1, 0}), torch::tensor({1, 0, 1, 1}));
+  EXPECT_DOUBLE_EQ(f1.compute(), 2.0 / 3);
+  F1 none;
+  none.add(torch::tensor({0, 0}), torch::tensor({0, 0}));
+  EXPECT_EQ(none.compute(), 0.0);
+}
+
+TEST(Metrics, F1RefusesClassesThatItDoesNotHave) {
+  EXPECT_THAT(error_of([] { F1(3); }), HasSubstr("3 classes needs an average"));
+  EXPECT_THAT(error_of([] { F1(1); }), HasSubstr("two classes or more, not of 1"));
+  F1 f1;
+  f1.add(torch::tensor({1, 2}), torch::tensor({1, 1}));
+  EXPECT_THAT(error_of([&] { f1.compute(); }), HasSubstr("outside of 0 to 1"));
+}
+
+TEST(Metrics, PerplexityCountsTokensAndNotRows) {
+  const torch::Tensor logits = torch::zeros({2, 3, 4});
+  logits[0][0][1] = std::log(5.0);  // 5 of 8
+  const torch::Tensor labels = torch::tensor({{1, -100, -100}, {0, 1, 2}});
+  const auto [sums, tokens] = token_losses(logits, labels);
+  EXPECT_TRUE(torch::equal(tokens, torch::tensor({1, 3})));
+  Perplexity perplexity;
+  perplexity.add(sums, tokens);
+  EXPECT_NEAR(perplexity.compute(), std::exp((std::log(8.0 / 5) + 3 * std::log(4.0)) / 4), 1e-6);
+  EXPECT_THAT(error_of([&] { token_losses(logits[0], labels); }),
+              HasSubstr("expected [rows, tokens, classes]"));
+}
+
+TEST(Metrics, OfNothingIsAnError) {
+  EXPECT_THAT(error_of([] { Mean().compute(); }), HasSubstr("no values"));
+  EXPECT_THAT(error_of([] { Accuracy().compute(); }), HasSubstr("no values"));
+  EXPECT_THAT(error_of([] { F1().compute(); }), HasSubstr("no values"));
+  EXPECT_THAT(error_of([] { Perplexity().compute(); }), HasSubstr("no values"));
+}
+
+}  // namespace
+}  // namespace accelerate::metrics
