@@ -179,6 +179,10 @@ void RegionRecorder::begin(const std::vector<at::Tensor>& tensors, size_t first_
       continue;
     }
     if (!is_dense(tensor)) return note("an input or a parameter is not dense");
+    // In promotions its dtype counts for less than that of the tensor that a package would get.
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      return note("an input is a number that LibTorch made a tensor of");
+    }
     inputs.push_back({{"dtype", static_cast<int>(tensor.scalar_type())},
                       {"sizes", tensor.sizes().vec()},
                       {"strides", tensor.strides().vec()},
@@ -298,7 +302,8 @@ bool RegionRecorder::may_be_recorded(const OperatorCall& call) {
   if (call.op().hasTag(at::Tag::data_dependent_output)) {
     return refuse("gives values of tensors to the program");
   }
-  if (call.op().hasTag(at::Tag::dynamic_output_shape)) {
+  // The sizes that an index gives depend on values only where a mask is among its tensors.
+  if (name != "aten::index" && call.op().hasTag(at::Tag::dynamic_output_shape)) {
     return refuse("gives results whose sizes depend on values");
   }
   if (name == "aten::set_" || name == "aten::resize_" || name == "aten::resize_as_") {

@@ -10,8 +10,9 @@
 /// of parameters fire, and parameters that ranks divide come and go as for any operator. Gradients
 /// equal those of plain calls, bit by bit with the backend AOT_EAGER, but for these: where an input
 /// is also used outside of the region, its gradients are added in another order; a gradient that
-/// does not lie in memory as it did when the region was recorded is copied before. Gradients of
-/// gradients are an error.
+/// does not lie in memory as it did when the region was recorded is copied before; an output that
+/// gets no gradient counts as one that gets zeros, so that what only this output needs gets zeros
+/// in the place of none. Gradients of gradients are an error.
 ///
 /// Errors:  of a call, c10::Error with `fullgraph` for a region that cannot be compiled, naming the
 ///          reason; of a backward pass, c10::Error for gradients of gradients, a graph that was
