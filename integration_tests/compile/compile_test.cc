@@ -1,6 +1,7 @@
 // Models that an Accelerator compiles as its dynamo_plugin says, against the same training without
 // it: equal bit by bit, on one rank and on many, replicated and divided; and what is refused.
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -165,6 +166,16 @@ TEST_P(CompileShards, TheWholeOfAModelThatRanksDivideIsRefused) {
   });
 }
 
+TEST_P(CompileShards, RecomputedBlocksAreRefused) {
+  make_cluster().run_on_every_rank([](Rank&) {
+    Accelerator accelerator(compiled(
+        {.fsdp_plugin =
+             FullyShardedDataParallelPlugin{.fsdp_version = 2, .activation_checkpointing = true}},
+        true));
+    EXPECT_THAT(error_of([&] { accelerator.prepare(Net()); }), HasSubstr("memory_budget"));
+  });
+}
+
 TEST_P(Compile, IsKeptInTheStateAndFollowsTheEnvironment) {
   make_cluster().run_on_every_rank([](Rank&) {
     const auto scope = patch_environment({{"ACCELERATE_DYNAMO_BACKEND", "EAGER"},
@@ -208,6 +219,30 @@ TEST_P(Compile, RefusesModelsThatAreComputedInAnotherWay) {
     Accelerator accelerator(compiled(
         {.mixed_precision = PrecisionType::kFp8, .kwargs_handlers = {TERecipeKwargs{}}}, true));
     EXPECT_THAT(error_of([&] { accelerator.prepare(Net()); }), HasSubstr("layers in fp8"));
+  });
+}
+
+struct WideImpl : nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return last(second(first(x))); }
+  nn::Linear first = register_module("first", nn::Linear(16, 16));
+  nn::Linear second = register_module("second", nn::Linear(16, 16));
+  nn::Linear last = register_module("last", nn::Linear(16, 4));
+};
+TORCH_MODULE(Wide);
+
+TEST(CompiledWeights, ThatAreQuantisedAreRefused) {
+  Cluster cluster("1x1:h100");
+  cluster.run_on_every_rank([](Rank&) {
+    Wide net;
+    auto quantised = load_and_quantize_model(net, {.load_in_8bit = true, .torch_dtype = "fp32"});
+    std::vector<torch::Tensor> trained;
+    for (const torch::Tensor& each : quantised.parameters()) {
+      if (each.requires_grad()) trained.push_back(each);
+    }
+    auto sgd = std::make_shared<torch::optim::SGD>(trained, torch::optim::SGDOptions(0.1));
+    Accelerator accelerator(compiled({}, true));
+    EXPECT_THAT(error_of([&] { accelerator.prepare(quantised, sgd); }),
+                HasSubstr("quantised weights are made at each use"));
   });
 }
 
