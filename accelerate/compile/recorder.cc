@@ -1,5 +1,6 @@
 #include "accelerate/compile/recorder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <optional>
@@ -95,7 +96,7 @@ struct RegionRecorder::PlaceHash {
 struct RegionRecorder::Values {
   std::unordered_map<Place, int, PlaceHash> numbers;
   // Their addresses are not given to others as long as these are here.
-  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> known;
+  std::vector<Memory> known;
   std::unordered_set<const c10::StorageImpl*> unwritten;
   std::unordered_set<const c10::StorageImpl*> inputs;
   std::unordered_set<const c10::StorageImpl*> buffers;
@@ -224,6 +225,21 @@ void RegionRecorder::end_forward(const std::vector<at::Tensor>& outputs) {
                        {"tensors", values_->count}}
                       .dump(),
                   "\n");
+}
+
+std::vector<RegionRecorder::Memory> RegionRecorder::inner_memory(
+    const std::vector<at::Tensor>& outputs) const {
+  std::vector<Memory> inner;
+  for (const Memory& memory : values_->known) {
+    const c10::StorageImpl* storage = memory._unsafe_get_target();
+    const bool is_outer =
+        values_->inputs.contains(storage) || values_->buffers.contains(storage) ||
+        std::ranges::any_of(outputs, [storage](const at::Tensor& output) {
+          return output.defined() && output.has_storage() && storage_of(output) == storage;
+        });
+    if (!is_outer) inner.push_back(memory);
+  }
+  return inner;
 }
 
 bool RegionRecorder::has(const at::Tensor& tensor) const {

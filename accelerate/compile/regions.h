@@ -6,6 +6,9 @@
 /// the third one on its code runs. Until then, and where a region cannot be compiled, the module
 /// runs as it is. Regions with equal texts share their code, as the equal blocks of a model do.
 ///
+/// The module's own C++ does not run then, so that its other members stay as the second call left
+/// them. On a CPU a module whose first call leaves a tensor behind is not compiled for that reason.
+///
 /// Parameters and buffers are inputs of a region, so weights are what they are at each call, hooks
 /// of parameters fire, and parameters that ranks divide come and go as for any operator. Gradients
 /// equal those of plain calls, bit by bit with the backend AOT_EAGER, but for these: where an input
