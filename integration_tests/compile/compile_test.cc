@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
 #include "accelerate/compile/compile_regions.h"
@@ -155,6 +156,21 @@ TEST_P(CompileShards, BlocksThatRanksDivideTrainAsWithoutThePlugin) {
           .auto_wrap_policy = "transformer_based_wrap",
           .transformer_cls_names_to_wrap = std::vector<std::string>{"Block"}}};
   expect_equal(trained_on(compiled(plain, true), &expect_blocks), trained_on(plain));
+}
+
+TEST(CompileZero, BlocksThatRanksDivideTrainAsWithoutThePlugin) {
+  const nlohmann::ordered_json config = {
+      {"train_micro_batch_size_per_gpu", 5},
+      {"zero_optimization", {{"stage", 3}, {"stage3_param_persistence_threshold", 0}}}};
+  const AcceleratorOptions plain = {.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = config}};
+  const auto run = [](const AcceleratorOptions& options,
+                      const std::function<void(const CompileReport&)>& check) {
+    Cluster cluster("1x2:h100", {.seed = 2});
+    cluster.run_on_every_rank(
+        [&](Rank& rank) { rank.report("parameters", trained(rank, options, check)); });
+    return cluster.reports("parameters");
+  };
+  expect_equal(run(compiled(plain, true), &expect_blocks), run(plain, nullptr));
 }
 
 TEST_P(CompileShards, TheWholeOfAModelThatRanksDivideIsRefused) {
