@@ -17,6 +17,7 @@
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/testing/recorded_warnings.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/disk/sim_disk.h"
 #include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
@@ -156,6 +157,36 @@ TEST_P(CompileShards, BlocksThatRanksDivideTrainAsWithoutThePlugin) {
           .auto_wrap_policy = "transformer_based_wrap",
           .transformer_cls_names_to_wrap = std::vector<std::string>{"Block"}}};
   expect_equal(trained_on(compiled(plain, true), &expect_blocks), trained_on(plain));
+}
+
+TEST_P(Compile, WeightsThatAreLoadedAreThoseOfTheNextCall) {
+  make_cluster({.seed = 2, .disk = std::make_shared<simulator::SimDisk>()})
+      .run_on_every_rank([](Rank& rank) {
+        Accelerator accelerator(compiled({}, true));
+        torch::manual_seed(3);
+        Net net;
+        torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+        auto [model, optimizer] = accelerator.prepare(net, sgd);
+        torch::manual_seed(10 + rank.index());
+        const auto train = [&, &model = model, &optimizer = optimizer] {
+          std::vector<torch::Tensor> losses;
+          for (int pass = 0; pass < 3; ++pass) {
+            const torch::Tensor loss = model(torch::randn({5, 4})).square().mean();
+            accelerator.backward(loss);
+            optimizer.step();
+            optimizer.zero_grad();
+            losses.push_back(loss.detach());
+          }
+          return torch::stack(losses);
+        };
+        train();
+        accelerator.save_state("/sim/state");
+        const torch::Tensor before = train();
+        EXPECT_FALSE(torch::equal(train(), before));
+        accelerator.load_state("/sim/state");
+        EXPECT_TRUE(torch::equal(train(), before)) << "random numbers are loaded as well";
+        EXPECT_EQ(compile_report(model)->compiled_calls, 3 * 10);
+      });
 }
 
 TEST(CompileZero, BlocksThatRanksDivideTrainAsWithoutThePlugin) {
