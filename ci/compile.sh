@@ -61,6 +61,9 @@ trains() {
 }
 
 make "$out/regions"
+# A convolution, the 24 equal blocks, and the words, trained and evaluated.
+regions=$(find "$out/regions" -name region | wc -l)
+((regions == 4)) || { say "$regions regions instead of 4: equal blocks do not share one"; exit 1; }
 inside "$out/regions" "$accelerate" compile --list
 trains "$out/regions"
 make "$out/less" --memory_budget 0.3

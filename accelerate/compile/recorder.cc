@@ -1,5 +1,6 @@
 #include "accelerate/compile/recorder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <optional>
@@ -95,7 +96,7 @@ struct RegionRecorder::PlaceHash {
 struct RegionRecorder::Values {
   std::unordered_map<Place, int, PlaceHash> numbers;
   // Their addresses are not given to others as long as these are here.
-  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> known;
+  std::vector<Memory> known;
   std::unordered_set<const c10::StorageImpl*> unwritten;
   std::unordered_set<const c10::StorageImpl*> inputs;
   std::unordered_set<const c10::StorageImpl*> buffers;
@@ -179,6 +180,10 @@ void RegionRecorder::begin(const std::vector<at::Tensor>& tensors, size_t first_
       continue;
     }
     if (!is_dense(tensor)) return note("an input or a parameter is not dense");
+    // In promotions its dtype counts for less than that of the tensor that a package would get.
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      return note("an input is a number that LibTorch made a tensor of");
+    }
     inputs.push_back({{"dtype", static_cast<int>(tensor.scalar_type())},
                       {"sizes", tensor.sizes().vec()},
                       {"strides", tensor.strides().vec()},
@@ -220,6 +225,21 @@ void RegionRecorder::end_forward(const std::vector<at::Tensor>& outputs) {
                        {"tensors", values_->count}}
                       .dump(),
                   "\n");
+}
+
+std::vector<RegionRecorder::Memory> RegionRecorder::inner_memory(
+    const std::vector<at::Tensor>& outputs) const {
+  std::vector<Memory> inner;
+  for (const Memory& memory : values_->known) {
+    const c10::StorageImpl* storage = memory._unsafe_get_target();
+    const bool is_outer =
+        values_->inputs.contains(storage) || values_->buffers.contains(storage) ||
+        std::ranges::any_of(outputs, [storage](const at::Tensor& output) {
+          return output.defined() && output.has_storage() && storage_of(output) == storage;
+        });
+    if (!is_outer) inner.push_back(memory);
+  }
+  return inner;
 }
 
 bool RegionRecorder::has(const at::Tensor& tensor) const {
@@ -298,7 +318,8 @@ bool RegionRecorder::may_be_recorded(const OperatorCall& call) {
   if (call.op().hasTag(at::Tag::data_dependent_output)) {
     return refuse("gives values of tensors to the program");
   }
-  if (call.op().hasTag(at::Tag::dynamic_output_shape)) {
+  // The sizes that an index gives depend on values only where a mask is among its tensors.
+  if (name != "aten::index" && call.op().hasTag(at::Tag::dynamic_output_shape)) {
     return refuse("gives results whose sizes depend on values");
   }
   if (name == "aten::set_" || name == "aten::resize_" || name == "aten::resize_as_") {

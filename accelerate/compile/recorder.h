@@ -21,6 +21,8 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include "accelerate/operators/operator_mode.h"
 
@@ -36,6 +38,10 @@ class RegionRecorder final : public OperatorHandler {
   void begin(const std::vector<at::Tensor>& tensors, size_t first_buffer, size_t first_input);
   /// Ends the forward half.
   void end_forward(const std::vector<at::Tensor>& outputs);
+
+  using Memory = c10::weak_intrusive_ptr<c10::StorageImpl>;
+  /// The memory that the forward half has made and that its outputs do not have.
+  std::vector<Memory> inner_memory(const std::vector<at::Tensor>& outputs) const;
 
   /// Whether the region has the tensor, or another one in its place.
   bool has(const at::Tensor& tensor) const;

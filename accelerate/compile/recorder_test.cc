@@ -144,6 +144,12 @@ std::vector<Refusal> refusals() {
        [](const Tensor& x, const Tensor& weight) {
          return x * weight * static_cast<double>(++calls);
        }},
+      {"leaves a tensor behind",
+       [](const Tensor& x, const Tensor& weight) {
+         static Tensor left;
+         left = x * 2;
+         return x * weight + left;
+       }},
       {"reads a place in memory",
        [](const Tensor& x, const Tensor& weight) {
          return x * weight + x.as_strided({3}, {1}, 0);
@@ -167,6 +173,22 @@ TEST_F(RecorderTest, SayOnceWhyTheyAreNotCompiledAndRunAsTheyAre) {
     ASSERT_EQ(warnings.texts().size(), 1) << refusal.says;
     EXPECT_THAT(warnings.texts()[0], HasSubstr(refusal.says));
   }
+}
+
+// A mask's sizes are among the refusals.
+TEST_F(RecorderTest, IndicesThatAreIntegersAreRecorded) {
+  Free net(
+      [](const Tensor& x, const Tensor& weight) { return weight.index({x.to(torch::kLong)}) * x; });
+  auto model = compile_regions(net, kStrict);
+  for (const float place : {0.0f, 1.0f, 2.0f, 1.0f}) {
+    const Tensor x = torch::full({3}, place);
+    net->zero_grad();
+    const Tensor y = model(x);
+    EXPECT_TRUE(torch::equal(y, x * (place + 1)));
+    y.sum().backward();
+    EXPECT_EQ(net->weight.grad()[static_cast<int64_t>(place)].item<float>(), 3 * place);
+  }
+  EXPECT_EQ(compile_report(model)->compiled_calls, 2);
 }
 
 TEST_F(RecorderTest, AreAnErrorWithFullgraphWhereTheyCannotBeCompiled) {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include <ATen/core/grad_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/jit_type.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -239,7 +239,9 @@ void keep_result(const c10::IValue& result, const std::vector<int>& tensors, Val
 void run(const std::vector<RegionStep>& steps, Values& values) {
   // Casts of mixed precision are among the operators.
   const c10::impl::ExcludeDispatchKeyGuard no_casts(c10::autocast_dispatch_keyset);
-  const at::NoGradGuard no_grad;
+  // As below autograd in a plain call. The mode stays that of the caller, because kernels look at
+  // it: those of recurrent layers keep a workspace for the backward pass only with gradients.
+  const at::AutoDispatchBelowAutograd below;
   torch::jit::Stack stack;
   for (const RegionStep& step : steps) {
     stack.clear();

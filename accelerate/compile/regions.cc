@@ -118,6 +118,17 @@ struct CompiledRegions::Region {
   std::shared_ptr<const RegionProgram> program;
   std::shared_ptr<const RegionCode> code;
   std::shared_ptr<const KeptOutput> output;
+  // Of the first call: what it made beside outputs, and expired once nothing holds that for a
+  // backward pass.
+  std::vector<RegionRecorder::Memory> inner_memory;
+  std::weak_ptr<const CutPart> graph;
+
+  // Whether what the first call made is still there, though no backward pass needs it. Threads of
+  // devices may hold tensors a little longer than the backward pass.
+  bool leaves_tensors() const {
+    return stage == Stage::kRepeating && graph.expired() && program->device.is_cpu() &&
+           std::ranges::any_of(inner_memory, [](const auto& each) { return !each.expired(); });
+  }
 };
 
 // Regions by module and guards, with their code by text. The mutex guards all of it.
@@ -167,6 +178,7 @@ struct CompiledRegions::Shared {
     region.stage = Region::Stage::kAsItIs;
     region.output.reset();
     region.program.reset();
+    region.inner_memory.clear();
     ++report.not_compiled[why];
     say(region.name, why);
   }
@@ -188,6 +200,7 @@ struct CompiledRegions::Shared {
       }
       compiled.program = region.program;
     }
+    region.inner_memory.clear();
     region.program = compiled.program;
     region.code = compiled.code;
     region.stage = Region::Stage::kCompiled;
@@ -199,7 +212,7 @@ struct CompiledRegions::Shared {
 
 class CompiledRegions::RecordedNode final : public Node {
  public:
-  RecordedNode(const edge_list& border, std::unique_ptr<CutPart> part, std::vector<int> inputs,
+  RecordedNode(const edge_list& border, std::shared_ptr<CutPart> part, std::vector<int> inputs,
                std::shared_ptr<RegionRecorder> recorder, std::shared_ptr<Region> region,
                std::shared_ptr<Shared> shared)
       : Node(edge_list(border)),
@@ -210,6 +223,7 @@ class CompiledRegions::RecordedNode final : public Node {
         shared_(std::move(shared)) {
     const std::lock_guard lock(shared_->mutex);
     region_->awaited = recorder_;
+    region_->graph = part_;
   }
 
   std::string name() const override { return "RecordedRegionBackward"; }
@@ -261,7 +275,7 @@ class CompiledRegions::RecordedNode final : public Node {
     return is_shared ? grad.clone() : grad;
   }
 
-  std::unique_ptr<CutPart> part_;
+  std::shared_ptr<CutPart> part_;
   const std::vector<int> inputs_;
   std::shared_ptr<RegionRecorder> recorder_;
   const std::shared_ptr<Region> region_;
@@ -383,6 +397,12 @@ void CompiledRegions::run(const std::shared_ptr<torch::nn::Module>& module, Forw
 void CompiledRegions::record(const std::shared_ptr<Region>& region, ForwardCall& call,
                              const RegionCall& tensors) {
   const auto recorder = std::make_shared<RegionRecorder>();
+  {
+    const std::lock_guard lock(shared_->mutex);
+    if (region->leaves_tensors()) {
+      recorder->note("its forward pass leaves a tensor behind, as in a member of the module");
+    }
+  }
   recorder->begin(tensors.tensors, tensors.first_buffer, tensors.first_input);
   GraphPart part;
   for (const at::Tensor& each : tensors.tensors) {
@@ -438,9 +458,10 @@ void CompiledRegions::record(const std::shared_ptr<Region>& region, ForwardCall&
                                 difference_text(region->program->forward_text, recorder->text())));
     }
     region->output = std::move(kept);
+    region->inner_memory = recorder->inner_memory(outputs);
     if (border.empty()) return shared_->set_program(*region, recorder->text());
   }
-  auto cut = std::make_unique<CutPart>(std::move(roots), part, border);
+  auto cut = std::make_shared<CutPart>(std::move(roots), part, border);
   const auto node = internal::make_node<RecordedNode>(border, std::move(cut), std::move(inputs),
                                                       recorder, region, shared_);
   std::vector<bool> differentiable;

@@ -6,12 +6,16 @@
 /// the third one on its code runs. Until then, and where a region cannot be compiled, the module
 /// runs as it is. Regions with equal texts share their code, as the equal blocks of a model do.
 ///
+/// The module's own C++ does not run then, so that its other members stay as the second call left
+/// them. On a CPU a module whose first call leaves a tensor behind is not compiled for that reason.
+///
 /// Parameters and buffers are inputs of a region, so weights are what they are at each call, hooks
 /// of parameters fire, and parameters that ranks divide come and go as for any operator. Gradients
 /// equal those of plain calls, bit by bit with the backend AOT_EAGER, but for these: where an input
 /// is also used outside of the region, its gradients are added in another order; a gradient that
-/// does not lie in memory as it did when the region was recorded is copied before. Gradients of
-/// gradients are an error.
+/// does not lie in memory as it did when the region was recorded is copied before; an output that
+/// gets no gradient counts as one that gets zeros, so that what only this output needs gets zeros
+/// in the place of none. Gradients of gradients are an error.
 ///
 /// Errors:  of a call, c10::Error with `fullgraph` for a region that cannot be compiled, naming the
 ///          reason; of a backward pass, c10::Error for gradients of gradients, a graph that was

@@ -64,7 +64,7 @@ class ForwardCall {
   /// The output's form, for later calls of the same function; null where it cannot be copied.
   virtual std::shared_ptr<const KeptOutput> keep_output() const = 0;
   /// Gives the call such an output in the place of a run: outputs() has as many tensors as it had,
-  /// to be set. Errors: c10::Error for the output of another function.
+  /// to be set. Errors: c10::Error for an output of another type.
   virtual void set_kept_output(const KeptOutput& kept) = 0;
   /// Runs forward. `input_dtype`: the dtype of the floating-point tensors that forward gets;
   /// absent: as the inputs have them.
@@ -286,6 +286,16 @@ class ForwardOutput<void> final : public ForwardValues {
   void send_to_device(c10::Device /*device*/, const SendToDeviceOptions& /*options*/) override {}
 };
 
+namespace internal {
+
+// The same for all calls with such an output, whatever references their arguments are.
+template <typename Output>
+struct KeptOutputOf final : KeptOutput {
+  ForwardOutput<Output> output;
+};
+
+}  // namespace internal
+
 /// forward(inputs...) as a ForwardCall. Inputs are as a forwarding reference deduces them: an
 /// lvalue's is a reference. The function and the arguments outlive the call.
 template <typename Forward, typename... Inputs>
@@ -303,7 +313,7 @@ class ForwardCallOf final : public ForwardCall {
   std::shared_ptr<const KeptOutput> keep_output() const override {
     if constexpr (kIsKept) {
       if (!output_.value()) return nullptr;
-      auto kept = std::make_shared<Kept>();
+      auto kept = std::make_shared<internal::KeptOutputOf<Output>>();
       kept->output.set(*output_.value());
       internal::forget_tensors(kept->output);
       return kept;
@@ -313,8 +323,8 @@ class ForwardCallOf final : public ForwardCall {
   }
   void set_kept_output(const KeptOutput& kept) override {
     if constexpr (kIsKept) {
-      const auto* own = dynamic_cast<const Kept*>(&kept);
-      TORCH_CHECK(own != nullptr, "a forward call was given the output of another function");
+      const auto* own = dynamic_cast<const internal::KeptOutputOf<Output>*>(&kept);
+      TORCH_CHECK(own != nullptr, "a forward call was given an output of another type");
       output_.set(*own->output.value());
     } else {
       TORCH_CHECK(false, "a forward call has an output that cannot be copied");
@@ -336,9 +346,6 @@ class ForwardCallOf final : public ForwardCall {
   static constexpr bool kIsKept = internal::kMayHoldTensors<Output> &&
                                   !internal::kHoldsReferences<Output> &&
                                   std::copy_constructible<Output>;
-  struct Kept final : KeptOutput {
-    ForwardOutput<Output> output;
-  };
 
   Forward& forward_;
   typename internal::ForwardArgumentsFor<Forward, std::index_sequence_for<Inputs...>,

@@ -1,6 +1,7 @@
 // Models that an Accelerator compiles as its dynamo_plugin says, against the same training without
 // it: equal bit by bit, on one rank and on many, replicated and divided; and what is refused.
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,12 +10,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
 #include "accelerate/compile/compile_regions.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/testing/recorded_warnings.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/disk/sim_disk.h"
 #include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
@@ -156,12 +159,67 @@ TEST_P(CompileShards, BlocksThatRanksDivideTrainAsWithoutThePlugin) {
   expect_equal(trained_on(compiled(plain, true), &expect_blocks), trained_on(plain));
 }
 
+TEST_P(Compile, WeightsThatAreLoadedAreThoseOfTheNextCall) {
+  make_cluster({.seed = 2, .disk = std::make_shared<simulator::SimDisk>()})
+      .run_on_every_rank([](Rank& rank) {
+        Accelerator accelerator(compiled({}, true));
+        torch::manual_seed(3);
+        Net net;
+        torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+        auto [model, optimizer] = accelerator.prepare(net, sgd);
+        torch::manual_seed(10 + rank.index());
+        const auto train = [&, &model = model, &optimizer = optimizer] {
+          std::vector<torch::Tensor> losses;
+          for (int pass = 0; pass < 3; ++pass) {
+            const torch::Tensor loss = model(torch::randn({5, 4})).square().mean();
+            accelerator.backward(loss);
+            optimizer.step();
+            optimizer.zero_grad();
+            losses.push_back(loss.detach());
+          }
+          return torch::stack(losses);
+        };
+        train();
+        accelerator.save_state("/sim/state");
+        const torch::Tensor before = train();
+        EXPECT_FALSE(torch::equal(train(), before));
+        accelerator.load_state("/sim/state");
+        EXPECT_TRUE(torch::equal(train(), before)) << "random numbers are loaded as well";
+        EXPECT_EQ(compile_report(model)->compiled_calls, 3 * 10);
+      });
+}
+
+TEST(CompileZero, BlocksThatRanksDivideTrainAsWithoutThePlugin) {
+  const nlohmann::ordered_json config = {
+      {"train_micro_batch_size_per_gpu", 5},
+      {"zero_optimization", {{"stage", 3}, {"stage3_param_persistence_threshold", 0}}}};
+  const AcceleratorOptions plain = {.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = config}};
+  const auto run = [](const AcceleratorOptions& options,
+                      const std::function<void(const CompileReport&)>& check) {
+    Cluster cluster("1x2:h100", {.seed = 2});
+    cluster.run_on_every_rank(
+        [&](Rank& rank) { rank.report("parameters", trained(rank, options, check)); });
+    return cluster.reports("parameters");
+  };
+  expect_equal(run(compiled(plain, true), &expect_blocks), run(plain, nullptr));
+}
+
 TEST_P(CompileShards, TheWholeOfAModelThatRanksDivideIsRefused) {
   make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator(
         compiled({.fsdp_plugin = FullyShardedDataParallelPlugin{.fsdp_version = 2}}, false));
     EXPECT_THAT(error_of([&] { accelerator.prepare(Net()); }),
                 HasSubstr("set use_regional_compilation"));
+  });
+}
+
+TEST_P(CompileShards, RecomputedBlocksAreRefused) {
+  make_cluster().run_on_every_rank([](Rank&) {
+    Accelerator accelerator(compiled(
+        {.fsdp_plugin =
+             FullyShardedDataParallelPlugin{.fsdp_version = 2, .activation_checkpointing = true}},
+        true));
+    EXPECT_THAT(error_of([&] { accelerator.prepare(Net()); }), HasSubstr("memory_budget"));
   });
 }
 
@@ -208,6 +266,30 @@ TEST_P(Compile, RefusesModelsThatAreComputedInAnotherWay) {
     Accelerator accelerator(compiled(
         {.mixed_precision = PrecisionType::kFp8, .kwargs_handlers = {TERecipeKwargs{}}}, true));
     EXPECT_THAT(error_of([&] { accelerator.prepare(Net()); }), HasSubstr("layers in fp8"));
+  });
+}
+
+struct WideImpl : nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return last(second(first(x))); }
+  nn::Linear first = register_module("first", nn::Linear(16, 16));
+  nn::Linear second = register_module("second", nn::Linear(16, 16));
+  nn::Linear last = register_module("last", nn::Linear(16, 4));
+};
+TORCH_MODULE(Wide);
+
+TEST(CompiledWeights, ThatAreQuantisedAreRefused) {
+  Cluster cluster("1x1:h100");
+  cluster.run_on_every_rank([](Rank&) {
+    Wide net;
+    auto quantised = load_and_quantize_model(net, {.load_in_8bit = true, .torch_dtype = "fp32"});
+    std::vector<torch::Tensor> trained;
+    for (const torch::Tensor& each : quantised.parameters()) {
+      if (each.requires_grad()) trained.push_back(each);
+    }
+    auto sgd = std::make_shared<torch::optim::SGD>(trained, torch::optim::SGDOptions(0.1));
+    Accelerator accelerator(compiled({}, true));
+    EXPECT_THAT(error_of([&] { accelerator.prepare(quantised, sgd); }),
+                HasSubstr("quantised weights are made at each use"));
   });
 }
 

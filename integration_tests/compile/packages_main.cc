@@ -160,7 +160,7 @@ bool compare(const char* name, const TorchDynamoPlugin& plugin, int regions,
   return is_compiled && largest <= kTolerance;
 }
 
-// What a package alone does with a batch of another size: nothing is checked.
+// That a package alone checks nothing of what it gets, and that the region's guards do.
 bool is_unchecked(const TorchDynamoPlugin& plugin) {
   Words net;
   auto model = compile_regions(net, plugin);
@@ -178,13 +178,32 @@ bool is_unchecked(const TorchDynamoPlugin& plugin) {
                    RegionMachine::current());
   if (!package.ok()) return true;  // nothing to show where it is only recorded
   const auto code = load_package(*package, parse_region(texts[0]));
-  std::vector<Tensor> inputs = net->parameters();
-  inputs.push_back(torch::zeros({9, 6}, at::kLong));
-  const Tensor direct = code->forward(inputs).outputs.at(0);
-  const Tensor guarded = model(torch::zeros({9, 6}, at::kLong));
-  std::printf("9 rows: the package alone gives %d, the region %d\n",
-              static_cast<int>(direct.size(0)), static_cast<int>(guarded.size(0)));
-  return direct.size(0) == 4 && guarded.size(0) == 9;
+  const auto alone = [&](const Tensor& tokens, at::ScalarType dtype) {
+    std::vector<Tensor> inputs;
+    for (const Tensor& each : net->parameters()) inputs.push_back(each.to(dtype));
+    inputs.push_back(tokens);
+    return code->forward(inputs).outputs.at(0).to(at::kDouble);
+  };
+  bool is_well = true;
+  const auto check = [&](const char* what, const Tensor& tokens, const Tensor& given) {
+    const Tensor expected = net->forward(tokens).to(at::kDouble);
+    const bool is_wrong =
+        !given.sizes().equals(expected.sizes()) || !(difference(given, expected) < 1e-3);
+    const bool is_guarded = difference(model(tokens).to(at::kDouble), expected) < kTolerance;
+    std::printf("another %s: the package alone is %s, the region %s\n", what,
+                is_wrong ? "wrong" : "right", is_guarded ? "right" : "wrong");
+    is_well &= is_wrong && is_guarded;
+  };
+  const Tensor words = torch::arange(24).view({4, 6});
+  is_well &= difference(alone(words, at::kFloat), net->forward(words).to(at::kDouble)) < kTolerance;
+  const Tensor more = torch::arange(48).view({8, 6});
+  check("size", more, alone(more, at::kFloat));
+  const Tensor turned = torch::arange(24).view({6, 4}).t();
+  check("stride", turned, alone(turned, at::kFloat));
+  const Tensor garbage = alone(words, at::kDouble);
+  net->to(at::kDouble);
+  check("dtype", words, garbage);
+  return is_well;
 }
 
 int once(const TorchDynamoPlugin& plugin) {
