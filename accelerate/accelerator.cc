@@ -136,7 +136,7 @@ ShardOptions Accelerator::shard_options(bool device_placement) const {
   const DataLoaderConfiguration& config = options_.dataloader_config;
   const DataShare share = state_.data_share();
   // Each rank along sp has a share of its own, next to those of the others.
-  const ProcessGroupPtr sequences = sequence_group(MeshAxis::kSp);
+  const ProcessGroupPtr sequences = sp_group();
   const int ranks = size_of(sequences);
   return {.share = share.index * ranks + rank_of(sequences),
           .num_shares = share.count * ranks,
@@ -157,14 +157,9 @@ ShardOptions Accelerator::shard_options(bool device_placement) const {
           .gradient_state = &gradient_state_};
 }
 
-ProcessGroupPtr Accelerator::sequence_group(MeshAxis axis) const {
+ProcessGroupPtr Accelerator::sp_group() const {
   const DeviceMesh* mesh = torch_device_mesh();
-  return mesh != nullptr ? mesh->group(axis) : nullptr;
-}
-
-ProcessGroupPtr Accelerator::sequence_group() const {
-  const ProcessGroupPtr group = sequence_group(MeshAxis::kSp);
-  return group != nullptr ? group : sequence_group(MeshAxis::kCp);
+  return mesh != nullptr ? mesh->group(MeshAxis::kSp) : nullptr;
 }
 
 int64_t Accelerator::sequence_length() const {
@@ -176,13 +171,13 @@ int64_t Accelerator::sequence_length() const {
 
 at::Tensor Accelerator::mean_over_sequences(const at::Tensor& loss,
                                             const at::Tensor& n_tokens) const {
-  return mean_over_tokens(loss, n_tokens, sequence_group());
+  return mean_over_tokens(loss, n_tokens, state_.sequence_group());
 }
 
 at::Tensor Accelerator::gather_sequences(const at::Tensor& part, int64_t dim) const {
   const LiveContext* const context = runtime().find_shared<LiveContext>();
   if (context != nullptr && context->scope != nullptr) return context->scope->gathered(part, dim);
-  return all_gather_along(part, dim, sequence_group(MeshAxis::kSp));
+  return all_gather_along(part, dim, sp_group());
 }
 
 void Accelerator::register_loader(const std::shared_ptr<internal::LoaderCore>& loader) {

@@ -732,9 +732,8 @@ class Accelerator {
                                      bool device_placement);
   std::vector<bool> placements(const PrepareOptions& options, size_t objects) const;
   ShardOptions shard_options(bool device_placement) const;
-  // The ranks along cp or sp with parts of the same sequences; null for one.
-  ProcessGroupPtr sequence_group() const;
-  ProcessGroupPtr sequence_group(MeshAxis axis) const;
+  // The ranks along sp; null for one.
+  ProcessGroupPtr sp_group() const;
   // The length of all sequences; 0: any.
   int64_t sequence_length() const;
   void register_object(CheckpointedObject object);

@@ -221,8 +221,18 @@ TEST(ContextRefuses, AttentionByHandAtItsOperator) {
   EXPECT_THAT(error_of([](const at::Tensor& x) {
                 return x.matmul(x.transpose(2, 3)).softmax(-1).matmul(x);
               }),
-              AllOf(HasSubstr("rank 0: aten::softmax of scores [1, 2, 8, 8]"),
-                    HasSubstr("scaled_dot_product_attention")));
+              AllOf(HasSubstr("rank 0: aten::softmax of sizes [1, 2, 8, 8] looks like attention by "
+                              "hand"),
+                    HasSubstr("call scaled_dot_product_attention, which ranks along cp divide")));
+  EXPECT_THAT(error_of([](const at::Tensor& x) {
+                return at::_safe_softmax(x.matmul(x.transpose(2, 3)), -1).matmul(x);
+              }),
+              HasSubstr("rank 0: aten::_safe_softmax of sizes [1, 2, 8, 8] looks like"));
+  EXPECT_THAT(error_of([](const at::Tensor& x) {
+                return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(x, x, x));
+              }),
+              HasSubstr("rank 0: aten::_scaled_dot_product_flash_attention_for_cpu computes "
+                        "attention"));
   // Nothing that looks like attention.
   EXPECT_THAT(error_of([](const at::Tensor& x) { return x.cumsum(2); }),
               HasSubstr("called no scaled_dot_product_attention"));

@@ -5,12 +5,10 @@
 
 #include <c10/util/Exception.h>
 
-#include "absl/strings/str_cat.h"
-#include "accelerate/config/model_config.h"
-#include "accelerate/mesh/axis_set.h"
+#include "accelerate/base/mesh_axis.h"
 #include "accelerate/mesh/device_mesh.h"
+#include "accelerate/operators/attention_calls.h"
 #include "accelerate/operators/operator_mode.h"
-#include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/sequence/context_scope.h"
 #include "accelerate/plan/plan.h"
 
@@ -45,26 +43,14 @@ void ContextParallelTechnique::forward(ForwardPass& pass) {
 }
 
 std::string ContextParallelTechnique::passes_text() const {
-  return absl::StrCat("cp: ranks divided ", num_attention_calls_, " calls of attention");
-}
-
-std::shared_ptr<const ModelLayout> context_parallel_layout(const LayoutContext& context) {
-  if (context.mesh.size(MeshAxis::kCp) == 1) return nullptr;
-  check_attention_layers(*context.model.module(), MeshAxis::kCp);
-  const ModelLayout before = context.layout != nullptr
-                                 ? *context.layout
-                                 : whole_layout(*context.model.module(), context.mesh);
-  return std::make_shared<const ModelLayout>(
-      context.mesh, before.placements(),
-      (before.divides() - before.cuts()) | AxisSet{MeshAxis::kCp});
+  return divided_attention_text(MeshAxis::kCp, num_attention_calls_);
 }
 
 std::unique_ptr<Technique> make_context_parallel_technique(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   if (plan.device_mesh == nullptr || plan.mesh.size(MeshAxis::kCp) == 1) return nullptr;
   return std::make_unique<ContextParallelTechnique>(
-      Runtime::current(), RandomStreams::along(plan.device_mesh->group(MeshAxis::kCp),
-                                               [](const at::Tensor& /*tensor*/) { return true; }));
+      Runtime::current(), RandomStreams::along(plan.device_mesh->group(MeshAxis::kCp)));
 }
 
 }  // namespace accelerate
