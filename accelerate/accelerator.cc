@@ -1,5 +1,6 @@
 #include "accelerate/accelerator.h"
 
+#include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "accelerate/report/environment_report.h"
 #include "accelerate/step/training_state.h"
 #include "accelerate/techniques/technique_list.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 
@@ -172,6 +174,35 @@ int64_t Accelerator::sequence_length() const {
 at::Tensor Accelerator::mean_over_sequences(const at::Tensor& loss,
                                             const at::Tensor& n_tokens) const {
   return mean_over_tokens(loss, n_tokens, state_.sequence_group());
+}
+
+void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& options) {
+  try {
+    step_.backward(loss, options);
+  } catch (const std::exception&) {
+    explain_failed_backward(loss);
+    throw;
+  }
+}
+
+at::Tensor Accelerator::backward_tokens(const at::Tensor& loss_sum, int64_t n_tokens,
+                                        const BackwardOptions& options) {
+  try {
+    return step_.backward_tokens(loss_sum, n_tokens, options);
+  } catch (const std::exception&) {
+    explain_failed_backward(loss_sum);
+    throw;
+  }
+}
+
+void Accelerator::explain_failed_backward(const at::Tensor& loss) const {
+  const LiveContext* const context = runtime().find_shared<LiveContext>();
+  TORCH_CHECK_VALUE(context == nullptr || !context->has_ended_before_backward(loss), "rank ",
+                    process_index(),
+                    ": the loss was computed inside of maybe_context_parallel, whose scope has "
+                    "ended before the backward pass and has made its buffers whole again; call "
+                    "backward inside of the scope, or name the buffers in no_restore_buffers (",
+                    exception_text(), ")");
 }
 
 at::Tensor Accelerator::gather_sequences(const at::Tensor& part, int64_t dim) const {

@@ -127,6 +127,24 @@ TEST(ContextRefuses, GenerationInsideOfTheScope) {
   });
 }
 
+// Which needs the buffers as its forward pass saw them.
+TEST(ContextRefuses, ABackwardPassBehindTheEndOfTheScope) {
+  on_two_ranks([](Accelerator& accelerator) {
+    auto model = accelerator.prepare(language_model().ptr());
+    const auto loss_of = [&](bool restores) {
+      const at::Tensor tokens = integers(accelerator, {1, 64});
+      const std::vector<at::Tensor> kept =
+          restores ? std::vector<at::Tensor>() : std::vector<at::Tensor>{tokens};
+      const auto scope = accelerator.maybe_context_parallel({tokens}, {1}, kept);
+      return model(tokens, scope.positions()).mean();
+    };
+    accelerator.backward(loss_of(/*restores=*/false));
+    EXPECT_THAT(value_error_of([&] { accelerator.backward(loss_of(/*restores=*/true)); }),
+                AllOf(HasSubstr("rank "), HasSubstr("has ended before the backward pass"),
+                      HasSubstr("or name the buffers in no_restore_buffers (")));
+  });
+}
+
 struct WindowedImpl : torch::nn::Module, ModelStructure {
   explicit WindowedImpl(std::string type) : type_(std::move(type)) {
     register_parameter("weight", torch::ones({1}));

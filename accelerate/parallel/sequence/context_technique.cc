@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
 #include "accelerate/base/mesh_axis.h"
@@ -25,6 +26,7 @@ void ContextParallelTechnique::forward(ForwardPass& pass) {
     const OperatorModeScope attention(scope->handler()), draws(streams_);
     pass.proceed();
   }
+  if (at::GradMode::is_enabled()) scope->add_pass(pass.outputs());
   const int rank = runtime_.topology().rank;
   const int64_t divided = scope->handler()->num_calls() - calls;
   num_attention_calls_ += divided;
