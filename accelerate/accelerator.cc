@@ -1,5 +1,6 @@
 #include "accelerate/accelerator.h"
 
+#include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "accelerate/script/script_module.h"
 #include "accelerate/step/training_state.h"
 #include "accelerate/techniques/technique_list.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 
@@ -145,7 +147,7 @@ ShardOptions Accelerator::shard_options(bool device_placement) const {
   const DataLoaderConfiguration& config = options_.dataloader_config;
   const DataShare share = state_.data_share();
   // Each rank along sp has a share of its own, next to those of the others.
-  const ProcessGroupPtr sequences = sequence_group(MeshAxis::kSp);
+  const ProcessGroupPtr sequences = sp_group();
   const int ranks = size_of(sequences);
   return {.share = share.index * ranks + rank_of(sequences),
           .num_shares = share.count * ranks,
@@ -166,14 +168,9 @@ ShardOptions Accelerator::shard_options(bool device_placement) const {
           .gradient_state = &gradient_state_};
 }
 
-ProcessGroupPtr Accelerator::sequence_group(MeshAxis axis) const {
+ProcessGroupPtr Accelerator::sp_group() const {
   const DeviceMesh* mesh = torch_device_mesh();
-  return mesh != nullptr ? mesh->group(axis) : nullptr;
-}
-
-ProcessGroupPtr Accelerator::sequence_group() const {
-  const ProcessGroupPtr group = sequence_group(MeshAxis::kSp);
-  return group != nullptr ? group : sequence_group(MeshAxis::kCp);
+  return mesh != nullptr ? mesh->group(MeshAxis::kSp) : nullptr;
 }
 
 int64_t Accelerator::sequence_length() const {
@@ -185,13 +182,42 @@ int64_t Accelerator::sequence_length() const {
 
 at::Tensor Accelerator::mean_over_sequences(const at::Tensor& loss,
                                             const at::Tensor& n_tokens) const {
-  return mean_over_tokens(loss, n_tokens, sequence_group());
+  return mean_over_tokens(loss, n_tokens, state_.sequence_group());
+}
+
+void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& options) {
+  try {
+    step_.backward(loss, options);
+  } catch (const std::exception&) {
+    explain_failed_backward(loss);
+    throw;
+  }
+}
+
+at::Tensor Accelerator::backward_tokens(const at::Tensor& loss_sum, int64_t n_tokens,
+                                        const BackwardOptions& options) {
+  try {
+    return step_.backward_tokens(loss_sum, n_tokens, options);
+  } catch (const std::exception&) {
+    explain_failed_backward(loss_sum);
+    throw;
+  }
+}
+
+void Accelerator::explain_failed_backward(const at::Tensor& loss) const {
+  const LiveContext* const context = runtime().find_shared<LiveContext>();
+  TORCH_CHECK_VALUE(context == nullptr || !context->has_ended_before_backward(loss), "rank ",
+                    process_index(),
+                    ": the loss was computed inside of maybe_context_parallel, whose scope has "
+                    "ended before the backward pass and has made its buffers whole again; call "
+                    "backward inside of the scope, or name the buffers in no_restore_buffers (",
+                    exception_text(), ")");
 }
 
 at::Tensor Accelerator::gather_sequences(const at::Tensor& part, int64_t dim) const {
   const LiveContext* const context = runtime().find_shared<LiveContext>();
   if (context != nullptr && context->scope != nullptr) return context->scope->gathered(part, dim);
-  return all_gather_along(part, dim, sequence_group(MeshAxis::kSp));
+  return all_gather_along(part, dim, sp_group());
 }
 
 void Accelerator::register_loader(const std::shared_ptr<internal::LoaderCore>& loader) {

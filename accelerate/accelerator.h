@@ -297,9 +297,7 @@ class Accelerator {
 
   /// loss.backward(), the loss divided by the accumulation steps and, in fp16, scaled. Collective
   /// on a step that synchronises.
-  void backward(const at::Tensor& loss, const BackwardOptions& options = {}) {
-    step_.backward(loss, options);
-  }
+  void backward(const at::Tensor& loss, const BackwardOptions& options = {});
 
   /// loss.backward() for the prepared optimizer that steps during the backward pass (LOMO,
   /// AdaLOMO). backward() calls it for such an optimizer. Without `learning_rate` the parameter
@@ -319,9 +317,7 @@ class Accelerator {
   /// Errors: c10::ValueError for a negative number, for backward() in the same window, for a second
   ///         call in the step that ends a window of several, and inside join_uneven_inputs.
   at::Tensor backward_tokens(const at::Tensor& loss_sum, int64_t n_tokens,
-                             const BackwardOptions& options = {}) {
-    return step_.backward_tokens(loss_sum, n_tokens, options);
-  }
+                             const BackwardOptions& options = {});
 
   /// The mean loss over the tokens of whole sequences, of which ranks along cp or sp have parts:
   /// the sum of loss x n_tokens over these ranks, divided by the sum of n_tokens. `loss`: the mean
@@ -417,7 +413,8 @@ class Accelerator {
   /// While the result lives, the ranks along cp have some tokens of each sequence: the buffers are
   /// cut in place along their dims of tokens, and attention in passes of prepared models reaches
   /// the tokens of all ranks. Forward and backward passes belong into one scope. At its end the
-  /// buffers are whole again, but for the `no_restore_buffers`. Without ranks along cp it does
+  /// buffers are whole again, but for the `no_restore_buffers`; a backward pass that fails because
+  /// of this says so. Without ranks along cp it does
   /// nothing, and says so once. Local; the passes are collective. See context_scope.h, and there
   /// positions(), which a model must be given.
   /// The order of tokens is for attention that is causal; another gives the same results.
@@ -750,9 +747,10 @@ class Accelerator {
                                      bool device_placement);
   std::vector<bool> placements(const PrepareOptions& options, size_t objects) const;
   ShardOptions shard_options(bool device_placement) const;
-  // The ranks along cp or sp with parts of the same sequences; null for one.
-  ProcessGroupPtr sequence_group() const;
-  ProcessGroupPtr sequence_group(MeshAxis axis) const;
+  // The ranks along sp; null for one.
+  ProcessGroupPtr sp_group() const;
+  // For the error of a backward pass that is being handled.
+  void explain_failed_backward(const at::Tensor& loss) const;
   // The length of all sequences; 0: any.
   int64_t sequence_length() const;
   void register_object(CheckpointedObject object);

@@ -47,7 +47,22 @@ struct Call : torch::CustomClassHolder {
   Call(const Verb& its_verb, int64_t its_dim, ProcessGroupPtr its_group, int64_t its_other_dim)
       : verb(its_verb), dim(its_dim), other_dim(its_other_dim), group(std::move(its_group)) {}
 
+  // A backend's thread lets go of what it was given some time after the call. It gets aliases: when
+  // the caller's tensor, the result and their graph end must not depend on that thread, because
+  // what ranks send later may depend on them. The result is never a view, which could not be
+  // changed in place.
   at::Tensor moved(Move move, const at::Tensor& tensor, bool in_place) const {
+    if (move == Move::kNone) return tensor;
+    return sent(move, tensor.tensor_data(), in_place).tensor_data();
+  }
+
+  const Verb& verb;
+  const int64_t dim, other_dim;
+  const ProcessGroupPtr group;
+  std::string purpose_of_gradient = {};
+
+ private:
+  at::Tensor sent(Move move, const at::Tensor& tensor, bool in_place) const {
     switch (move) {
       case Move::kNone: return tensor;
       case Move::kSum: return sum(tensor, in_place);
@@ -64,28 +79,19 @@ struct Call : torch::CustomClassHolder {
     return tensor;
   }
 
-  const Verb& verb;
-  const int64_t dim, other_dim;
-  const ProcessGroupPtr group;
-  std::string purpose_of_gradient = {};
-
- private:
   at::Tensor sum(const at::Tensor& tensor, bool in_place) const {
-    std::vector<at::Tensor> total{in_place ? tensor.tensor_data()
-                                           : tensor.clone(at::MemoryFormat::Contiguous)};
+    std::vector<at::Tensor> total{in_place ? tensor : tensor.clone(at::MemoryFormat::Contiguous)};
     group->allreduce(total)->wait();
     return total[0];
   }
 
-  // Copies once more where ranks' parts do not follow each other. Not a view: what a function
-  // returns could not be changed in place.
+  // Copies once more where ranks' parts do not follow each other.
   at::Tensor gathered(const at::Tensor& part) const {
     const at::Tensor parts = gather_tensor(group, part);
     if (dim == 0) return parts;
     return parts.unflatten(0, {group->getSize(), part.size(0)})
         .movedim(0, dim)
-        .flatten(dim, dim + 1)
-        .tensor_data();
+        .flatten(dim, dim + 1);
   }
 
   // The input, if it is contiguous and divided along dim 0, is sent from where it is.
@@ -98,8 +104,7 @@ struct Call : torch::CustomClassHolder {
     return sum;
   }
 
-  // For the other ranks' parts along `split` their parts along `joined` of this rank's own. Not a
-  // view, as in gathered().
+  // For the other ranks' parts along `split` their parts along `joined` of this rank's own.
   at::Tensor traded(const at::Tensor& tensor, int64_t split, int64_t joined) const {
     const int64_t ranks = group->getSize();
     at::Tensor given =
@@ -107,7 +112,7 @@ struct Call : torch::CustomClassHolder {
     at::Tensor taken = at::empty(given.sizes(), given.options());
     std::vector<int64_t> equal_parts;
     group->alltoall_base(taken, given, equal_parts, equal_parts)->wait();
-    return taken.movedim(0, joined).flatten(joined, joined + 1).contiguous().tensor_data();
+    return taken.movedim(0, joined).flatten(joined, joined + 1).contiguous();
   }
 };
 
@@ -136,16 +141,16 @@ struct RowsMoved : torch::CustomClassHolder {
   RowsMoved(std::vector<int64_t> gives, std::vector<int64_t> takes, ProcessGroupPtr its_group)
       : give(std::move(gives)), take(std::move(takes)), group(std::move(its_group)) {}
 
-  // `sent` lives until the work is done.
+  // `sent` lives until the work is done. The backend gets aliases, as in Call::moved.
   static at::Tensor begin(const at::Tensor& sent, std::vector<int64_t> give,
                           std::vector<int64_t> take, const ProcessGroupPtr& group,
                           c10::intrusive_ptr<c10d::Work>& work) {
     std::vector<int64_t> sizes = sent.sizes().vec();
     sizes[0] = std::accumulate(take.begin(), take.end(), int64_t{0});
     at::Tensor received = at::empty(sizes, sent.options());
-    at::Tensor input = sent;
+    at::Tensor input = sent.tensor_data();
     work = group->alltoall_base(received, input, take, give);
-    return received;
+    return received.tensor_data();
   }
 
   const std::vector<int64_t> give, take;

@@ -16,6 +16,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "accelerate/comm/watch/collective_call.h"
+#include "accelerate/tensors/libtorch_releases.h"
 #include "accelerate/testing/threaded_group.h"
 #include "accelerate/testing/value_error.h"
 
@@ -339,6 +340,19 @@ TEST(DifferentiableCollectives, TakeStridedTensorsAndGradients) {
   });
 }
 
+// A group of one rank.
+ProcessGroupPtr group_of(const c10::intrusive_ptr<CallBackend>& backend) {
+  auto group =
+      c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<c10d::HashStore>(), 0, 1);
+  group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::CUSTOM, backend);
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+  return group;
+}
+
+struct Done : c10d::Work {
+  bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
+};
+
 // Writes down what calls are for, and does nothing.
 class RecordingBackend : public CallBackend {
  public:
@@ -347,9 +361,6 @@ class RecordingBackend : public CallBackend {
   std::vector<std::string> purposes;
 
  private:
-  struct Done : c10d::Work {
-    bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
-  };
   WorkPtr issue(const CollectiveCall& call) override {
     purposes.push_back(call.describe().purpose);
     return c10::make_intrusive<Done>();
@@ -358,10 +369,7 @@ class RecordingBackend : public CallBackend {
 
 TEST(DifferentiableCollectives, SayInTheBackwardPassWhatTheyAreFor) {
   const auto backend = c10::make_intrusive<RecordingBackend>();
-  const auto group =
-      c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<c10d::HashStore>(), 0, 1);
-  group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::CUSTOM, backend);
-  group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+  const ProcessGroupPtr group = group_of(backend);
   const at::Tensor input = at::ones({2}).requires_grad_();
   at::Tensor result;
   {
@@ -372,6 +380,49 @@ TEST(DifferentiableCollectives, SayInTheBackwardPassWhatTheyAreFor) {
   all_reduce_forward_identity_backward(result, group).sum().backward();
   EXPECT_THAT(backend->purposes, ElementsAre("tp, layer.weight", "", "gradient of tp, layer.weight",
                                              "gradient of tp, layer.weight"));
+}
+
+// Does nothing and keeps what it was given, as a thread of Gloo does that is late to let go of it.
+class KeepingBackend : public CallBackend {
+ public:
+  KeepingBackend() : CallBackend(/*rank=*/0, /*size=*/1) {}
+
+  std::vector<at::Tensor> kept;
+
+ private:
+  WorkPtr issue(const CollectiveCall& call) override {
+    for (const CollectiveCall::Lists lists : {call.inputs, call.outputs}) {
+      for (const at::Tensor& tensor : flattened(lists)) kept.push_back(tensor);
+    }
+    return c10::make_intrusive<Done>();
+  }
+};
+
+// When a graph ends is up to the program, and not to the backend's threads.
+TEST(DifferentiableCollectives, LeaveNothingOfTheGraphToTheBackend) {
+  const auto backend = c10::make_intrusive<KeepingBackend>();
+  const ProcessGroupPtr group = group_of(backend);
+  const auto check = [&](const char* what, const auto& collective) {
+    backend->kept.clear();
+    const at::Tensor leaf = at::ones({2, 2}).requires_grad_();
+    at::Tensor input = leaf * 2;
+    const internal::WeakNodePointer of_input(input.grad_fn());
+    at::Tensor result = collective(input);
+    const internal::WeakNodePointer of_result(result.grad_fn());
+    input.reset();
+    EXPECT_TRUE(of_input.lock() != nullptr) << what;
+    result.reset();
+    EXPECT_FALSE(backend->kept.empty()) << what;
+    EXPECT_TRUE(of_input.lock() == nullptr) << what;
+    EXPECT_TRUE(of_result.lock() == nullptr) << what;
+  };
+  check("sum", [&](const at::Tensor& x) { return all_reduce_forward_identity_backward(x, group); });
+  for (const int64_t dim : {0, 1}) {
+    check("gather", [&](const at::Tensor& x) { return all_gather_along(x, dim, group); });
+    check("scatter", [&](const at::Tensor& x) { return reduce_scatter_along(x, dim, group); });
+  }
+  check("trade", [&](const at::Tensor& x) { return all_to_all_along(x, 0, 1, group); });
+  check("rows", [&](const at::Tensor& x) { return RowExchange(x, {2}, {2}, group).finish(); });
 }
 
 // Each rank gives rank q as many rows as q says, so that the first one gets none.

@@ -35,8 +35,10 @@ at::Tensor as_plain(const at::Tensor& tensor) {
   return tensor.resolve_conj().resolve_neg().contiguous();
 }
 
+// An alias, so that no thread of a backend has the tensor's graph.
 at::Tensor as_rows(const at::Tensor& tensor) {
-  return as_plain(tensor.dim() == 0 ? tensor.reshape({1}) : tensor);
+  const at::Tensor alias = tensor.tensor_data();
+  return as_plain(alias.dim() == 0 ? alias.reshape({1}) : alias);
 }
 
 std::vector<int64_t> rows_shape(const at::Tensor& rows, int64_t count) {

@@ -10,6 +10,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "absl/container/flat_hash_set.h"
+#include "accelerate/operators/call_arguments.h"
 
 namespace accelerate::internal {
 namespace {
@@ -45,18 +46,6 @@ bool is_composed(const c10::OperatorHandle& op) {
 bool is_of_host(const std::string& argument) {
   return argument == "lengths" || argument == "batch_sizes" ||
          argument == "tensor_indices_or_sections";
-}
-
-// Calls visit(tensor) for the defined tensors of an argument.
-template <typename Visit>
-void for_each_tensor(const c10::IValue& value, Visit&& visit) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
-    for (const c10::IValue& each : value.toListRef()) {
-      if (each.isTensor() && each.toTensor().defined()) visit(each.toTensor());
-    }
-  }
 }
 
 // Replaces tensors by map(tensor); lists are shared by values, so they are replaced by copies.

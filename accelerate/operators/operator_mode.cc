@@ -32,10 +32,6 @@ OperatorHandlers in_order(OperatorHandlers handlers) {
   return handlers;
 }
 
-c10::OperatorHandle find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
-}
-
 // The matrix that `matrix` is the plain transpose of; undefined if there is none.
 at::Tensor transposed_of(const at::Tensor& matrix) {
   if (matrix.dim() != 2) return {};
@@ -146,9 +142,9 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
 }
 
 std::optional<LinearProduct> linear_product(const OperatorCall& call) {
-  static const c10::OperatorHandle linear = find("aten::linear");
-  static const c10::OperatorHandle matmul = find("aten::matmul");
-  static const c10::OperatorHandle addmm = find("aten::addmm");
+  static const c10::OperatorHandle linear = find_operator("aten::linear");
+  static const c10::OperatorHandle matmul = find_operator("aten::matmul");
+  static const c10::OperatorHandle addmm = find_operator("aten::addmm");
   const auto argument = [&call](size_t i, size_t count) -> const c10::IValue& {
     return torch::jit::peek(call.stack(), i, count);
   };

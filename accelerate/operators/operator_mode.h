@@ -58,6 +58,12 @@ enum class OperatorOrder {
   kRecording,
 };
 
+/// An operator to compare calls with, as find_operator("aten::softmax", "int").
+/// Errors: c10::Error for one that LibTorch does not have.
+inline c10::OperatorHandle find_operator(const char* name, const char* overload = "") {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+}
+
 class OperatorHandler;
 using OperatorHandlers = std::vector<std::shared_ptr<OperatorHandler>>;
 

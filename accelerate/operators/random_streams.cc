@@ -15,6 +15,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "accelerate/base/enums.h"
 #include "accelerate/comm/random.h"
+#include "accelerate/operators/call_arguments.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
@@ -54,8 +55,7 @@ std::shared_ptr<RandomStreams> RandomStreams::along(const ProcessGroupPtr& group
 
 std::optional<RandomStreams::Part> RandomStreams::drawn_part(const OperatorCall& call) const {
   if (!draws(call)) return std::nullopt;
-  for (const c10::IValue& value :
-       torch::jit::last(call.stack(), call.op().schema().arguments().size())) {
+  for (const c10::IValue& value : arguments_of(call)) {
     if (!value.isTensor()) continue;
     const at::Tensor& tensor = value.toTensor();
     // Without values nothing is drawn.

@@ -55,8 +55,11 @@ class RandomStreams final : public OperatorHandler {
 
   /// For the ranks of a group, each of which has its own parts; null stands for one rank. All
   /// default generators get the first rank's states, because ranks may have been seeded
-  /// differently or not at all. Collective.
-  static std::shared_ptr<RandomStreams> along(const ProcessGroupPtr& group, Copies copies);
+  /// differently or not at all. Without `copies` ranks have other values of every tensor, as where
+  /// they compute other tokens. Collective.
+  static std::shared_ptr<RandomStreams> along(
+      const ProcessGroupPtr& group,
+      Copies copies = [](const at::Tensor& /*tensor*/) { return int64_t{1}; });
 
   void call(const OperatorCall& call) override;
 

@@ -321,6 +321,11 @@ DataShare AcceleratorState::data_share() const {
   return {.index = process_index(), .count = num_processes(), .group = group()};
 }
 
+ProcessGroupPtr AcceleratorState::sequence_group() const {
+  const DeviceMesh* mesh = device_mesh();
+  return mesh != nullptr ? mesh->group(AxisSet{MeshAxis::kCp, MeshAxis::kSp}) : nullptr;
+}
+
 Mesh AcceleratorState::mesh() const {
   if (const DeviceMesh* mesh = device_mesh()) return mesh->mesh();
   return Mesh(MeshSizes{.dp_replicate = num_processes()});

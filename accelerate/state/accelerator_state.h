@@ -86,6 +86,8 @@ class AcceleratorState {
   Mesh mesh() const;
   /// This rank's share of the data: that of the mesh, or one share for each rank.
   DataShare data_share() const;
+  /// The ranks that have parts of the same sequences, along cp or sp; null for one.
+  ProcessGroupPtr sequence_group() const;
   /// What this rank's groups are for; see rank_roles. They are made once for the axes in `divides`.
   RankRoles roles(AxisSet divides = {}) const;
 

@@ -33,15 +33,9 @@ at::ScalarType factor_dtype(c10::Device device) {
 
 // Attention gives ranks with parts of the same sequences gradients of each other's losses, which
 // have to be divided by one number. Collective over these ranks.
-int64_t largest_along_sequences(int64_t number, const DeviceMesh* mesh) {
-  for (const MeshAxis axis : {MeshAxis::kCp, MeshAxis::kSp}) {
-    const ProcessGroupPtr group = mesh != nullptr ? mesh->group(axis) : nullptr;
-    if (group == nullptr) continue;
-    const at::Tensor largest =
-        reduce_tensor(group, at::full({1}, number, at::kLong), Reduction::kMax);
-    number = largest.item<int64_t>();
-  }
-  return number;
+int64_t largest_of(const ProcessGroupPtr& group, int64_t number) {
+  if (group == nullptr) return number;
+  return reduce_tensor(group, at::full({1}, number, at::kLong), Reduction::kMax).item<int64_t>();
 }
 
 }  // namespace
@@ -98,7 +92,7 @@ at::Tensor TrainingStep::backward_tokens(const at::Tensor& loss_sum, int64_t n_t
     // ranks must divide by the same number.
     if (window.token_unit == 0) {
       window.token_unit = gradients_.sync_each_batch() ? 1 : std::max<int64_t>(1, n_tokens);
-      window.token_unit = largest_along_sequences(window.token_unit, state_.device_mesh());
+      window.token_unit = largest_of(state_.sequence_group(), window.token_unit);
     }
     engine().backward(window.token_unit == 1 ? loss_sum : loss_sum.div(window.token_unit), options);
     return {};

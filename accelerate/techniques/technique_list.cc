@@ -1,9 +1,14 @@
 #include "accelerate/techniques/technique_list.h"
 
+#include <memory>
+
+#include "accelerate/base/mesh_axis.h"
 #include "accelerate/compile/technique.h"
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/config/model_config.h"
 #include "accelerate/dispatch/dispatch_technique.h"
 #include "accelerate/parallel/experts/expert_technique.h"
+#include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/layout_technique.h"
 #include "accelerate/parallel/pipeline/model_stages.h"
 #include "accelerate/parallel/pipeline/pipeline_technique.h"
@@ -15,6 +20,7 @@
 #include "accelerate/parallel/tensor/plan_layout.h"
 #include "accelerate/parallel/tensor/tensor_technique.h"
 #include "accelerate/parallel/ulysses/ulysses_technique.h"
+#include "accelerate/plan/plan.h"
 #include "accelerate/precision/techniques.h"
 #include "accelerate/quantization/models/quantized_checks.h"
 #include "accelerate/script/script_module.h"
@@ -60,6 +66,19 @@ void check_ddp_handler(const KwargsHandlers& handlers, PrecisionType /*precision
   check_ddp_options(handlers.ddp);
 }
 
+// Of models whose layers are whole, or as techniques before divide them, and whose sequences ranks
+// along the axis divide.
+// Errors: those of check_attention_layers.
+template <MeshAxis axis>
+std::shared_ptr<const ModelLayout> layout_dividing_sequences(const LayoutContext& context) {
+  if (context.mesh.size(axis) == 1) return nullptr;
+  const torch::nn::Module& module = *context.model.module();
+  check_attention_layers(module, axis);
+  const ModelLayout before =
+      context.layout != nullptr ? *context.layout : whole_layout(module, context.mesh);
+  return std::make_shared<const ModelLayout>(before.with_inputs({axis}));
+}
+
 // In the order in which techniques are made.
 constexpr TechniqueRow kTechniques[] = {
     // Before the rows that would look for layers.
@@ -74,11 +93,11 @@ constexpr TechniqueRow kTechniques[] = {
      .make = &make_tensor_parallel_technique},
     {.name = UlyssesTechnique::kName,
      .depth = kUlysses,
-     .layout = &ulysses_layout,
+     .layout = &layout_dividing_sequences<MeshAxis::kSp>,
      .make = &make_ulysses_technique},
     {.name = ContextParallelTechnique::kName,
      .depth = kContextParallel,
-     .layout = &context_parallel_layout,
+     .layout = &layout_dividing_sequences<MeshAxis::kCp>,
      .make = &make_context_parallel_technique},
     {.name = ActivationCheckpointingTechnique::kName,
      .depth = kRecomputation,

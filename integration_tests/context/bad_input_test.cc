@@ -127,6 +127,24 @@ TEST(ContextRefuses, GenerationInsideOfTheScope) {
   });
 }
 
+// Which needs the buffers as its forward pass saw them.
+TEST(ContextRefuses, ABackwardPassBehindTheEndOfTheScope) {
+  on_two_ranks([](Accelerator& accelerator) {
+    auto model = accelerator.prepare(language_model().ptr());
+    const auto loss_of = [&](bool restores) {
+      const at::Tensor tokens = integers(accelerator, {1, 64});
+      const std::vector<at::Tensor> kept =
+          restores ? std::vector<at::Tensor>() : std::vector<at::Tensor>{tokens};
+      const auto scope = accelerator.maybe_context_parallel({tokens}, {1}, kept);
+      return model(tokens, scope.positions()).mean();
+    };
+    accelerator.backward(loss_of(/*restores=*/false));
+    EXPECT_THAT(value_error_of([&] { accelerator.backward(loss_of(/*restores=*/true)); }),
+                AllOf(HasSubstr("rank "), HasSubstr("has ended before the backward pass"),
+                      HasSubstr("or name the buffers in no_restore_buffers (")));
+  });
+}
+
 struct WindowedImpl : torch::nn::Module, ModelStructure {
   explicit WindowedImpl(std::string type) : type_(std::move(type)) {
     register_parameter("weight", torch::ones({1}));
@@ -221,8 +239,18 @@ TEST(ContextRefuses, AttentionByHandAtItsOperator) {
   EXPECT_THAT(error_of([](const at::Tensor& x) {
                 return x.matmul(x.transpose(2, 3)).softmax(-1).matmul(x);
               }),
-              AllOf(HasSubstr("rank 0: aten::softmax of scores [1, 2, 8, 8]"),
-                    HasSubstr("scaled_dot_product_attention")));
+              AllOf(HasSubstr("rank 0: aten::softmax of sizes [1, 2, 8, 8] looks like attention by "
+                              "hand"),
+                    HasSubstr("call scaled_dot_product_attention, which ranks along cp divide")));
+  EXPECT_THAT(error_of([](const at::Tensor& x) {
+                return at::_safe_softmax(x.matmul(x.transpose(2, 3)), -1).matmul(x);
+              }),
+              HasSubstr("rank 0: aten::_safe_softmax of sizes [1, 2, 8, 8] looks like"));
+  EXPECT_THAT(error_of([](const at::Tensor& x) {
+                return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(x, x, x));
+              }),
+              HasSubstr("rank 0: aten::_scaled_dot_product_flash_attention_for_cpu computes "
+                        "attention"));
   // Nothing that looks like attention.
   EXPECT_THAT(error_of([](const at::Tensor& x) { return x.cumsum(2); }),
               HasSubstr("called no scaled_dot_product_attention"));

@@ -1,6 +1,5 @@
 #include "integration_tests/context/context_training.h"
 
-#include <cstddef>
 #include <memory>
 
 #include <torch/torch.h>
@@ -11,19 +10,8 @@
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
-namespace {
 
-using simulator::Cluster;
-using simulator::Rank;
-
-std::vector<double> total(const Cluster& cluster, const std::string& name) {
-  const at::Tensor sums = torch::stack(cluster.reports(name)).sum(0);
-  return {sums.const_data_ptr<double>(), sums.const_data_ptr<double>() + sums.numel()};
-}
-
-}  // namespace
-
-ContextShare train_rank_in_context(const ContextTraining& training) {
+TokenShare train_rank_in_context(const ContextTraining& training) {
   AcceleratorOptions given;
   if (training.sizes) given.parallelism_config = ParallelismConfig(*training.sizes);
   training.change(given);
@@ -36,7 +24,7 @@ ContextShare train_rank_in_context(const ContextTraining& training) {
   const DataShare share = accelerator.state().data_share();
   const int64_t own = training.rows / share.count;
   const int64_t length = training.config.sequence_length;
-  ContextShare outcome;
+  TokenShare outcome;
   for (int step = 0; step < training.steps; ++step) {
     auto [inputs, targets] = formula_batch(step, training.rows, length);
     if (training.ignore) training.ignore(targets);
@@ -68,21 +56,9 @@ ContextShare train_rank_in_context(const ContextTraining& training) {
   return outcome;
 }
 
-ContextOutcome train_in_context(const ContextTraining& training) {
-  Cluster cluster(training.cluster);
-  cluster.run_on_every_rank([&](Rank& rank) {
-    const ContextShare own = train_rank_in_context(training);
-    rank.report("losses", torch::tensor(own.losses, torch::kDouble));
-    rank.report("tokens", torch::tensor(own.tokens, torch::kDouble));
-    rank.report("norms", torch::tensor(own.norms, torch::kDouble));
-  });
-  ContextOutcome outcome{.losses = total(cluster, "losses"), .norms = total(cluster, "norms")};
-  const std::vector<double> tokens = total(cluster, "tokens");
-  for (size_t step = 0; step < tokens.size(); ++step) {
-    outcome.losses[step] /= tokens[step];
-    outcome.norms[step] /= cluster.world_size();
-  }
-  return outcome;
+TokenOutcome train_in_context(const ContextTraining& training) {
+  simulator::Cluster cluster(training.cluster);
+  return train_on_every_rank(cluster, [&] { return train_rank_in_context(training); });
 }
 
 }  // namespace accelerate

@@ -8,7 +8,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -17,6 +16,7 @@
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/parallel/sequence/sequence_order.h"
+#include "integration_tests/tensor/token_losses.h"
 
 namespace accelerate {
 
@@ -36,22 +36,11 @@ struct ContextTraining {
   std::function<void(at::Tensor& labels)> ignore = nullptr;
 };
 
-struct ContextOutcome {
-  std::vector<double> losses;  ///< means over the tokens of each step, before it
-  std::vector<double> norms;   ///< of each step's gradients, before they are clipped to norm 1
-};
-
-/// What one rank has of it, by step.
-struct ContextShare {
-  std::vector<double> losses;  ///< sums over the rank's tokens
-  std::vector<double> tokens;  ///< that count
-  std::vector<double> norms;
-};
-
 /// On one rank of a job, whatever runs it. Collective.
-ContextShare train_rank_in_context(const ContextTraining& training);
+TokenShare train_rank_in_context(const ContextTraining& training);
 
-/// The same on a cluster. SGD with a learning rate of 0.1 and momentum 0.9.
-ContextOutcome train_in_context(const ContextTraining& training);
+/// The same on a cluster. SGD with a learning rate of 0.1 and momentum 0.9, on gradients that are
+/// clipped to norm 1.
+TokenOutcome train_in_context(const ContextTraining& training);
 
 }  // namespace accelerate

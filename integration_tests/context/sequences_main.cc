@@ -47,12 +47,12 @@ int train(int, char** argv) {
     const lm::LmOptions shared = {.shares_key_heads = true};
     std::vector<double> losses, norms;
     if (how == "ulysses") {
-      const SequenceShare own = train_rank_of_sequences(
+      const TokenShare own = train_rank_of_sequences(
           {.config = config, .lm = shared, .sizes = sizes, .steps = kSteps, .rows = kRows});
       losses = own.losses;
       norms = own.norms;
     } else {
-      const ContextShare own = train_rank_in_context(
+      const TokenShare own = train_rank_in_context(
           {.config = config, .lm = shared, .sizes = sizes, .steps = kSteps, .rows = kRows});
       losses = own.losses;
       norms = own.norms;

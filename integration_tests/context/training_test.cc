@@ -2,7 +2,9 @@
 // that the mesh needs: the losses and norms of one process.
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
+#include <tuple>
 
 #include <gtest/gtest.h>
 
@@ -21,14 +23,25 @@ ParallelismOptions cp(int64_t ranks, const char* strategy = "allgather") {
   return {.cp_size = ranks, .cp_handler = TorchContextParallelConfig{.cp_comm_strategy = strategy}};
 }
 
+// The same training in one process, where neither an engine nor recomputation change anything. Each
+// runs once in this program.
+const TokenOutcome& of_one_process(const ContextTraining& training) {
+  using Key = std::tuple<Blocks, int64_t, int64_t, int, bool>;
+  static std::map<Key, TokenOutcome> outcomes;
+  const lm::Config& config = training.config;
+  const Key key = {config.blocks, config.layers, config.sequence_length, training.steps,
+                   training.ignore != nullptr};
+  const auto [found, is_new] = outcomes.try_emplace(key);
+  if (is_new) {
+    found->second =
+        train_in_context({.config = config, .steps = training.steps, .ignore = training.ignore});
+  }
+  return found->second;
+}
+
 void expect_as_one_process(const ContextTraining& training, const std::string& what) {
-  ContextTraining alone = training;
-  alone.sizes.reset();
-  alone.cluster = "1x1:h100";
-  alone.change = [](AcceleratorOptions&) {};
-  alone.lm.activation_checkpointing = false;
-  const ContextOutcome expected = train_in_context(alone);
-  const ContextOutcome actual = train_in_context(training);
+  const TokenOutcome& expected = of_one_process(training);
+  const TokenOutcome actual = train_in_context(training);
   ASSERT_EQ(actual.losses.size(), expected.losses.size());
   for (size_t i = 0; i < expected.losses.size(); ++i) {
     EXPECT_NEAR(actual.losses[i], expected.losses[i], 1e-6 * expected.losses[i])
@@ -40,7 +53,7 @@ void expect_as_one_process(const ContextTraining& training, const std::string& w
 
 // What PyTorch's CPU operators give for the same training in one process.
 TEST(ContextTraining, OfOneProcessIsThatOfTheOracle) {
-  const ContextOutcome one = train_in_context({.config = tiny(Blocks::kLlama)});
+  const TokenOutcome& one = of_one_process({.config = tiny(Blocks::kLlama)});
   EXPECT_NEAR(one.losses.front(), 5.549895763397217, 1e-5);
   EXPECT_NEAR(one.losses.back(), 2.990854263305664, 1e-5);
 }

@@ -116,8 +116,9 @@ TEST(TensorParallelProgram, DividesLayersAsTheFlagsSay) {
   EXPECT_EQ(simulated.find("layout of 2 ranks"), simulated.rfind("layout of 2 ranks"))
       << "one rank prints";
   expect_near(losses_of(simulated), one);
+  expect_near(losses_of(run("--num_processes 2" + mesh, "--parallel_loss")), one);
   expect_near(
-      losses_of(run("--simulate 1x2" + mesh, "--sequence_parallel --parallel_loss --dropout 0")),
+      losses_of(run("--num_processes 2" + mesh, "--sequence_parallel --parallel_loss --dropout 0")),
       one_without_dropout);
 }
 

@@ -1,6 +1,5 @@
 #include "integration_tests/ulysses/sequence_training.h"
 
-#include <cstddef>
 #include <memory>
 #include <utility>
 
@@ -14,9 +13,6 @@
 
 namespace accelerate {
 namespace {
-
-using simulator::Cluster;
-using simulator::Rank;
 
 constexpr int64_t kNoLabel = -100;
 constexpr char kFolder[] = "/sim/run";
@@ -47,11 +43,6 @@ at::Tensor mean_loss(const at::Tensor& logits, const at::Tensor& labels) {
       torch::nn::functional::CrossEntropyFuncOptions().ignore_index(kNoLabel));
 }
 
-std::vector<double> total(const Cluster& cluster, const std::string& name) {
-  const at::Tensor sums = torch::stack(cluster.reports(name)).sum(0);
-  return {sums.const_data_ptr<double>(), sums.const_data_ptr<double>() + sums.numel()};
-}
-
 }  // namespace
 
 std::function<void(AcceleratorOptions&)> with_zero(int stage, int micro_batch) {
@@ -67,7 +58,7 @@ std::function<void(AcceleratorOptions&)> with_zero(int stage, int micro_batch) {
   };
 }
 
-SequenceShare train_rank_of_sequences(const SequenceTraining& training) {
+TokenShare train_rank_of_sequences(const SequenceTraining& training) {
   const int64_t length = training.config.sequence_length;
   AcceleratorOptions given;
   if (training.sizes) given.parallelism_config = ParallelismConfig(*training.sizes);
@@ -88,7 +79,7 @@ SequenceShare train_rank_of_sequences(const SequenceTraining& training) {
   const auto to_device = [&](const at::Tensor& part) { return part.to(accelerator.device()); };
   const at::Tensor positions =
       to_device(torch::arange(length, torch::kLong).narrow(0, index * tokens, tokens));
-  SequenceShare outcome;
+  TokenShare outcome;
   if (training.first_step > 0) accelerator.load_state(kFolder);
   for (int step = 0; step < training.steps; ++step) {
     auto [inputs, labels] = formula_batch(training.first_step + step, training.rows, length);
@@ -126,21 +117,9 @@ SequenceShare train_rank_of_sequences(const SequenceTraining& training) {
   return outcome;
 }
 
-SequenceOutcome train_sequences(const SequenceTraining& training) {
-  Cluster cluster(training.cluster, {.disk = training.disk});
-  cluster.run_on_every_rank([&](Rank& rank) {
-    const SequenceShare own = train_rank_of_sequences(training);
-    rank.report("losses", torch::tensor(own.losses, torch::kDouble));
-    rank.report("tokens", torch::tensor(own.tokens, torch::kDouble));
-    rank.report("norms", torch::tensor(own.norms, torch::kDouble));
-  });
-  SequenceOutcome outcome{.losses = total(cluster, "losses"), .norms = total(cluster, "norms")};
-  const std::vector<double> tokens = total(cluster, "tokens");
-  for (size_t step = 0; step < tokens.size(); ++step) {
-    outcome.losses[step] /= tokens[step];
-    outcome.norms[step] /= cluster.world_size();
-  }
-  return outcome;
+TokenOutcome train_sequences(const SequenceTraining& training) {
+  simulator::Cluster cluster(training.cluster, {.disk = training.disk});
+  return train_on_every_rank(cluster, [&] { return train_rank_of_sequences(training); });
 }
 
 }  // namespace accelerate

@@ -9,12 +9,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "accelerate/accelerator_options.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
+#include "integration_tests/tensor/token_losses.h"
 #include "simulator/disk/sim_disk.h"
 
 namespace accelerate {
@@ -45,26 +45,14 @@ struct SequenceTraining {
   bool saves = false;
 };
 
-struct SequenceOutcome {
-  std::vector<double> losses;  ///< of all tokens of each step, before it
-  std::vector<double> norms;   ///< of each step's gradients, before they are clipped by it
-};
-
 /// Lets ZeRO divide the model. `micro_batch`: the rows of a share of the data.
 std::function<void(AcceleratorOptions&)> with_zero(int stage, int micro_batch);
 
-/// What one rank has of it, by step.
-struct SequenceShare {
-  std::vector<double> losses;  ///< sums over the rank's tokens
-  std::vector<double> tokens;  ///< that have labels
-  std::vector<double> norms;
-};
-
 /// On one rank of a job, whatever runs it. Collective.
-SequenceShare train_rank_of_sequences(const SequenceTraining& training);
+TokenShare train_rank_of_sequences(const SequenceTraining& training);
 
 /// The same on a cluster. SGD with a learning rate of 0.1 and momentum 0.9, on gradients that are
 /// clipped to norm 1.
-SequenceOutcome train_sequences(const SequenceTraining& training);
+TokenOutcome train_sequences(const SequenceTraining& training);
 
 }  // namespace accelerate

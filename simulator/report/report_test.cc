@@ -243,6 +243,19 @@ TEST(Report, SaysInATerminalWhatTheCriticalPathConsistsOf) {
   with_stages.axes.push_back({.name = "pp", .coordinates = {0, 0, 1, 1}});
   EXPECT_THAT(report_lines(with_stages, "out").at(2),
               AllOf(HasSubstr("stages compute nothing for: pp 0 "), HasSubstr(" %, pp 1 ")));
+  Trace with_ring = trace;
+  const auto named = [&with_ring](const char* name) {
+    with_ring.names.emplace_back(name);
+    return static_cast<uint32_t>(with_ring.names.size() - 1);
+  };
+  const uint32_t hop = named("all_to_all_single"), ring = named("cp of ranks 0,1,2,3");
+  for (TraceOperation& each : with_ring.operations) {
+    each.name = hop;
+    each.group = ring;
+  }
+  EXPECT_THAT(report_lines(with_ring, "out").at(2),
+              AllOf(HasSubstr("ranks exchange parts of sequences for: "),
+                    HasSubstr(" % along cp, of it "), HasSubstr(" % without a kernel")));
   Trace without_time = trace;
   without_time.device = "";
   EXPECT_THAT(report_lines(without_time, "out"),

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/number_text.h"
+#include "simulator/trace/sequence_exchanges.h"
 #include "simulator/trace/stage_shares.h"
 
 namespace accelerate::simulator {
@@ -75,6 +77,19 @@ std::string stages_line(const Trace& trace) {
                       absl::StrJoin(parts, ", "));
 }
 
+// Empty where ranks exchange no parts of sequences.
+std::string exchanges_line(const Trace& trace, const std::optional<StepTimes>& times) {
+  std::vector<std::string> parts;
+  for (const SequenceExchanges& each : sequence_exchanges(trace)) {
+    parts.push_back(absl::StrCat(percent(each.exchange_ns, times->median_ns), " along ", each.axis,
+                                 ", of it ", percent(each.exposed_ns, times->median_ns),
+                                 " without a kernel"));
+  }
+  if (parts.empty()) return "";
+  return absl::StrCat("in the median step ranks exchange parts of sequences for: ",
+                      absl::StrJoin(parts, "; "));
+}
+
 std::string links_line(const LinkSummary& links, bool of_step) {
   const double use = of_step ? links.step_use : links.use;
   const double worst = of_step ? links.worst_step_use : links.worst_use;
@@ -134,6 +149,8 @@ std::vector<std::string> report_lines(const Trace& trace, const std::string& dir
   std::vector<std::string> lines = {time_line(trace, path)};
   if (const auto critical = critical_path(trace)) lines.push_back(path_line(trace, *critical));
   if (std::string stages = stages_line(trace); !stages.empty()) lines.push_back(std::move(stages));
+  std::string exchanges = exchanges_line(trace, step_times(trace));
+  if (!exchanges.empty()) lines.push_back(std::move(exchanges));
   if (const LinkSummary* links = busiest_links(trace)) {
     lines.push_back(links_line(*links, !trace.steps.empty()));
   }

@@ -48,6 +48,8 @@ class ModelLayout {
   /// The same layout where the rows of these tensors, as far as it has them, are divided along the
   /// axes.
   ModelLayout with_rows(const std::vector<std::string>& names, AxisSet axes) const;
+  /// The same layout where ranks have different parts of one input along these axes as well.
+  ModelLayout with_inputs(AxisSet axes) const { return {mesh_, placements_, inputs_ | axes}; }
 
   /// A line for each tensor: its name and its placement. Checkpoints tell layouts apart by it.
   std::string text() const;

@@ -1,22 +1,18 @@
 #include "accelerate/parallel/sequence/context_handler.h"
 
-#include <array>
 #include <cstddef>
 #include <optional>
 #include <utility>
 
 #include <ATen/autocast_mode.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/mesh_axis.h"
+#include "accelerate/operators/attention_calls.h"
 
 namespace accelerate {
 namespace {
-
-c10::OperatorHandle find(const char* name, const char* overload = "") {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-}
 
 constexpr size_t kNumArguments = 8;  // of scaled_dot_product_attention
 
@@ -39,35 +35,16 @@ ContextHandler::ContextHandler(ContextRing ring, int rank, int64_t tokens)
       tokens_(tokens) {}
 
 void ContextHandler::call(const OperatorCall& call) {
-  static const c10::OperatorHandle attention_op = find("aten::scaled_dot_product_attention");
+  static const c10::OperatorHandle attention_op =
+      find_operator("aten::scaled_dot_product_attention");
   if (call.op() == attention_op) {
     at::Tensor output = attention(call);
     torch::jit::drop(call.stack(), kNumArguments);
     torch::jit::push(call.stack(), std::move(output));
     return;
   }
-  TORCH_CHECK_VALUE(!is_softmax_of_scores(call), on_this_rank(), call.op().schema().name(),
-                    " of scores ", torch::jit::peek(call.stack(), 0, 3).toTensor().sizes(),
-                    " inside maybe_context_parallel: attention that a module computes itself is "
-                    "that of the ",
-                    tokens_,
-                    " tokens which this rank has of each sequence; let it call "
-                    "scaled_dot_product_attention");
+  check_attention_by_hand(call, tokens_, rank_, MeshAxis::kCp);
   call.proceed();
-}
-
-bool ContextHandler::is_softmax_of_scores(const OperatorCall& call) const {
-  static const std::array<c10::OperatorHandle, 3> softmax = {
-      find("aten::softmax", "int"), find("aten::_softmax"), find("aten::special_softmax")};
-  if (tokens_ < 2) return false;
-  bool is_softmax = false;
-  for (const c10::OperatorHandle& each : softmax) is_softmax |= call.op() == each;
-  if (!is_softmax) return false;
-  // All three take the tensor, the dim and a third argument.
-  const at::Tensor& scores = torch::jit::peek(call.stack(), 0, 3).toTensor();
-  const int64_t dim = torch::jit::peek(call.stack(), 1, 3).toInt();
-  return scores.dim() >= 3 && (dim == -1 || dim == scores.dim() - 1) &&
-         scores.size(-1) == tokens_ && scores.size(-2) == tokens_;
 }
 
 at::Tensor ContextHandler::attention(const OperatorCall& call) {

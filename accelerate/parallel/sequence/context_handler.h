@@ -1,13 +1,13 @@
 /// Divides the attention of a forward pass among the ranks along cp.
 ///
 /// scaled_dot_product_attention of this rank's tokens becomes ring_attention. Other operators pass,
-/// but for the softmax of scores that a module has computed itself, which would be those of this
-/// rank's tokens alone.
+/// but for attention that a module computes itself, which would be that of this rank's tokens
+/// alone.
 ///
-/// Errors:  c10::ValueError naming the rank and the operator: for such a softmax; for attention
-/// with
-///          a mask or dropout, of other sequences than those of the scope (as where tokens are
-///          generated one by one), and of shapes that the kernels do not have.
+/// Errors:  c10::ValueError naming the rank and the operator: for such attention
+///          (check_attention_by_hand); for attention with a mask or dropout, of other sequences
+///          than those of the scope (as where tokens are generated one by one), and of shapes that
+///          the kernels do not have.
 /// Collective over the group of the ring: attention, and its backward pass.
 /// Threads: those of the model's passes.
 #pragma once
@@ -35,7 +35,6 @@ class ContextHandler final : public OperatorHandler {
 
  private:
   at::Tensor attention(const OperatorCall& call);
-  bool is_softmax_of_scores(const OperatorCall& call) const;
   std::string on_this_rank() const;
 
   const ContextRing ring_;

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
+#include <unordered_set>
 #include <utility>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/function.h>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/differentiable.h"
@@ -106,9 +108,40 @@ ContextParallelScope::Live::Live(Runtime& runtime, const ContextRing& ring,
 ContextParallelScope::Live::~Live() {
   live_.scope = nullptr;
   if (handler_ == nullptr) return;
+  live_.ended_passes.clear();
+  bool restores = false;
   for (const Buffer& each : buffers_) {
-    if (each.is_restored) internal::rebind(each.part, each.whole);
+    if (!each.is_restored) continue;
+    internal::rebind(each.part, each.whole);
+    restores = true;
   }
+  if (restores) live_.ended_passes = std::move(passes_);
+}
+
+void ContextParallelScope::Live::add_pass(const std::vector<at::Tensor>& outputs) {
+  for (const at::Tensor& each : outputs) {
+    if (each.defined() && each.grad_fn()) passes_.emplace_back(each.grad_fn());
+  }
+}
+
+bool LiveContext::has_ended_before_backward(const at::Tensor& loss) const {
+  using torch::autograd::Node;
+  std::unordered_set<const Node*> ended, seen;
+  for (const internal::WeakNodePointer& each : ended_passes) {
+    if (const internal::NodePointer node = each.lock()) ended.insert(node.get());
+  }
+  if (ended.empty()) return false;
+  std::vector<const Node*> open = {loss.grad_fn().get()};
+  while (!open.empty()) {
+    const Node* const node = open.back();
+    open.pop_back();
+    if (node == nullptr || !seen.insert(node).second) continue;
+    if (ended.contains(node)) return true;
+    for (const torch::autograd::Edge& edge : node->next_edges()) {
+      open.push_back(edge.function.get());
+    }
+  }
+  return false;
 }
 
 at::Tensor ContextParallelScope::Live::positions() {

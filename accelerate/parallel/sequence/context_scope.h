@@ -24,6 +24,7 @@
 #include "accelerate/parallel/sequence/context_handler.h"
 #include "accelerate/parallel/sequence/ring_attention.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/libtorch_releases.h"
 
 namespace accelerate {
 
@@ -66,7 +67,13 @@ class ContextParallelScope {
 
 /// The scope that lives on a rank, for its models.
 struct LiveContext {
+  /// Whether a loss was computed by a pass in the last scope that has ended and has restored
+  /// buffers, which its backward pass would need as they were.
+  bool has_ended_before_backward(const at::Tensor& loss) const;
+
   ContextParallelScope::Live* scope = nullptr;
+  /// The ends of the graphs of such passes, as far as there are any left.
+  std::vector<internal::WeakNodePointer> ended_passes = {};
   bool has_checked_labels = false;
   bool has_warned = false;
 };
@@ -87,6 +94,8 @@ class ContextParallelScope::Live {
   /// Whether a model with these inputs knows where its tokens are: one of them is a buffer of
   /// positions, or the program has asked for positions.
   bool gives_positions(const std::vector<at::Tensor>& inputs) const;
+  /// Remembers what a model's pass gave.
+  void add_pass(const std::vector<at::Tensor>& outputs);
 
  private:
   struct Buffer {
@@ -106,6 +115,7 @@ class ContextParallelScope::Live {
   std::vector<Buffer> buffers_;
   std::shared_ptr<ContextHandler> handler_;
   bool has_asked_for_positions_ = false;
+  std::vector<internal::WeakNodePointer> passes_;  // the ends of their graphs
 };
 
 }  // namespace accelerate

@@ -3,14 +3,13 @@
 #include <cstdint>
 #include <vector>
 
+#include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
-#include "absl/strings/str_cat.h"
-#include "accelerate/config/model_config.h"
-#include "accelerate/mesh/axis_set.h"
+#include "accelerate/base/mesh_axis.h"
 #include "accelerate/mesh/device_mesh.h"
+#include "accelerate/operators/attention_calls.h"
 #include "accelerate/operators/operator_mode.h"
-#include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/sequence/context_scope.h"
 #include "accelerate/plan/plan.h"
 
@@ -27,6 +26,7 @@ void ContextParallelTechnique::forward(ForwardPass& pass) {
     const OperatorModeScope attention(scope->handler()), draws(streams_);
     pass.proceed();
   }
+  if (at::GradMode::is_enabled()) scope->add_pass(pass.outputs());
   const int rank = runtime_.topology().rank;
   const int64_t divided = scope->handler()->num_calls() - calls;
   num_attention_calls_ += divided;
@@ -45,27 +45,14 @@ void ContextParallelTechnique::forward(ForwardPass& pass) {
 }
 
 std::string ContextParallelTechnique::passes_text() const {
-  return absl::StrCat("cp: ranks divided ", num_attention_calls_, " calls of attention");
-}
-
-std::shared_ptr<const ModelLayout> context_parallel_layout(const LayoutContext& context) {
-  if (context.mesh.size(MeshAxis::kCp) == 1) return nullptr;
-  check_attention_layers(*context.model.module(), MeshAxis::kCp);
-  const ModelLayout before = context.layout != nullptr
-                                 ? *context.layout
-                                 : whole_layout(*context.model.module(), context.mesh);
-  return std::make_shared<const ModelLayout>(
-      context.mesh, before.placements(),
-      (before.divides() - before.cuts()) | AxisSet{MeshAxis::kCp});
+  return divided_attention_text(MeshAxis::kCp, num_attention_calls_);
 }
 
 std::unique_ptr<Technique> make_context_parallel_technique(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   if (plan.device_mesh == nullptr || plan.mesh.size(MeshAxis::kCp) == 1) return nullptr;
   return std::make_unique<ContextParallelTechnique>(
-      Runtime::current(),
-      RandomStreams::along(plan.device_mesh->group(MeshAxis::kCp),
-                           [](const at::Tensor& /*tensor*/) { return true; }),
+      Runtime::current(), RandomStreams::along(plan.device_mesh->group(MeshAxis::kCp)),
       /*has_stages=*/plan.mesh.size(MeshAxis::kPp) > 1);
 }
 

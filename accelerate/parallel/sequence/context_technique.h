@@ -22,8 +22,6 @@
 
 namespace accelerate {
 
-class ModelLayout;
-struct LayoutContext;
 struct TechniqueContext;
 
 class ContextParallelTechnique final : public Technique {
@@ -45,9 +43,6 @@ class ContextParallelTechnique final : public Technique {
   const bool has_stages_;
   bool knows_positions_ = false;
 };
-
-/// See TechniqueRow::layout. Errors: those of check_attention_layers (config/model_config.h).
-std::shared_ptr<const ModelLayout> context_parallel_layout(const LayoutContext& context);
 
 /// Null without ranks along cp. Collective over them, see RandomStreams::along.
 std::unique_ptr<Technique> make_context_parallel_technique(const TechniqueContext& context);

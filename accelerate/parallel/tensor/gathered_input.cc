@@ -30,13 +30,15 @@ class GatheredInput final : public StorageOwner {
 
   void acquire(const at::Tensor& tensor, const c10::OperatorHandle& /*op*/,
                bool /*writes*/) override {
-    const absl::MutexLock lock(&mutex_);
-    // Whether ranks gather must not depend on when a thread of the backend lets go of the part.
-    const bool begins_backward =
-        !is_gathered_again_ && torch::autograd::get_current_node() != nullptr;
-    if (begins_backward || is_absent(tensor)) share_memory(tensor.storage(), gathered());
-    is_gathered_again_ |= begins_backward;
-    if (users_++ == 0) self_ = c10::intrusive_ptr<GatheredInput>::reclaim_copy(this);
+    if (!begin_use(tensor)) return;
+    // Without the mutex: the thread that lets go of the part may have locks that a collective
+    // needs.
+    try {
+      share_memory(tensor.storage(), gathered());
+    } catch (...) {
+      release();
+      throw;
+    }
   }
 
   void release() override {
@@ -52,6 +54,17 @@ class GatheredInput final : public StorageOwner {
   }
 
  private:
+  // Whether ranks gather, which must not depend on when the part ended. From here on drop() leaves
+  // the memory alone.
+  bool begin_use(const at::Tensor& tensor) {
+    const absl::MutexLock lock(&mutex_);
+    const bool begins_backward =
+        !is_gathered_again_ && torch::autograd::get_current_node() != nullptr;
+    is_gathered_again_ |= begins_backward;
+    if (users_++ == 0) self_ = c10::intrusive_ptr<GatheredInput>::reclaim_copy(this);
+    return begins_backward || is_absent(tensor);
+  }
+
   at::Tensor gathered() const {
     TORCH_CHECK(part_._version() == version_, "rank ", rank_of(group_),
                 " along tp: the input of a column layer has changed in place since the forward "

@@ -2,7 +2,7 @@
 /// forward pass uses them, and ranks gather them again when the backward pass uses them.
 ///
 /// Mechanism: a managed storage (operators/managed_storage.h), whose owner keeps the rank's part.
-/// Threads:   those of a model's passes.
+/// Threads:   those of a model's passes, one at a time; drop_gathered any, also while ranks gather.
 #pragma once
 
 #include <cstdint>

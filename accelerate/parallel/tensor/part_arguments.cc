@@ -1,5 +1,9 @@
 #include "accelerate/parallel/tensor/part_arguments.h"
 
+#include <ATen/core/ivalue.h>
+
+#include "accelerate/operators/call_arguments.h"
+
 namespace accelerate {
 
 std::shared_ptr<const LayerParameter> maker_of(const OperatorCall& call, const TensorMark& part) {

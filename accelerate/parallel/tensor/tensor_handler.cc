@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/differentiable.h"
+#include "accelerate/operators/call_arguments.h"
 #include "accelerate/operators/checkpoint.h"
 #include "accelerate/parallel/tensor/cut_output.h"
 #include "accelerate/parallel/tensor/gathered_input.h"
@@ -154,8 +155,7 @@ void TensorHandler::call(const OperatorCall& call) {
 }
 
 std::optional<at::Tensor> TensorHandler::layer(const OperatorCall& call) const {
-  static const c10::OperatorHandle lookup =
-      c10::Dispatcher::singleton().findSchemaOrThrow("aten::embedding", "");
+  static const c10::OperatorHandle lookup = find_operator("aten::embedding");
   const auto cut_parameter = [](const at::Tensor& tensor) -> const LayerParameter* {
     const TensorMark* const mark = find_mark(tensor);
     return mark != nullptr && mark->is_cut_parameter() ? mark->parameter.get() : nullptr;

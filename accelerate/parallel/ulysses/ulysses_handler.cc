@@ -1,6 +1,5 @@
 #include "accelerate/parallel/ulysses/ulysses_handler.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,20 +9,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/mesh_axis.h"
 #include "accelerate/comm/differentiable.h"
+#include "accelerate/operators/attention_calls.h"
+#include "accelerate/operators/call_arguments.h"
 
 namespace accelerate {
 namespace {
 
 constexpr int64_t kHeads = 1, kTokens = 2;  // dims of queries, keys and values
-
-c10::OperatorHandle find(const char* name, const char* overload = "") {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-}
-
-c10::ArrayRef<c10::IValue> arguments_of(const OperatorCall& call) {
-  return torch::jit::last(call.stack(), call.op().schema().arguments().size());
-}
 
 // Each head `times` times.
 at::Tensor repeated(const at::Tensor& heads, int64_t times) {
@@ -56,10 +50,10 @@ UlyssesHandler::UlyssesHandler(ProcessGroupPtr group, int rank, int64_t tokens)
       tokens_(tokens) {}
 
 void UlyssesHandler::call(const OperatorCall& call) {
-  static const c10::OperatorHandle attention = find("aten::scaled_dot_product_attention");
+  static const c10::OperatorHandle attention = find_operator("aten::scaled_dot_product_attention");
   if (is_backward_of_operator_scope()) return call.proceed();
   if (call.op() != attention) {
-    check_other(call);
+    check_attention_by_hand(call, tokens_, rank_, MeshAxis::kSp);
     return call.proceed();
   }
   at::Tensor result;
@@ -143,29 +137,6 @@ void UlyssesHandler::check_mask(const Attention& attention) const {
                     ", but ranks along sp attend to ", columns, " tokens from ", rows,
                     ", each with other heads; give a mask of these sizes that is the same for all "
                     "heads, or is_causal=true in place of it");
-}
-
-void UlyssesHandler::check_other(const OperatorCall& call) const {
-  static const c10::OperatorHandle softmax[] = {
-      find("aten::softmax", "int"), find("aten::_softmax"), find("aten::_safe_softmax")};
-  static const c10::OperatorHandle kernels[] = {
-      find("aten::_scaled_dot_product_flash_attention"),
-      find("aten::_scaled_dot_product_flash_attention_for_cpu"),
-      find("aten::_scaled_dot_product_efficient_attention"),
-      find("aten::_scaled_dot_product_attention_math")};
-  const auto is = [&call](const c10::OperatorHandle& each) { return call.op() == each; };
-  const char* const advice =
-      ", which is among the tokens that this rank has of each sequence alone; call "
-      "scaled_dot_product_attention, for which ranks along sp exchange tokens";
-  TORCH_CHECK_VALUE(std::ranges::none_of(kernels, is), on_this_rank(), call.op().schema().name(),
-                    " computes attention", advice);
-  if (tokens_ < 2 || std::ranges::none_of(softmax, is)) return;
-  const at::Tensor& scores = arguments_of(call)[0].toTensor();
-  const int64_t dim = arguments_of(call)[1].toInt();
-  const bool is_attention = scores.dim() >= 3 && (dim == -1 || dim == scores.dim() - 1) &&
-                            scores.size(-1) == tokens_ && scores.size(-2) == tokens_;
-  TORCH_CHECK_VALUE(!is_attention, on_this_rank(), call.op().schema().name(), " of sizes ",
-                    scores.sizes(), " looks like attention by hand", advice);
 }
 
 std::string UlyssesHandler::on_this_rank() const { return absl::StrCat("rank ", rank_, ": "); }

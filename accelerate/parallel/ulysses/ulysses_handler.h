@@ -52,8 +52,6 @@ class UlyssesHandler final : public OperatorHandler {
   at::Tensor attend(const Attention& attention) const;
   void check(const Attention& attention) const;
   void check_mask(const Attention& attention) const;
-  // Errors: c10::ValueError for an operator that is a part of an attention.
-  void check_other(const OperatorCall& call) const;
   // "rank 1: "
   std::string on_this_rank() const;
 

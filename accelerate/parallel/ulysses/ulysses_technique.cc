@@ -8,11 +8,9 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
-#include "absl/strings/str_cat.h"
 #include "accelerate/base/mesh_axis.h"
-#include "accelerate/config/model_config.h"
-#include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/device_mesh.h"
+#include "accelerate/operators/attention_calls.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/parallel/ulysses/ulysses_handler.h"
 #include "accelerate/runtime/numerics.h"
@@ -69,27 +67,14 @@ void UlyssesTechnique::forward(ForwardPass& pass) {
 }
 
 std::string UlyssesTechnique::passes_text() const {
-  return absl::StrCat("sp: ranks divided ", num_attention_calls_, " calls of attention");
-}
-
-std::shared_ptr<const ModelLayout> ulysses_layout(const LayoutContext& context) {
-  if (context.mesh.size(MeshAxis::kSp) == 1) return nullptr;
-  check_attention_layers(*context.model.module(), MeshAxis::kSp);
-  const ModelLayout before = context.layout != nullptr
-                                 ? *context.layout
-                                 : whole_layout(*context.model.module(), context.mesh);
-  return std::make_shared<const ModelLayout>(
-      context.mesh, before.placements(),
-      (before.divides() - before.cuts()) | AxisSet{MeshAxis::kSp});
+  return divided_attention_text(MeshAxis::kSp, num_attention_calls_);
 }
 
 std::unique_ptr<Technique> make_ulysses_technique(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   if (plan.device_mesh == nullptr || plan.mesh.size(MeshAxis::kSp) == 1) return nullptr;
   const ProcessGroupPtr& group = plan.device_mesh->group(MeshAxis::kSp);
-  const auto draws_its_own = [](const at::Tensor& /*tensor*/) { return true; };
-  return std::make_unique<UlyssesTechnique>(group, plan.rank,
-                                            RandomStreams::along(group, draws_its_own));
+  return std::make_unique<UlyssesTechnique>(group, plan.rank, RandomStreams::along(group));
 }
 
 }  // namespace accelerate

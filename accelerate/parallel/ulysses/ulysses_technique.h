@@ -17,7 +17,6 @@
 #include "accelerate/comm/process_group.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/operators/random_streams.h"
-#include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/plan/plan.h"
 
 namespace accelerate {
@@ -43,10 +42,6 @@ class UlyssesTechnique final : public Technique {
   const std::shared_ptr<RandomStreams> streams_;
   bool knows_positions_ = false;
 };
-
-/// The model's layout where the mesh has several ranks along sp, which divide inputs; else null.
-/// Errors: those of check_attention_layers (config/model_config.h).
-std::shared_ptr<const ModelLayout> ulysses_layout(const LayoutContext& context);
 
 /// Null where the mesh has one rank along sp. Collective over the ranks along sp, see
 /// RandomStreams::along.
