@@ -83,7 +83,7 @@ TEST(Engine, ReturnsLogitsOfTheLastStage) {
   run_engines("1x2:h100", nullptr, small_model(), plugin, {}, [](EngineJob& job, int rank) {
     const MegatronStep step = job.engine().eval_step(job.batch(0));
     ASSERT_EQ(step.logits.defined(), rank == 1);
-    if (rank == 1) EXPECT_EQ(step.logits.size(0), kRows);
+    if (rank == 1) { EXPECT_EQ(step.logits.size(0), kRows); }
   });
 }
 
