@@ -1,5 +1,6 @@
 // What an engine does besides training as Megatron-Core does: rates, evaluation, checkpoints of
 // other degrees, and what it refuses.
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -83,7 +84,9 @@ TEST(Engine, ReturnsLogitsOfTheLastStage) {
   run_engines("1x2:h100", nullptr, small_model(), plugin, {}, [](EngineJob& job, int rank) {
     const MegatronStep step = job.engine().eval_step(job.batch(0));
     ASSERT_EQ(step.logits.defined(), rank == 1);
-    if (rank == 1) { EXPECT_EQ(step.logits.size(0), kRows); }
+    if (rank == 1) {
+      EXPECT_EQ(step.logits.size(0), kRows);
+    }
   });
 }
 
@@ -106,6 +109,46 @@ TEST(Engine, TakesFunctionsOfTheProgram) {
               });
   run_engines("1x2:h100", nullptr, small_model(), plugin, {}, [&](EngineJob& job, int) {
     EXPECT_NEAR(job.engine().train_step(job.batch(0)).loss.item<double>(), usual, 1e-6 * usual);
+  });
+}
+
+// The engine has stepped; what a program calls behind that has no effect.
+TEST(Engine, StepsByItself) {
+  run_engines("1x1:h100", nullptr, small_model(), plugin_of({}), {}, [](EngineJob& job, int) {
+    job.engine().train_step(job.batch(0));
+    const NamedTensors before = job.whole();
+    const auto optimizer = job.engine().optimizer();
+    optimizer.step();
+    optimizer.zero_grad();
+    job.engine().scheduler().step();
+    EXPECT_FALSE(optimizer.step_was_skipped());
+    const NamedTensors after = job.whole();
+    for (size_t i = 0; i < before.size(); ++i) {
+      EXPECT_TRUE(after[i].second.equal(before[i].second)) << before[i].first;
+    }
+  });
+}
+
+TEST(Engine, GivesTheBatchAndTheLossOfItsTrainStep) {
+  run_engines("1x1:h100", nullptr, small_model(), plugin_of({}), {}, [](EngineJob& job, int) {
+    std::vector<at::Tensor> inputs = job.engine().get_batch(job.batch(0));
+    ASSERT_EQ(inputs.size(), 3U) << "tokens, labels and their mask";
+    const at::Tensor logits = torch::zeros({inputs[0].size(0), inputs[0].size(1), 256},
+                                           inputs[0].options().dtype(torch::kFloat));
+    inputs.erase(inputs.begin());
+    EXPECT_NEAR(job.engine().loss_func(inputs, logits).item<double>(), std::log(256), 1e-5);
+  });
+}
+
+TEST(AverageLosses, AreMeansOverDataParallelRanks) {
+  Cluster("1x4:h100").run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator({.parallelism_config = ParallelismConfig({.tp_size = 2})});
+    const double own = rank.index() < 2 ? 0 : 1;  // ranks along tp have the same loss
+    const std::vector<at::Tensor> means = average_losses_across_data_parallel_group(
+        accelerator, {torch::tensor(own), torch::tensor(3 * own)});
+    EXPECT_EQ(means.size(), 2U);
+    EXPECT_EQ(means[0].item<double>(), 0.5);
+    EXPECT_EQ(means[1].item<double>(), 1.5);
   });
 }
 
