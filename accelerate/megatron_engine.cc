@@ -2,10 +2,17 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <limits>
+#include <tuple>
 #include <variant>
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
@@ -76,9 +83,8 @@ void check_even_stages(const MegatronLMPlugin& plugin) {
 // Arguments that change a training and that the engine does not follow.
 void refuse_what_is_not_done(const MegatronLMPlugin& plugin) {
   std::vector<std::string> names;
-  for (const char* name :
-       {"use_custom_fsdp", "no_load_optim", "no_save_optim", "optimizer_cpu_offload",
-        "use_precision_aware_optimizer", "log_num_zeros_in_grad", "log_params_norm"}) {
+  for (const char* name : {"use_custom_fsdp", "no_load_optim", "no_save_optim",
+                           "optimizer_cpu_offload", "use_precision_aware_optimizer"}) {
     if (is_true(plugin, name)) names.emplace_back(name);
   }
   const bool reads_tokens = !plugin.custom_get_batch_function && !plugin.custom_train_step_class;
@@ -150,6 +156,27 @@ at::Tensor losses_of_tokens(const at::Tensor& output, const at::Tensor& labels) 
   return at::cross_entropy_loss(logits.flatten(0, 1), labels.flatten(), /*weight=*/{},
                                 at::Reduction::None)
       .view_as(labels);
+}
+
+// Of each row of logits, [rows, vocabulary] on the CPU: [rows, 1].
+at::Tensor next_tokens(at::Tensor logits, const MegatronGenerateOptions& options,
+                       const at::Generator& generator) {
+  if (options.top_k == 1) return logits.argmax(1, /*keepdim=*/true);
+  constexpr double kNever = -std::numeric_limits<double>::infinity();
+  logits = logits / options.temperature;
+  if (options.top_k > 1) {
+    const int64_t count = std::min(options.top_k, logits.size(1));
+    const at::Tensor least = std::get<0>(logits.topk(count, 1)).narrow(1, count - 1, 1);
+    logits = logits.masked_fill(logits.lt(least), kNever);
+  } else if (options.top_p > 0) {
+    const auto [sorted, order] = logits.sort(1, /*descending=*/true);
+    const at::Tensor shares = sorted.softmax(1);
+    // The probability of the tokens before each one.
+    const at::Tensor before = shares.cumsum(1) - shares;
+    const at::Tensor kept = sorted.masked_fill(before.gt(options.top_p), kNever);
+    logits = at::zeros_like(logits).scatter(1, order, kept);
+  }
+  return logits.softmax(1).multinomial(1, /*replacement=*/true, generator);
 }
 
 }  // namespace
@@ -262,6 +289,39 @@ at::Tensor MegatronCore::mean_loss(const at::Tensor& output, const Tensors& rows
     return plugin_.custom_loss_function(with_output(rows, output)).loss;
   if (!is_gpt_) return step_->loss(with_output(rows, output)).loss;
   return step_->loss({rows[1], losses_of_tokens(output, rows[0]), output}).loss;
+}
+
+at::Tensor MegatronCore::generate(
+    const at::Tensor& inputs, const MegatronGenerateOptions& options,
+    const std::function<at::Tensor(const at::Tensor& tokens)>& model) const {
+  const auto* const gpt = dynamic_cast<const GPTTrainStep*>(step_.get());
+  TORCH_CHECK_VALUE(gpt != nullptr, "megatron_generate: ", step_->name(),
+                    " is not for models that read from left to right, as GPTTrainStep is");
+  const int64_t stages = whole(plugin_, "pipeline_model_parallel_size", 1);
+  TORCH_CHECK_VALUE(stages == 1, "megatron_generate: pipeline_model_parallel_size is ", stages,
+                    ", but a stage has no logits of the whole model; use prepare_pippy");
+  TORCH_CHECK_VALUE(inputs.dim() == 2 && inputs.size(1) > 0,
+                    "megatron_generate: expected tokens [rows, length], got ", inputs.sizes());
+  TORCH_CHECK_VALUE(options.temperature > 0 && options.top_k >= 0 && options.top_p >= 0 &&
+                        options.top_p <= 1 && (options.top_k == 0 || options.top_p == 0),
+                    "megatron_generate: temperature=", options.temperature,
+                    ", top_k=", options.top_k, ", top_p=", options.top_p,
+                    "; the first is above 0, the last from 0 to 1, and one of the others is 0");
+  constexpr int64_t kUsual = 64;
+  const int64_t more = options.max_length ? *options.max_length - inputs.size(1)
+                                          : options.max_new_tokens.value_or(kUsual);
+  const at::NoGradGuard no_grad;
+  const at::Generator generator = at::detail::createCPUGenerator(options.seed);
+  const int64_t end = gpt->mask_options().eod_token;
+  at::Tensor tokens = inputs.to(at::kLong).to(device_);
+  at::Tensor has_ended = at::zeros({inputs.size(0), 1}, at::kBool);
+  for (int64_t i = 0; i < more && !has_ended.all().item<bool>(); ++i) {
+    const at::Tensor logits = model(tokens).select(1, -1).to(at::kCPU, at::kFloat);
+    const at::Tensor next = next_tokens(logits, options, generator).masked_fill(has_ended, end);
+    has_ended = has_ended.logical_or(next.eq(end));
+    tokens = at::cat({tokens, next.to(device_)}, 1);
+  }
+  return tokens;
 }
 
 void MegatronCore::set_rates() const {

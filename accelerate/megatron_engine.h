@@ -27,6 +27,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -77,6 +78,22 @@ struct MegatronStep {
   bool skipped = false;
 };
 
+struct MegatronGenerateOptions {
+  /// How many tokens rows get at most, or how many they have with those at the end. Both absent: 64
+  /// more.
+  std::optional<int64_t> max_new_tokens = std::nullopt;
+  std::optional<int64_t> max_length = std::nullopt;
+  /// What logits are divided by.
+  double temperature = 1;
+  /// The most likely tokens that one is drawn of; 1: the most likely one; 0: all.
+  int64_t top_k = 0;
+  /// The fewest of the most likely tokens that have this probability together, without top_k; 0:
+  /// all.
+  double top_p = 0;
+  /// Of the draws, which are the same on all ranks.
+  uint64_t seed = 0;
+};
+
 /// The engine steps and empties gradients by itself; calls of these have no effect.
 class MegatronLMOptimizerWrapper {
  public:
@@ -121,6 +138,9 @@ class MegatronCore {
   TrainBatchOptions window(const MegatronInputs& inputs) const;
   TokenLoss token_loss(const at::Tensor& output, const std::vector<at::Tensor>& rows) const;
   at::Tensor mean_loss(const at::Tensor& output, const std::vector<at::Tensor>& rows) const;
+
+  at::Tensor generate(const at::Tensor& inputs, const MegatronGenerateOptions& options,
+                      const std::function<at::Tensor(const at::Tensor& tokens)>& model) const;
 
   void set_rates() const;
   void count_step() { samples_ += *plugin_.global_batch_size; }
@@ -202,6 +222,17 @@ class MegatronEngine {
   MegatronStep eval_step(const MegatronBatch& batch) {
     (*model_)->eval();
     return run(core_.inputs_of(batch, /*is_training=*/false), /*is_training=*/false);
+  }
+
+  /// Tokens behind those of `inputs`, int64 [rows, length], each by the logits of all before it:
+  /// [rows, length and more], on the rank's device. A row that has ended goes on with ends of
+  /// documents; it stops when all have ended. Collective over the ranks along tp.
+  /// Errors: also for a model of another kind than GPT's, or with stages, which prepare_pippy runs.
+  at::Tensor megatron_generate(const at::Tensor& inputs,
+                               const MegatronGenerateOptions& options = {}) {
+    (*model_)->eval();
+    return core_.generate(inputs, options,
+                          [this](const at::Tensor& tokens) { return (*model_)(tokens); });
   }
 
   void train() { is_training_ = true; }

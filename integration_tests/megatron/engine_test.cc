@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
 #include "accelerate/testing/value_error.h"
@@ -112,6 +113,38 @@ TEST(Engine, TakesFunctionsOfTheProgram) {
   });
 }
 
+class StepOfTheProgram final : public AbstractTrainStep {
+ public:
+  const char* name() const override { return "StepOfTheProgram"; }
+  std::vector<at::Tensor> get_batch(const MegatronBatch& batch) const override {
+    const at::Tensor text = batch.at("text");
+    const int64_t length = text.size(1) - 1;
+    return {text.narrow(1, 0, length), text.narrow(1, 1, length)};
+  }
+  MegatronLoss loss(const std::vector<at::Tensor>& inputs) const override {
+    return {.loss = 2 * torch::cross_entropy_loss(inputs[1].flatten(0, 1), inputs[0].flatten())};
+  }
+};
+
+TEST(Engine, TakesATrainStepOfTheProgram) {
+  MegatronLMPlugin plugin = plugin_of({});
+  plugin.custom_train_step_kwargs = nlohmann::ordered_json{{"factor", 2}};
+  plugin.custom_train_step_class = [](const nlohmann::ordered_json& args,
+                                      const nlohmann::ordered_json& kwargs) {
+    EXPECT_EQ(args.at("num_layers"), kLayers);
+    EXPECT_EQ(kwargs.at("factor"), 2);
+    return std::make_shared<StepOfTheProgram>();
+  };
+  double usual = 0;
+  run_engines("1x1:h100", nullptr, small_model(), plugin_of({}), {}, [&](EngineJob& job, int) {
+    usual = job.engine().eval_step(job.batch(0)).loss.item<double>();
+  });
+  run_engines("1x1:h100", nullptr, small_model(), plugin, {}, [&](EngineJob& job, int) {
+    const double loss = job.engine().eval_step(job.batch(0)).loss.item<double>();
+    EXPECT_NEAR(loss, 2 * usual, 2e-6 * usual);
+  });
+}
+
 // The engine has stepped; what a program calls behind that has no effect.
 TEST(Engine, StepsByItself) {
   run_engines("1x1:h100", nullptr, small_model(), plugin_of({}), {}, [](EngineJob& job, int) {
@@ -138,6 +171,51 @@ TEST(Engine, GivesTheBatchAndTheLossOfItsTrainStep) {
     inputs.erase(inputs.begin());
     EXPECT_NEAR(job.engine().loss_func(inputs, logits).item<double>(), std::log(256), 1e-5);
   });
+}
+
+TEST(Engine, GeneratesTheMostLikelyTokens) {
+  constexpr int64_t kGiven = 3, kMore = 4;
+  std::vector<at::Tensor> generated;
+  for (const MegatronLMPlugin& degrees : {MegatronLMPlugin{}, MegatronLMPlugin{.tp_degree = 2}}) {
+    run_engines(degrees.tp_degree ? "1x2:h100" : "1x1:h100", nullptr, small_model(),
+                plugin_of(degrees), {}, [&](EngineJob& job, int rank) {
+                  for (int step = 0; step < 2; ++step) job.engine().train_step(job.batch(step));
+                  const at::Tensor start = job.batch(0).at("text").narrow(1, 0, kGiven);
+                  const at::Tensor tokens =
+                      job.engine().megatron_generate(start, {.max_new_tokens = kMore, .top_k = 1});
+                  ASSERT_EQ(tokens.size(1), kGiven + kMore);
+                  EXPECT_TRUE(tokens.cpu().narrow(1, 0, kGiven).equal(start));
+                  const at::NoGradGuard no_grad;
+                  auto model = job.engine().model();
+                  for (int64_t i = kGiven; i < kGiven + kMore; ++i) {
+                    const at::Tensor logits = model(tokens.narrow(1, 0, i)).cpu().select(1, -1);
+                    EXPECT_TRUE(logits.argmax(1).equal(tokens.cpu().select(1, i))) << i;
+                  }
+                  if (rank == 0) generated.push_back(tokens.cpu());
+                });
+  }
+  ASSERT_EQ(generated.size(), 2U);
+  EXPECT_TRUE(generated[0].equal(generated[1])) << "with layers that ranks divide as well";
+}
+
+TEST(Engine, DrawsAlikeOnAllRanks) {
+  std::vector<at::Tensor> drawn(2);
+  run_engines("1x2:h100", nullptr, small_model(), plugin_of({.tp_degree = 2}), {},
+              [&](EngineJob& job, int rank) {
+                const at::Tensor start = torch::tensor({{97, 98}}, at::kLong);
+                for (const MegatronGenerateOptions& options :
+                     {MegatronGenerateOptions{.max_length = 8, .top_k = 3, .seed = 5},
+                      MegatronGenerateOptions{.max_length = 8, .top_p = 0.5, .seed = 5}}) {
+                  drawn[static_cast<size_t>(rank)] =
+                      job.engine().megatron_generate(start, options).cpu();
+                  EXPECT_LE(drawn[static_cast<size_t>(rank)].size(1), 8);
+                }
+                EXPECT_THAT(value_error_of([&] {
+                              job.engine().megatron_generate(start, {.top_k = 2, .top_p = 0.5});
+                            }),
+                            HasSubstr("top_k=2, top_p=0.5"));
+              });
+  EXPECT_TRUE(drawn[0].equal(drawn[1]));
 }
 
 TEST(AverageLosses, AreMeansOverDataParallelRanks) {
