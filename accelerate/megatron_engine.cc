@@ -23,7 +23,11 @@
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/config/pipeline_plan.h"
 #include "accelerate/config/tensor_parallel_plan.h"
+#include "accelerate/operators/block.h"
+#include "accelerate/parallel/apply.h"
+#include "accelerate/parallel/sharded/activation_checkpointing.h"
 #include "accelerate/pipeline/schedule.h"
+#include "accelerate/techniques/technique_list.h"
 
 namespace accelerate {
 namespace {
@@ -245,6 +249,19 @@ MegatronCore::MegatronCore(const Accelerator& accelerator, const MegatronLMPlugi
                     "clip_grad: expected a number of at least 0, got ", json_text(clip));
   clip_grad_ = clip.get<double>();
   optimizer_ = make_megatron_optimizer(model, plugin);
+}
+
+void MegatronCore::recompute(ModelState& model) const {
+  const bool is_asked = plugin_.recompute_activations.value_or(false) ||
+                        (plugin_.other_megatron_args &&
+                         plugin_.other_megatron_args->contains("recompute_granularity"));
+  if (!is_asked || argument(plugin_, "recompute_granularity") == "selective") return;
+  Recomputation recomputation;
+  if (argument(plugin_, "recompute_method") == "block") {
+    recomputation.first_calls = static_cast<int>(whole(plugin_, "recompute_num_layers", 1));
+  }
+  add_technique(all_techniques(), model,
+                std::make_unique<ActivationCheckpointingTechnique>(std::move(recomputation)));
 }
 
 MegatronInputs MegatronCore::inputs_of(const MegatronBatch& batch, bool is_training) const {

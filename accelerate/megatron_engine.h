@@ -17,6 +17,11 @@
 /// calculate_per_token_loss; without it, and with losses that the program computes, it is the mean
 /// of the means of micro-batches.
 ///
+/// With recompute_activations, or a recompute_granularity among other_megatron_args, "full"
+/// computes the model's calls of accelerate::block() again in the backward pass: each of them, or
+/// of each stage the first recompute_num_layers with the method "block". "selective" is for
+/// attention that keeps its scores; fused attention does not.
+///
 /// Units:   rates follow the number of samples that were trained (megatron/schedule.h).
 /// Errors:  c10::ValueError naming the argument, the field or the tensor.
 /// Threads: the rank's thread.
@@ -41,7 +46,9 @@
 
 #include "accelerate/accelerator.h"
 #include "accelerate/accelerator_options.h"
+#include "accelerate/base/access.h"
 #include "accelerate/config/megatron_lm_plugin.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/megatron/optimizer.h"
 #include "accelerate/megatron/schedule.h"
@@ -133,6 +140,8 @@ class MegatronCore {
   bool returns_logits() const { return plugin_.return_logits; }
   double clip_grad() const { return clip_grad_; }
   int64_t samples() const { return samples_; }
+  /// Lets a prepared model compute its blocks again, as the arguments say.
+  void recompute(ModelState& model) const;
 
   MegatronInputs inputs_of(const MegatronBatch& batch, bool is_training) const;
   TrainBatchOptions window(const MegatronInputs& inputs) const;
@@ -177,6 +186,7 @@ class MegatronEngine {
     auto [prepared, optimizer] = accelerator.prepare(model, core_.optimizer().optimizer);
     model_.emplace(prepared);
     optimizer_.emplace(optimizer);
+    core_.recompute(*internal::Access::to(*model_));
     accelerator.register_for_checkpointing(core_);
   }
   MegatronEngine(const MegatronEngine&) = delete;

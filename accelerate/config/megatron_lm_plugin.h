@@ -118,7 +118,7 @@ struct MegatronLMPlugin {
   std::optional<double> gradient_clipping = std::nullopt;
   /// Activations between divided layers are sharded along the sequence: false.
   std::optional<bool> sequence_parallelism = std::nullopt;
-  /// Attention is computed again in the backward pass: false.
+  /// Intermediate results are computed again in the backward pass: false.
   std::optional<bool> recompute_activations = std::nullopt;
   /// The data-parallel ranks divide the optimizer's state, and parameters and gradients between
   /// their uses: false.

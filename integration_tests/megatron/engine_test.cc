@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/megatron/preparation.h"
 #include "accelerate/testing/value_error.h"
 #include "integration_tests/megatron/engine_training.h"
 #include "simulator/cluster/cluster.h"
@@ -296,6 +297,24 @@ TEST(EngineBadInput, ArgumentsThatItDoesNotFollowAreNamed) {
   plugin = plugin_of({});
   plugin.other_megatron_args.value()["model_type_name"] = "bert";
   EXPECT_THAT(refused(plugin), HasSubstr("BertTrainStep"));
+}
+
+TEST(EngineBadInput, AModelWithoutBlocksCannotBeComputedAgain) {
+  Cluster("1x1:h100").run_on_every_rank([](Rank& /*rank*/) {
+    MegatronLMPlugin plugin =
+        resolve(plugin_of({.recompute_activations = true}), Runtime::current().environment());
+    torch::nn::Sequential layers(torch::nn::Embedding(256, 8), torch::nn::Linear(8, 256));
+    const torch::optim::SGD sgd(layers->parameters(), torch::optim::SGDOptions(0.1));
+    set_prepared_args(plugin,
+                      {.optimizer = megatron_optimizer_facts(sgd),
+                       .scheduler = MegatronLMDummyScheduler{},
+                       .batch_sizes = {1}},
+                      1);
+    Accelerator accelerator(megatron_options(plugin, *layers, 1));
+    MegatronEngine engine(accelerator, plugin, layers.ptr());
+    const MegatronBatch batch = {{"text", torch::ones({4, 5}, torch::kLong)}};
+    EXPECT_THAT(value_error_of([&] { engine.train_step(batch); }), HasSubstr("accelerate::block"));
+  });
 }
 
 TEST(EngineBadInput, StagesThatDoNotDivideTheLayersAreNamed) {

@@ -101,6 +101,22 @@ TEST(EngineWithoutTokens, HasTheSameLosses) {
                answers.by_name.at("tp 2, gpt"));
 }
 
+// The model's blocks are computed again, all of them or the first one of each stage.
+TEST(Recomputation, HasTheSameLosses) {
+  const Answers answers = accelerate::answers();
+  for (const char* method : {"uniform", "block"}) {
+    for (const bool has_stages : {false, true}) {
+      MegatronLMPlugin plugin = plugin_of_formula(kLayers, {.recompute_activations = true});
+      plugin.recompute_method = method;
+      (has_stages ? plugin.pp_degree : plugin.tp_degree) = 2;
+      expect_equal(method,
+                   train_by_engine("1x2:h100", tiny_model(Blocks::kLlama), plugin, answers.formula,
+                                   answers.steps),
+                   answers.by_name.at(has_stages ? "pp 2, 1f1b, llama" : "tp 2, llama"));
+    }
+  }
+}
+
 // Data-parallel ranks divide the optimizer, beside ranks along tp and pp.
 TEST(DistributedOptimizer, HasTheSameLosses) {
   const Answers answers = accelerate::answers();
