@@ -221,7 +221,8 @@ TEST(Engine, DrawsAlikeOnAllRanks) {
 
 TEST(AverageLosses, AreMeansOverDataParallelRanks) {
   Cluster("1x4:h100").run_on_every_rank([](Rank& rank) {
-    Accelerator accelerator({.parallelism_config = ParallelismConfig({.tp_size = 2})});
+    Accelerator accelerator(
+        {.parallelism_config = ParallelismConfig({.dp_replicate_size = 2, .tp_size = 2})});
     const double own = rank.index() < 2 ? 0 : 1;  // ranks along tp have the same loss
     const std::vector<at::Tensor> means = average_losses_across_data_parallel_group(
         accelerator, {torch::tensor(own), torch::tensor(3 * own)});
