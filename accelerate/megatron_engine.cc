@@ -19,10 +19,12 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/mesh_axis.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/config/model_structure.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/config/pipeline_plan.h"
 #include "accelerate/config/tensor_parallel_plan.h"
+#include "accelerate/mesh/device_mesh.h"
 #include "accelerate/operators/block.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/sharded/activation_checkpointing.h"
@@ -222,6 +224,12 @@ std::vector<at::Tensor> average_losses_across_data_parallel_group(
   const at::Tensor means =
       accelerator.reduce(at::stack(losses).detach().to(accelerator.device()), Reduction::kMean);
   return means.unbind();
+}
+
+at::Tensor gather_across_data_parallel_groups(const Accelerator& accelerator,
+                                              const at::Tensor& tensor) {
+  const DataShare share = accelerator.state().data_share();
+  return share.group == nullptr ? tensor : gather(share.group, tensor);
 }
 
 namespace internal {

@@ -74,6 +74,10 @@ AcceleratorOptions megatron_options(const MegatronLMPlugin& plugin, const torch:
 std::vector<at::Tensor> average_losses_across_data_parallel_group(
     const Accelerator& accelerator, const std::vector<at::Tensor>& losses);
 
+/// The tensors of all shares of the data, one after another along dim 0, on every rank. Collective.
+at::Tensor gather_across_data_parallel_groups(const Accelerator& accelerator,
+                                              const at::Tensor& tensor);
+
 struct MegatronStep {
   /// 0-dim, the same on all ranks, without a gradient.
   at::Tensor loss;

@@ -229,6 +229,9 @@ TEST(AverageLosses, AreMeansOverDataParallelRanks) {
     EXPECT_EQ(means.size(), 2U);
     EXPECT_EQ(means[0].item<double>(), 0.5);
     EXPECT_EQ(means[1].item<double>(), 1.5);
+    const at::Tensor all = gather_across_data_parallel_groups(
+        accelerator, torch::tensor({own}).to(accelerator.device()));
+    EXPECT_TRUE(all.cpu().equal(torch::tensor({0.0, 1.0}))) << "one of each share of the data";
   });
 }
 
