@@ -229,7 +229,7 @@ std::vector<at::Tensor> average_losses_across_data_parallel_group(
 at::Tensor gather_across_data_parallel_groups(const Accelerator& accelerator,
                                               const at::Tensor& tensor) {
   const DataShare share = accelerator.state().data_share();
-  return share.group == nullptr ? tensor : gather(share.group, tensor);
+  return share.group == nullptr ? tensor : accelerate::gather(share.group, tensor);
 }
 
 namespace internal {
