@@ -42,6 +42,7 @@
 #include "accelerate/megatron/model_parsers.h"
 #include "accelerate/megatron/weights.h"
 #include "accelerate/metrics/metrics.h"
+#include "accelerate/megatron_engine.h"
 #include "accelerate/modules/module_tensors.h"
 #include "accelerate/modules/tied_parameters.h"
 #include "accelerate/modules/value_at_use.h"

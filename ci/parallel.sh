@@ -7,7 +7,7 @@
 # process and of its own tensor parallelism (torch_answers.py), and runs the tests with these answers as well. It then
 # runs each schedule of a pipeline with 1,000 seeds of times that its ranks take. It times Llama of 70 billion
 # parameters on 1,024 folded devices, the training loop of a program with one rank along tp, and operators in forward
-# passes whose layers are divided.
+# passes whose layers are divided. It also compares the recorded orders of Megatron-LM's samples with Megatron-Core's.
 # PyTorch is the newest of the Python registry, in the virtual environment of ci/torch.sh; where it cannot be installed
 # the lane says so and ends well.
 set -euo pipefail
@@ -32,6 +32,11 @@ import json, sys
 print(json.dumps({"formula": {"text": [sys.argv[1]], "matrix_scale": 0.06, "bias_scale": 0.02, "norm_scale": 0.15,
                               "rows": 8, "steps": 10}}))
 PYTHON
+if "$cache/bin/pip" install --quiet --no-deps megatron-core==0.16.1 >/dev/null 2>&1; then
+  "$cache/bin/python" -W ignore accelerate/megatron/record_orders.py 2>/dev/null
+else
+  echo 'parallel: orders of samples were not compared: Megatron-Core cannot be installed here'
+fi
 echo "parallel: the text is \"$text\""
 "$cache/bin/python" "$folder/torch_answers.py" "$answers" 2>/dev/null
 tools/dev test "//$folder:oracle_test" "//$folder:real_processes_test" "//$folder:traffic_test"

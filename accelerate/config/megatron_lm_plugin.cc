@@ -186,6 +186,14 @@ int64_t degree(const Plugin& plugin, const char* argument) {
   return found->get<int64_t>();
 }
 
+bool is_true(const Json& args, const char* argument) {
+  const auto found = args.find(argument);
+  TORCH_CHECK_VALUE(found != args.end() && found->is_boolean(), argument,
+                    ": expected a truth value, got ",
+                    found == args.end() ? "nothing" : json_text(*found));
+  return found->get<bool>();
+}
+
 }  // namespace
 
 void MegatronLMPlugin::set_mixed_precision(const std::string& mixed_precision) {
@@ -299,12 +307,6 @@ MegatronLMPlugin resolve(MegatronLMPlugin plugin, const Environment& environment
 }
 
 ParallelismOptions parallelism_of(const MegatronLMPlugin& plugin, int64_t num_ranks) {
-  for (const char* argument : {"expert_model_parallel_size", "expert_tensor_parallel_size"}) {
-    const int64_t size = degree(plugin, argument);
-    TORCH_CHECK_VALUE(size == 1, argument, "=", size,
-                      ", but this version takes the ranks of experts from the ep_size of a "
-                      "ParallelismConfig alone; set it to 1");
-  }
   const int64_t tp = degree(plugin, "tensor_model_parallel_size");
   const int64_t cp = degree(plugin, "context_parallel_size");
   const int64_t pp = degree(plugin, "pipeline_model_parallel_size");
@@ -316,13 +318,35 @@ ParallelismOptions parallelism_of(const MegatronLMPlugin& plugin, int64_t num_ra
                     " times context_parallel_size=", cp, " times pipeline_model_parallel_size=", pp,
                     " does not divide the job's ", num_ranks,
                     " ranks; the nearest number that they divide is ", nearest);
-  const Json shards = plugin.megatron_lm_default_args.value("sequence_parallel", Json());
-  TORCH_CHECK_VALUE(shards.is_boolean(), "sequence_parallel: expected a truth value, got ",
-                    json_text(shards));
-  TORCH_CHECK_VALUE(!shards.get<bool>() || tp > 1,
+  const bool has_sequence_shards = is_true(plugin.megatron_lm_default_args, "sequence_parallel");
+  TORCH_CHECK_VALUE(!has_sequence_shards || tp > 1,
                     "sequence_parallelism shards activations over the ranks of tp_degree, which "
                     "is 1; set tp_degree, or leave sequence_parallelism out");
-  return {.dp_replicate_size = num_ranks / model, .tp_size = tp, .cp_size = cp, .pp_size = pp};
+  const int64_t ep = degree(plugin, "expert_model_parallel_size");
+  const int64_t etp = degree(plugin, "expert_tensor_parallel_size");
+  TORCH_CHECK_VALUE(etp == 1 || etp == tp, "expert_tensor_parallel_size=", etp,
+                    ", but ranks divide the inside of experts as tensor_model_parallel_size=", tp,
+                    " says, or not at all; set it to 1 or ", tp);
+  // Ranks that sequences, experts or the optimizer are divided among hold shards.
+  const bool has_shards =
+      cp > 1 || ep > 1 || is_true(plugin.megatron_lm_default_args, "use_distributed_optimizer");
+  const int64_t data_ranks = num_ranks / model;
+  const RankLayout layout = {.pp = pp,
+                             .dp_replicate = has_shards ? 1 : data_ranks,
+                             .dp_shard = has_shards ? data_ranks : 1,
+                             .cp = cp,
+                             .tp = tp,
+                             .ep = ep,
+                             .experts = ep > 1,
+                             .sequence_shards = has_sequence_shards};
+  check_layout(layout, LayoutFacts::kModel);
+  return {.dp_replicate_size = layout.dp_replicate,
+          .dp_shard_size = layout.dp_shard,
+          .tp_size = tp,
+          .cp_size = cp,
+          .sp_size = 1,
+          .pp_size = pp,
+          .ep_size = ep};
 }
 
 }  // namespace accelerate

@@ -105,7 +105,7 @@ struct MegatronLMPlugin {
   std::optional<double> hidden_dropout = std::nullopt;
   /// true
   std::optional<bool> attention_softmax_in_fp32 = std::nullopt;
-  /// 1
+  /// 1 or tp_degree: 1. Whether ranks along tp divide experts is MixtureOptions::divides_along_tp.
   std::optional<int64_t> expert_tensor_parallel_size = std::nullopt;
   /// The loss is divided by the number of tokens of all ranks: true.
   std::optional<bool> calculate_per_token_loss = std::nullopt;
@@ -118,9 +118,10 @@ struct MegatronLMPlugin {
   std::optional<double> gradient_clipping = std::nullopt;
   /// Activations between divided layers are sharded along the sequence: false.
   std::optional<bool> sequence_parallelism = std::nullopt;
-  /// Attention is computed again in the backward pass: false.
+  /// Intermediate results are computed again in the backward pass: false.
   std::optional<bool> recompute_activations = std::nullopt;
-  /// Optimizer state is divided among the data-parallel ranks: false.
+  /// The data-parallel ranks divide the optimizer's state, and parameters and gradients between
+  /// their uses: false.
   std::optional<bool> use_distributed_optimizer = std::nullopt;
 
   // ---- Without variables.
@@ -242,10 +243,13 @@ ACCELERATE_FIELDS(MegatronLMPlugin, tp_degree, pp_degree, use_custom_fsdp, no_lo
 /// Local.
 MegatronLMPlugin resolve(MegatronLMPlugin plugin, const Environment& environment);
 
-/// The mesh that the resolved plugin's arguments ask for: pp, tp and cp; all other ranks are
-/// replicas. Errors: c10::ValueError for degrees that do not divide `num_ranks`, naming the nearest
-///         number of ranks that they divide, for sequence shards without tp, and for degrees of
-///         experts.
+/// The mesh that the resolved plugin's arguments ask for: pp, tp, cp, and ep among the others,
+/// which are replicas. They are shards of the model instead with use_distributed_optimizer, and
+/// where sequences or experts are divided. Every size is given.
+/// Errors: c10::ValueError for degrees that do not divide `num_ranks`, naming the nearest number of
+///         ranks that they divide; for sequence shards without tp, and an
+///         expert_tensor_parallel_size other than 1 and tp; and for degrees that do not go together
+///         (accelerate/docs/layouts.md), naming the nearest layout.
 ParallelismOptions parallelism_of(const MegatronLMPlugin& plugin, int64_t num_ranks);
 
 }  // namespace accelerate

@@ -158,10 +158,20 @@ TEST(MegatronLMPlugin, DegreesAreAMesh) {
       resolved({.tp_degree = 2, .context_parallel_size = 2, .sequence_parallelism = true}), 8);
   EXPECT_EQ(mesh.tp_size, 2);
   EXPECT_EQ(mesh.cp_size, 2);
-  EXPECT_EQ(mesh.dp_replicate_size, 2);
+  EXPECT_EQ(mesh.dp_replicate_size, 1) << "replicas cannot divide sequences";
+  EXPECT_EQ(mesh.dp_shard_size, 2);
   const ParallelismOptions staged = parallelism_of(resolved({.tp_degree = 2, .pp_degree = 2}), 8);
   EXPECT_EQ(staged.pp_size, 2);
   EXPECT_EQ(staged.dp_replicate_size, 2);
+  EXPECT_EQ(staged.dp_shard_size, 1);
+  const ParallelismOptions divided =
+      parallelism_of(resolved({.tp_degree = 2, .use_distributed_optimizer = true}), 8);
+  EXPECT_EQ(divided.dp_replicate_size, 1);
+  EXPECT_EQ(divided.dp_shard_size, 4);
+  const ParallelismOptions experts =
+      parallelism_of(resolved({.tp_degree = 2, .expert_model_parallel_size = 2}), 8);
+  EXPECT_EQ(experts.dp_shard_size, 4);
+  EXPECT_EQ(experts.ep_size, 2);
   const auto refusal = [](const Plugin& plugin, int64_t ranks) {
     return value_error_of([&] { parallelism_of(resolved(plugin), ranks); });
   };
@@ -169,8 +179,16 @@ TEST(MegatronLMPlugin, DegreesAreAMesh) {
   EXPECT_THAT(refusal({.tp_degree = 3}, 7), HasSubstr("nearest number that they divide is 6"));
   EXPECT_THAT(refusal({.tp_degree = 4}, 2), HasSubstr("nearest number that they divide is 4"));
   EXPECT_THAT(refusal({.pp_degree = 3}, 8), HasSubstr("nearest number that they divide is 9"));
-  EXPECT_THAT(refusal({.expert_model_parallel_size = 2}, 8), HasSubstr("experts"));
   EXPECT_THAT(refusal({.sequence_parallelism = true}, 8), HasSubstr("tp_degree"));
+  EXPECT_THAT(refusal({.expert_model_parallel_size = 3}, 8),
+              AllOf(HasSubstr("ep_size=3"), HasSubstr("nearest layout")));
+  EXPECT_THAT(refusal({.tp_degree = 4, .expert_tensor_parallel_size = 2}, 8),
+              HasSubstr("set it to 1 or 4"));
+  EXPECT_THAT(refusal({.pp_degree = 2, .expert_model_parallel_size = 2}, 8),
+              AllOf(HasSubstr("experts"), HasSubstr("nearest layout")));
+  EXPECT_THAT(refusal({.pp_degree = 2, .context_parallel_size = 2}, 8), HasSubstr("positions"));
+  EXPECT_THAT(refusal({.tp_degree = 2, .pp_degree = 2, .sequence_parallelism = true}, 8),
+              HasSubstr("whole sequences"));
 }
 
 }  // namespace

@@ -8,10 +8,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "accelerate/base/json_text.h"
 
 namespace accelerate {
 namespace {
@@ -85,8 +88,61 @@ Blend blend_of(const std::vector<std::string>& data_path) {
 }
 
 using Dataset = std::shared_ptr<const MegatronDataset>;
+using Json = nlohmann::ordered_json;
+
+// Nothing for an argument that is absent or null.
+std::optional<int64_t> count_of(const Json& args, const char* name) {
+  const auto found = args.find(name);
+  if (found == args.end() || found->is_null()) return std::nullopt;
+  TORCH_CHECK_VALUE(found->is_number_integer() && found->get<int64_t>() >= 0, name,
+                    ": expected a whole number of at least 0, got ", json_text(*found));
+  return found->get<int64_t>();
+}
+
+int64_t needed(const Json& args, const char* name) {
+  const std::optional<int64_t> count = count_of(args, name);
+  TORCH_CHECK_VALUE(count, "sets of tokens need the argument \"", name, "\"");
+  return *count;
+}
+
+std::vector<std::string> paths_of(const Json& args) {
+  const auto found = args.find("data_path");
+  TORCH_CHECK_VALUE(found != args.end(), "sets of tokens need the argument \"data_path\"");
+  if (found->is_string()) {
+    return absl::StrSplit(found->get<std::string>(), ' ', absl::SkipWhitespace());
+  }
+  const bool are_texts = found->is_array() && std::ranges::all_of(*found, [](const Json& each) {
+                           return each.is_string() || each.is_number();
+                         });
+  TORCH_CHECK_VALUE(are_texts, "data_path: expected a path, or a list of paths and weights, got ",
+                    json_text(*found));
+  std::vector<std::string> paths;
+  for (const Json& each : *found) {
+    paths.push_back(each.is_string() ? each.get<std::string>() : json_text(each));
+  }
+  return paths;
+}
 
 }  // namespace
+
+GPTDatasetOptions gpt_dataset_options(const Json& args) {
+  GPTDatasetOptions options = {.data_path = paths_of(args),
+                               .sequence_length = needed(args, "seq_length")};
+  if (const auto split = args.find("split"); split != args.end() && !split->is_null()) {
+    TORCH_CHECK_VALUE(split->is_string(), "split: expected a text, got ", json_text(*split));
+    options.split = split->get<std::string>();
+  }
+  if (const auto seed = count_of(args, "seed")) options.seed = static_cast<uint32_t>(*seed);
+  const int64_t batch = needed(args, "global_batch_size");
+  TORCH_CHECK_VALUE(batch >= 1, "global_batch_size is 0");
+  const std::optional<int64_t> samples = count_of(args, "train_samples");
+  const int64_t iterations = samples ? *samples / batch : needed(args, "train_iters");
+  const int64_t evaluation = needed(args, "eval_iters"), interval = needed(args, "eval_interval");
+  TORCH_CHECK_VALUE(interval >= 1, "eval_interval is 0");
+  options.num_samples = {samples.value_or(iterations * batch),
+                         (iterations / interval + 1) * evaluation * batch, evaluation * batch};
+  return options;
+}
 
 IndexedDataset::IndexedDataset(FileSystem& files, const std::string& prefix) : prefix_(prefix) {
   const auto throw_value_error = [](const absl::Status& status) {

@@ -5,9 +5,8 @@
 ///                              {.sequence_length = 1024, .num_samples = 1000});
 ///     samples.get(0).at("text");  // int64 [1025]
 ///
-/// Errors:  c10::ValueError naming the file, and what is damaged in it; c10::IndexError for a
-/// sample
-///          that is not there.
+/// Errors:  c10::ValueError naming the file and what is damaged in it; c10::IndexError for samples
+///          that are not there.
 /// Threads: reading is safe on several at once.
 /// Mirrors: Megatron-LM, megatron/core/datasets: IndexedDataset, GPTDataset, BlendedDataset and
 ///          BlendedMegatronDatasetBuilder.
@@ -24,6 +23,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <nlohmann/json_fwd.hpp>
 
 #include "absl/types/span.h"
 #include "accelerate/config/megatron_lm_plugin.h"
@@ -104,6 +104,13 @@ struct GPTDatasetOptions {
   std::array<int64_t, 3> num_samples = {};
   uint32_t seed = 1234;
 };
+
+/// What the arguments of a loader and of its plug-in say together: "data_path", a text or a list of
+/// texts; "split"; "seq_length"; "seed"; and samples for "train_samples", or "train_iters" times
+/// "global_batch_size", with "eval_iters" iterations of validation every "eval_interval" ones and
+/// at the end, and as many of the test.
+/// Errors: c10::ValueError naming an argument that is missing, or of another type.
+GPTDatasetOptions gpt_dataset_options(const nlohmann::ordered_json& args);
 
 /// The sets of training, validation and test; null for one without samples.
 std::array<std::shared_ptr<MegatronDataset>, 3> make_gpt_datasets(FileSystem& files,

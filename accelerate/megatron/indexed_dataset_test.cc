@@ -7,6 +7,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "accelerate/files/formats/preprocess_tokens.h"
 #include "accelerate/platform/host_files.h"
@@ -149,6 +150,34 @@ TEST_F(IndexedDatasetTest, ReadsFilesWithoutWeightsOnce) {
                 make_gpt_datasets(files_, {.data_path = {"1", a, "x", b}, .sequence_length = 4});
               }),
               HasSubstr("1 weights for 2 files"));
+}
+
+TEST_F(IndexedDatasetTest, FollowsTheArgumentsOfALoader) {
+  nlohmann::ordered_json args = {{"data_path", {0.75, "a", 0.25, "b"}},
+                                 {"split", "80,20,0"},
+                                 {"seq_length", 16},
+                                 {"seed", 7},
+                                 {"train_iters", 10},
+                                 {"train_samples", nullptr},
+                                 {"global_batch_size", 4},
+                                 {"eval_iters", 3},
+                                 {"eval_interval", 5}};
+  const GPTDatasetOptions options = gpt_dataset_options(args);
+  EXPECT_THAT(options.data_path, ElementsAre("0.75", "a", "0.25", "b"));
+  EXPECT_EQ(options.split, "80,20,0");
+  EXPECT_EQ(options.sequence_length, 16);
+  EXPECT_EQ(options.seed, 7U);
+  EXPECT_THAT(options.num_samples, ElementsAre(40, 3 * 3 * 4, 3 * 4))
+      << "validation is twice on the way, and at the end";
+  args["data_path"] = "1 a 2 b";
+  args["train_samples"] = 22;
+  EXPECT_THAT(gpt_dataset_options(args).data_path, ElementsAre("1", "a", "2", "b"));
+  EXPECT_THAT(gpt_dataset_options(args).num_samples, ElementsAre(22, 2 * 3 * 4, 3 * 4));
+  args["seq_length"] = "long";
+  EXPECT_THAT(value_error_of([&] { gpt_dataset_options(args); }),
+              HasSubstr("seq_length: expected a whole number"));
+  args.erase("data_path");
+  EXPECT_THAT(value_error_of([&] { gpt_dataset_options(args); }), HasSubstr("\"data_path\""));
 }
 
 TEST_F(IndexedDatasetTest, ReadsWhatPreprocessingWrites) {

@@ -29,9 +29,10 @@ int64_t micro_batch_size_of(const MegatronLMPlugin& plugin, const MegatronObject
                                    : *std::ranges::max_element(sizes);
 }
 
-// Those that share no part of the model. Pipelines and experts divide it as well.
+// Those with batches of their own.
 int64_t data_ranks(const MegatronLMPlugin& plugin, int64_t num_ranks) {
-  return *parallelism_of(plugin, num_ranks).dp_replicate_size;
+  const ParallelismOptions mesh = parallelism_of(plugin, num_ranks);
+  return *mesh.dp_replicate_size * *mesh.dp_shard_size;
 }
 
 }  // namespace

@@ -73,13 +73,11 @@ void set_lengths(MegatronSchedule& schedule, const Json& args) {
   const int64_t warmup = given<int64_t>(args, unit.warmup).value_or(0);
   TORCH_CHECK_VALUE(!fraction || warmup == 0, "\"lr_warmup_fraction\" and \"", unit.warmup,
                     "\" both say how long the warmup is; give one of them");
-  schedule.lr_warmup_steps =
-      fraction ? static_cast<int64_t>(*fraction * static_cast<double>(schedule.lr_decay_steps))
-               : warmup * scale;
-  TORCH_CHECK_VALUE(
-      schedule.lr_decay_steps > 0 && schedule.lr_warmup_steps < schedule.lr_decay_steps,
-      "the learning rate's warmup takes ", schedule.lr_warmup_steps, " samples, and its decay ",
-      schedule.lr_decay_steps, "; the warmup must be shorter");
+  const auto decay = static_cast<double>(schedule.lr_decay_steps);
+  schedule.lr_warmup_steps = fraction ? *fraction * decay : static_cast<double>(warmup * scale);
+  TORCH_CHECK_VALUE(decay > 0 && schedule.lr_warmup_steps >= 0 && schedule.lr_warmup_steps < decay,
+                    "the learning rate's warmup takes ", schedule.lr_warmup_steps,
+                    " samples, and its decay ", decay, "; the warmup must be shorter");
 }
 
 void set_weight_decay(MegatronSchedule& schedule, const Json& args) {
@@ -125,19 +123,18 @@ MegatronSchedule megatron_schedule(const Json& args) {
 
 double megatron_lr(const MegatronSchedule& schedule, int64_t step) {
   const double range = schedule.max_lr - schedule.min_lr;
-  if (schedule.lr_warmup_steps > 0 && step <= schedule.lr_warmup_steps) {
-    return schedule.init_lr + (schedule.max_lr - schedule.init_lr) * static_cast<double>(step) /
-                                  static_cast<double>(schedule.lr_warmup_steps);
+  const double warmup = schedule.lr_warmup_steps;
+  const auto taken = static_cast<double>(step);
+  if (warmup > 0 && taken <= warmup) {
+    return schedule.init_lr + (schedule.max_lr - schedule.init_lr) * taken / warmup;
   }
   if (schedule.lr_decay_style == MegatronDecay::kConstant) return schedule.max_lr;
   if (step > schedule.lr_decay_steps) return schedule.min_lr;
   if (schedule.lr_decay_style == MegatronDecay::kInverseSquareRoot) {
-    const auto warmup = static_cast<double>(std::max<int64_t>(schedule.lr_warmup_steps, 1));
-    const auto steps = static_cast<double>(std::max<int64_t>(step, 1));
-    return std::max(schedule.min_lr, schedule.max_lr * std::sqrt(warmup) / std::sqrt(steps));
+    return std::max(schedule.min_lr, schedule.max_lr * std::sqrt(std::max(warmup, 1.0)) /
+                                         std::sqrt(std::max(taken, 1.0)));
   }
-  const double share = static_cast<double>(step - schedule.lr_warmup_steps) /
-                       static_cast<double>(schedule.lr_decay_steps - schedule.lr_warmup_steps);
+  const double share = (taken - warmup) / (static_cast<double>(schedule.lr_decay_steps) - warmup);
   const double left =
       schedule.lr_decay_style == MegatronDecay::kLinear ? 1 - share : half_cosine(share);
   return schedule.min_lr + left * range;

@@ -30,7 +30,8 @@ struct MegatronSchedule {
   double init_lr = 0;
   double max_lr = 0;
   double min_lr = 0;
-  int64_t lr_warmup_steps = 0;
+  /// Not always whole: a share of the decay.
+  double lr_warmup_steps = 0;
   int64_t lr_decay_steps = 0;
   MegatronDecay lr_decay_style = MegatronDecay::kLinear;
   double start_wd = 0;

@@ -83,6 +83,14 @@ TEST(MegatronSchedule, LengthsMayCountSamples) {
   EXPECT_EQ(megatron_schedule(args({{"lr_decay_iters", 500}})).lr_decay_steps, 4000);
 }
 
+TEST(MegatronSchedule, AWarmupByItsShareNeedNotBeWhole) {
+  const MegatronSchedule schedule =
+      megatron_schedule(args({{"lr_warmup_iters", 0}, {"lr_warmup_fraction", 0.0003}}));
+  EXPECT_NEAR(schedule.lr_warmup_steps, 2.4, 1e-12);
+  EXPECT_NEAR(megatron_lr(schedule, 2), 0.01 * 2 / 2.4, 1e-15);
+  EXPECT_NEAR(megatron_lr(schedule, 8), 0.001 + 0.009 * (1 - (8 - 2.4) / (8000 - 2.4)), 1e-15);
+}
+
 TEST(MegatronSchedule, NamesWhatDoesNotGoTogether) {
   EXPECT_THAT(problem({{"train_iters", nullptr}}), HasSubstr("\"train_samples\""));
   EXPECT_THAT(problem({{"train_samples", 3}}), HasSubstr("\"train_iters\" and \"train_samples\""));

@@ -31,6 +31,9 @@ std::shared_ptr<const Recomputation> RecomputationScope::recomputation_of(
   if (innermost == nullptr) return nullptr;
   const auto& recomputation = innermost->recomputation_;
   if (recomputation->modules && !recomputation->modules->contains(&module)) return nullptr;
+  if (innermost->calls_ >= recomputation->first_calls.value_or(innermost->calls_ + 1)) {
+    return nullptr;
+  }
   ++innermost->calls_;
   return recomputation;
 }

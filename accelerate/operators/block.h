@@ -59,6 +59,8 @@ struct Recomputation {
   /// Absent: all modules.
   std::optional<std::unordered_set<const torch::nn::Module*>> modules = std::nullopt;
   CheckpointOptions options = {};
+  /// Of these, the first so many calls in a scope; absent: all.
+  std::optional<int> first_calls = std::nullopt;
 };
 
 /// While it lives block() recomputes, in this thread. Scopes nest; the innermost one decides.

@@ -539,6 +539,23 @@ TEST_F(CheckpointTest, BlocksAreRecomputedInAScope) {
   EXPECT_EQ(outer.calls(), 0);
 }
 
+TEST_F(CheckpointTest, OfBlocksTheFirstCallsOfAScopeMayBeRecomputed) {
+  Counted first, second;
+  const Tensor x = torch::randn({2, 3});
+  const auto recomputation = std::make_shared<const Recomputation>(Recomputation{.first_calls = 1});
+  for (int pass = 1; pass <= 2; ++pass) {
+    Tensor y;
+    {
+      const RecomputationScope scope(recomputation);
+      y = block(second, block(first, x, 2.0), 0.5).sum();
+      EXPECT_EQ(scope.calls(), 1);
+    }
+    y.backward();
+    EXPECT_EQ(first->calls, 2 * pass) << "each scope counts by itself";
+    EXPECT_EQ(second->calls, pass);
+  }
+}
+
 TEST_F(CheckpointTest, OffloadedInputsMayBeInContainers) {
   const Tensor x = leaf({3});
   const c10::IValue in(std::tuple<Tensor, int64_t>{x * 2, 2});

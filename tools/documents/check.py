@@ -68,7 +68,8 @@ STATUS = {
     "Pipelines": ["Pipelines (`pp`)"],
 }
 STATUS_ALONE = [
-    "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`", "Pinned loading",
+    "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`",
+    "`MegatronEngine`", "Pinned loading",
     "`find_executable_batch_size`", "Report of a failed collective", "Example programs", "TPUs", "Kernels of simulated",
     "Collectives of simulated", "Memory of simulated", "`accelerate simulate --sweep`",
     "`accelerate perf`", "`accelerate perf bench`", "Fused training kernels and"]

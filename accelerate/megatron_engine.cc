@@ -1,0 +1,364 @@
+#include "accelerate/megatron_engine.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+#include <tuple>
+#include <variant>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include "absl/strings/str_join.h"
+#include "accelerate/base/json_text.h"
+#include "accelerate/base/mesh_axis.h"
+#include "accelerate/comm/operations.h"
+#include "accelerate/config/model_structure.h"
+#include "accelerate/config/parallelism_config.h"
+#include "accelerate/config/pipeline_plan.h"
+#include "accelerate/config/tensor_parallel_plan.h"
+#include "accelerate/mesh/device_mesh.h"
+#include "accelerate/operators/block.h"
+#include "accelerate/parallel/apply.h"
+#include "accelerate/parallel/sharded/activation_checkpointing.h"
+#include "accelerate/pipeline/schedule.h"
+#include "accelerate/techniques/technique_list.h"
+
+namespace accelerate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Tensors = std::vector<at::Tensor>;
+
+const Json& argument(const MegatronLMPlugin& plugin, const char* name) {
+  static const Json* const nothing = new Json();
+  const Json& args = plugin.megatron_lm_default_args;
+  const auto found = args.find(name);
+  return found == args.end() ? *nothing : *found;
+}
+
+bool is_true(const MegatronLMPlugin& plugin, const char* name) {
+  const Json& value = argument(plugin, name);
+  return value.is_boolean() && value.get<bool>();
+}
+
+int64_t whole(const MegatronLMPlugin& plugin, const char* name, int64_t least) {
+  const Json& value = argument(plugin, name);
+  TORCH_CHECK_VALUE(value.is_number_integer() && value.get<int64_t>() >= least, name,
+                    ": expected a whole number of at least ", least, ", got ", json_text(value));
+  return value.get<int64_t>();
+}
+
+// Chunks of layers that a rank of the pipeline has.
+int64_t chunks_of(const MegatronLMPlugin& plugin, int64_t pp) {
+  constexpr char kLayers[] = "num_layers_per_virtual_pipeline_stage";
+  if (argument(plugin, kLayers).is_null()) return 1;
+  const int64_t of_chunk = whole(plugin, kLayers, 1), layers = whole(plugin, "num_layers", 1);
+  TORCH_CHECK_VALUE(pp > 1, kLayers, "=", of_chunk,
+                    " is for stages of a pipeline, but pipeline_model_parallel_size is 1");
+  TORCH_CHECK_VALUE(layers % (pp * of_chunk) == 0, kLayers, "=", of_chunk,
+                    " times pipeline_model_parallel_size=", pp,
+                    " does not divide num_layers=", layers);
+  return layers / (pp * of_chunk);
+}
+
+template <typename Handler>
+bool has(const AcceleratorOptions& options) {
+  return std::ranges::any_of(options.kwargs_handlers, [](const KwargsHandler& each) {
+    return std::holds_alternative<Handler>(each);
+  });
+}
+
+void check_even_stages(const MegatronLMPlugin& plugin) {
+  for (const char* name :
+       {"decoder_last_pipeline_num_layers", "pipeline_model_parallel_split_rank"}) {
+    TORCH_CHECK_VALUE(argument(plugin, name).is_null(), name, "=",
+                      json_text(argument(plugin, name)),
+                      ", but the engine's stages have as many layers each; leave it out, or give "
+                      "the Accelerator a PipelinePlan and train_batch");
+  }
+}
+
+// Arguments that change a training and that the engine does not follow.
+void refuse_what_is_not_done(const MegatronLMPlugin& plugin) {
+  std::vector<std::string> names;
+  for (const char* name : {"use_custom_fsdp", "no_load_optim", "no_save_optim",
+                           "optimizer_cpu_offload", "use_precision_aware_optimizer"}) {
+    if (is_true(plugin, name)) names.emplace_back(name);
+  }
+  const bool reads_tokens = !plugin.custom_get_batch_function && !plugin.custom_train_step_class;
+  for (const char* name : {"reset_position_ids", "reset_attention_mask"}) {
+    if (reads_tokens && is_true(plugin, name)) names.emplace_back(name);
+  }
+  TORCH_CHECK_VALUE(names.empty(), "MegatronEngine does not follow ", absl::StrJoin(names, ", "),
+                    "; leave it out");
+}
+
+void check_mesh(const Accelerator& accelerator, const MegatronLMPlugin& plugin) {
+  const ParallelismOptions wanted = parallelism_of(plugin, accelerator.num_processes());
+  const DeviceMesh* const mesh = accelerator.torch_device_mesh();
+  struct Axis {
+    MeshAxis axis;
+    const char* argument;
+    int64_t size;
+  };
+  for (const Axis& each :
+       {Axis{MeshAxis::kPp, "pipeline_model_parallel_size", *wanted.pp_size},
+        Axis{MeshAxis::kTp, "tensor_model_parallel_size", *wanted.tp_size},
+        Axis{MeshAxis::kDpShard, "the number of shards of the data-parallel ranks",
+             *wanted.dp_shard_size}}) {
+    const int64_t there = mesh != nullptr ? mesh->size(each.axis) : 1;
+    TORCH_CHECK_VALUE(there == each.size, "MegatronEngine: ", each.argument, " is ", each.size,
+                      ", but rank ", accelerator.process_index(), "'s Accelerator has ", there,
+                      " ranks along ", to_string(each.axis),
+                      "; make it with megatron_options of the same plugin");
+  }
+  TORCH_CHECK_VALUE(*wanted.cp_size == 1, "MegatronEngine: context_parallel_size is ",
+                    *wanted.cp_size,
+                    ", but a window of micro-batches has whole sequences; set it to 1, or train in "
+                    "an Accelerator's maybe_context_parallel");
+  TORCH_CHECK_VALUE(accelerator.gradient_accumulation_steps() == 1,
+                    "MegatronEngine: gradients accumulate over num_micro_batches, so "
+                    "gradient_accumulation_steps is 1, but it is ",
+                    accelerator.gradient_accumulation_steps());
+  const int64_t shares = accelerator.state().data_share().count;
+  TORCH_CHECK_VALUE(
+      plugin.data_parallel_size == shares, "MegatronEngine: data_parallel_size is ",
+      plugin.data_parallel_size ? std::to_string(*plugin.data_parallel_size) : "not known",
+      ", but the job has ", shares,
+      " shares of the data; call set_prepared_args for as many ranks");
+}
+
+std::shared_ptr<AbstractTrainStep> step_of(const MegatronLMPlugin& plugin) {
+  const Json& args = plugin.megatron_lm_default_args;
+  if (!plugin.custom_train_step_class) return make_train_step(args);
+  auto step = plugin.custom_train_step_class(
+      args, plugin.custom_train_step_kwargs.value_or(Json::object()));
+  TORCH_CHECK_VALUE(step != nullptr, "custom_train_step_class has made no train step");
+  return step;
+}
+
+Tensors with_output(const Tensors& rows, const at::Tensor& output) {
+  Tensors inputs = rows;
+  inputs.push_back(output);
+  return inputs;
+}
+
+// Of each token: [rows, length], in float32 at the least.
+at::Tensor losses_of_tokens(const at::Tensor& output, const at::Tensor& labels) {
+  TORCH_CHECK_VALUE(
+      output.dim() == 3 && output.size(0) == labels.size(0) && output.size(1) == labels.size(1),
+      "MegatronEngine: a model of GPT's kind gives logits [rows, length, "
+      "vocabulary], but for labels ",
+      labels.sizes(), " it gave ", output.sizes());
+  const at::Tensor logits = output.scalar_type() == at::kDouble ? output : output.to(at::kFloat);
+  return at::cross_entropy_loss(logits.flatten(0, 1), labels.flatten(), /*weight=*/{},
+                                at::Reduction::None)
+      .view_as(labels);
+}
+
+// Of each row of logits, [rows, vocabulary] on the CPU: [rows, 1].
+at::Tensor next_tokens(at::Tensor logits, const MegatronGenerateOptions& options,
+                       const at::Generator& generator) {
+  if (options.top_k == 1) return logits.argmax(1, /*keepdim=*/true);
+  constexpr double kNever = -std::numeric_limits<double>::infinity();
+  logits = logits / options.temperature;
+  if (options.top_k > 1) {
+    const int64_t count = std::min(options.top_k, logits.size(1));
+    const at::Tensor least = std::get<0>(logits.topk(count, 1)).narrow(1, count - 1, 1);
+    logits = logits.masked_fill(logits.lt(least), kNever);
+  } else if (options.top_p > 0) {
+    const auto [sorted, order] = logits.sort(1, /*descending=*/true);
+    const at::Tensor shares = sorted.softmax(1);
+    // The probability of the tokens before each one.
+    const at::Tensor before = shares.cumsum(1) - shares;
+    const at::Tensor kept = sorted.masked_fill(before.gt(options.top_p), kNever);
+    logits = at::zeros_like(logits).scatter(1, order, kept);
+  }
+  return logits.softmax(1).multinomial(1, /*replacement=*/true, generator);
+}
+
+}  // namespace
+
+AcceleratorOptions megatron_options(const MegatronLMPlugin& plugin, const torch::nn::Module& model,
+                                    int64_t num_ranks, AcceleratorOptions options) {
+  TORCH_CHECK_VALUE(!options.parallelism_config,
+                    "megatron_options: the mesh follows from the plugin's degrees; leave "
+                    "parallelism_config out");
+  TORCH_CHECK_VALUE(!has<PipelinePlan>(options),
+                    "megatron_options: the schedule of a pipeline follows from the plugin; leave "
+                    "the PipelinePlan out");
+  check_even_stages(plugin);
+  const ParallelismOptions mesh = parallelism_of(plugin, num_ranks);
+  // Replicas alone need no mesh.
+  if (*mesh.dp_replicate_size < num_ranks) options.parallelism_config = ParallelismConfig(mesh);
+  const int64_t chunks = chunks_of(plugin, *mesh.pp_size);
+  options.kwargs_handlers.emplace_back(PipelinePlan{
+      .schedule = chunks > 1 ? pipeline::ScheduleKind::kInterleaved : pipeline::ScheduleKind::k1f1b,
+      .stages_per_rank = static_cast<int>(chunks),
+      .micro_batches = static_cast<int>(whole(plugin, "num_micro_batches", 1))});
+  if (is_true(plugin, "sequence_parallel")) {
+    const auto* const structure = dynamic_cast<const ModelStructure*>(&model);
+    std::optional<TensorParallelPlan> plan;
+    if (structure != nullptr) plan = structure->tensor_parallel_plan();
+    TORCH_CHECK_VALUE(plan && !has<TensorParallelPlan>(options),
+                      "megatron_options: with sequence_parallelism a model brings its plan of "
+                      "tensor parallelism (ModelStructure), and the options have none");
+    plan->sequence_parallel = true;
+    options.kwargs_handlers.emplace_back(*std::move(plan));
+  }
+  return options;
+}
+
+std::vector<at::Tensor> average_losses_across_data_parallel_group(
+    const Accelerator& accelerator, const std::vector<at::Tensor>& losses) {
+  if (losses.empty()) return {};
+  // Each share of the data has as many ranks.
+  const at::Tensor means =
+      accelerator.reduce(at::stack(losses).detach().to(accelerator.device()), Reduction::kMean);
+  return means.unbind();
+}
+
+at::Tensor gather_across_data_parallel_groups(const Accelerator& accelerator,
+                                              const at::Tensor& tensor) {
+  const DataShare share = accelerator.state().data_share();
+  return share.group == nullptr ? tensor : accelerate::gather(share.group, tensor);
+}
+
+namespace internal {
+
+MegatronCore::MegatronCore(const Accelerator& accelerator, const MegatronLMPlugin& plugin,
+                           const torch::nn::Module& model)
+    : plugin_(plugin), device_(accelerator.device()) {
+  TORCH_CHECK_VALUE(plugin.megatron_lm_default_args.is_object(),
+                    "MegatronEngine: the plugin is not resolved");
+  refuse_what_is_not_done(plugin);
+  check_mesh(accelerator, plugin);
+  schedule_ = megatron_schedule(plugin.megatron_lm_default_args);
+  step_ = step_of(plugin);
+  is_gpt_ = dynamic_cast<const GPTTrainStep*>(step_.get()) != nullptr &&
+            !plugin.custom_get_batch_function && !plugin.custom_loss_function;
+  TORCH_CHECK_VALUE(is_gpt_ || plugin.custom_train_step_class ||
+                        (plugin.custom_get_batch_function && plugin.custom_loss_function),
+                    "MegatronEngine: ", step_->name(),
+                    " without functions of the program is for models that take tokens alone, as "
+                    "GPTTrainStep is; give a custom_get_batch_function, whose first tensor is the "
+                    "model's input, and a custom_loss_function");
+  counts_tokens_ = is_gpt_ && is_true(plugin, "calculate_per_token_loss");
+  const Json& clip = argument(plugin, "clip_grad");
+  TORCH_CHECK_VALUE(clip.is_number() && clip.get<double>() >= 0,
+                    "clip_grad: expected a number of at least 0, got ", json_text(clip));
+  clip_grad_ = clip.get<double>();
+  optimizer_ = make_megatron_optimizer(model, plugin);
+}
+
+void MegatronCore::recompute(ModelState& model) const {
+  const bool is_asked = plugin_.recompute_activations.value_or(false) ||
+                        (plugin_.other_megatron_args &&
+                         plugin_.other_megatron_args->contains("recompute_granularity"));
+  if (!is_asked || argument(plugin_, "recompute_granularity") == "selective") return;
+  Recomputation recomputation;
+  if (argument(plugin_, "recompute_method") == "block") {
+    recomputation.first_calls = static_cast<int>(whole(plugin_, "recompute_num_layers", 1));
+  }
+  add_technique(all_techniques(), model,
+                std::make_unique<ActivationCheckpointingTechnique>(std::move(recomputation)));
+}
+
+MegatronInputs MegatronCore::inputs_of(const MegatronBatch& batch, bool is_training) const {
+  Tensors tensors = plugin_.custom_get_batch_function ? plugin_.custom_get_batch_function(batch)
+                                                      : step_->get_batch(batch);
+  TORCH_CHECK_VALUE(!tensors.empty() && tensors.front().defined() && tensors.front().dim() > 0,
+                    "MegatronEngine: the first tensor of a batch is the model's input, which has "
+                    "rows");
+  MegatronInputs inputs = {.model = tensors.front()};
+  // GPT's masks and positions are those that its models have by themselves.
+  const auto end = is_gpt_ ? tensors.begin() + 3 : tensors.end();
+  inputs.loss.assign(tensors.begin() + 1, end);
+  const int64_t rows = inputs.model.size(0);
+  for (size_t i = 0; i < inputs.loss.size(); ++i) {
+    const at::Tensor& each = inputs.loss[i];
+    TORCH_CHECK_VALUE(each.defined() && each.dim() > 0 && each.size(0) == rows,
+                      "MegatronEngine: tensor ", i + 1, " of a batch has not the ", rows,
+                      " rows of the model's input");
+  }
+  const int64_t wanted = *plugin_.micro_batch_size * *plugin_.num_micro_batches;
+  TORCH_CHECK_VALUE(!is_training || rows == wanted,
+                    "MegatronEngine: a step takes num_micro_batches=", *plugin_.num_micro_batches,
+                    " times micro_batch_size=", *plugin_.micro_batch_size,
+                    " rows, but the batch has ", rows);
+  inputs.model = inputs.model.to(device_);
+  for (at::Tensor& each : inputs.loss) each = each.to(device_);
+  return inputs;
+}
+
+TrainBatchOptions MegatronCore::window(const MegatronInputs& inputs) const {
+  const int64_t parts = std::min(*plugin_.num_micro_batches, inputs.model.size(0));
+  return {.micro_batches = static_cast<int>(parts)};
+}
+
+TokenLoss MegatronCore::token_loss(const at::Tensor& output, const Tensors& rows) const {
+  const at::Tensor losses = losses_of_tokens(output, rows[0]);
+  return {.sum = (losses * rows[1]).sum(), .tokens = rows[1].sum().item().to<int64_t>()};
+}
+
+at::Tensor MegatronCore::mean_loss(const at::Tensor& output, const Tensors& rows) const {
+  if (plugin_.custom_loss_function)
+    return plugin_.custom_loss_function(with_output(rows, output)).loss;
+  if (!is_gpt_) return step_->loss(with_output(rows, output)).loss;
+  return step_->loss({rows[1], losses_of_tokens(output, rows[0]), output}).loss;
+}
+
+at::Tensor MegatronCore::generate(
+    const at::Tensor& inputs, const MegatronGenerateOptions& options,
+    const std::function<at::Tensor(const at::Tensor& tokens)>& model) const {
+  const auto* const gpt = dynamic_cast<const GPTTrainStep*>(step_.get());
+  TORCH_CHECK_VALUE(gpt != nullptr, "megatron_generate: ", step_->name(),
+                    " is not for models that read from left to right, as GPTTrainStep is");
+  const int64_t stages = whole(plugin_, "pipeline_model_parallel_size", 1);
+  TORCH_CHECK_VALUE(stages == 1, "megatron_generate: pipeline_model_parallel_size is ", stages,
+                    ", but a stage has no logits of the whole model; use prepare_pippy");
+  TORCH_CHECK_VALUE(inputs.dim() == 2 && inputs.size(1) > 0,
+                    "megatron_generate: expected tokens [rows, length], got ", inputs.sizes());
+  TORCH_CHECK_VALUE(options.temperature > 0 && options.top_k >= 0 && options.top_p >= 0 &&
+                        options.top_p <= 1 && (options.top_k == 0 || options.top_p == 0),
+                    "megatron_generate: temperature=", options.temperature,
+                    ", top_k=", options.top_k, ", top_p=", options.top_p,
+                    "; the first is above 0, the last from 0 to 1, and one of the others is 0");
+  constexpr int64_t kUsual = 64;
+  const int64_t more = options.max_length ? *options.max_length - inputs.size(1)
+                                          : options.max_new_tokens.value_or(kUsual);
+  const at::NoGradGuard no_grad;
+  const at::Generator generator = at::detail::createCPUGenerator(options.seed);
+  const int64_t end = gpt->mask_options().eod_token;
+  at::Tensor tokens = inputs.to(at::kLong).to(device_);
+  at::Tensor has_ended = at::zeros({inputs.size(0), 1}, at::kBool);
+  for (int64_t i = 0; i < more && !has_ended.all().item<bool>(); ++i) {
+    const at::Tensor logits = model(tokens).select(1, -1).to(at::kCPU, at::kFloat);
+    const at::Tensor next = next_tokens(logits, options, generator).masked_fill(has_ended, end);
+    has_ended = has_ended.logical_or(next.eq(end));
+    tokens = at::cat({tokens, next.to(device_)}, 1);
+  }
+  return tokens;
+}
+
+void MegatronCore::set_rates() const {
+  set_megatron_rates(*optimizer_.optimizer, optimizer_.factors, schedule_, samples_);
+}
+
+void MegatronCore::load_state_dict(const Json& state) {
+  const auto samples = state.find("samples");
+  TORCH_CHECK_VALUE(samples != state.end() && samples->is_number_integer(),
+                    "MegatronEngine: the checkpoint has no number of samples");
+  samples_ = samples->get<int64_t>();
+}
+
+}  // namespace internal
+}  // namespace accelerate

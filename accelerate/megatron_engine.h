@@ -1,0 +1,310 @@
+/// Training in the manner of Megatron-LM: one call is a whole step of all ranks.
+///
+///   MegatronLMPlugin plugin = resolve(MegatronLMPlugin{.tp_degree = 2, .num_micro_batches = 4},
+///                                     environment);
+///   set_prepared_args(plugin, objects, num_ranks);  // sizes, optimizer and schedule
+///   Accelerator accelerator(megatron_options(plugin, *net, num_ranks));
+///   MegatronEngine engine(accelerator, plugin, net.ptr());
+///   for (const MegatronBatch& batch : batches) engine.train_step(batch);
+///
+/// A model takes one tensor, which for Megatron-LM's GPT is tokens, int64 [rows, length], and gives
+/// logits, [rows, length, vocabulary]. Other models need a custom_get_batch_function, whose first
+/// tensor is the model's input, and a custom_loss_function, which gets the tensors behind that one
+/// and the model's output; or a custom_train_step_class with both. Each tensor has a row for each
+/// row of the batch. With stages of a pipeline a model says its parts (config/model_parts.h).
+///
+/// The loss is that of all tokens of a global batch, divided by their number, with
+/// calculate_per_token_loss; without it, and with losses that the program computes, it is the mean
+/// of the means of micro-batches.
+///
+/// With recompute_activations, or a recompute_granularity among other_megatron_args, "full"
+/// computes the model's calls of accelerate::block() again in the backward pass: each of them, or
+/// of each stage the first recompute_num_layers with the method "block". "selective" is for
+/// attention that keeps its scores; fused attention does not.
+///
+/// Units:   rates follow the number of samples that were trained (megatron/schedule.h).
+/// Errors:  c10::ValueError naming the argument, the field or the tensor.
+/// Threads: the rank's thread.
+/// Mirrors: accelerate utils/megatron_lm.py, MegatronEngine, MegatronLMOptimizerWrapper,
+///          MegatronLMSchedulerWrapper and avg_losses_across_data_parallel_group.
+/// Differs: what the engine cannot do, it refuses by name; the main process is rank 0, which has
+///          the loss as all ranks have it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <c10/core/Device.h>
+#include <nlohmann/json.hpp>
+
+#include "accelerate/accelerator.h"
+#include "accelerate/accelerator_options.h"
+#include "accelerate/base/access.h"
+#include "accelerate/config/megatron_lm_plugin.h"
+#include "accelerate/forward/model_state.h"
+#include "accelerate/forward/prepared_model.h"
+#include "accelerate/megatron/optimizer.h"
+#include "accelerate/megatron/schedule.h"
+#include "accelerate/megatron/train_step.h"
+#include "accelerate/optim/accelerated_optimizer.h"
+#include "accelerate/step/train_batch.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace accelerate {
+
+/// The options with the mesh of the plugin's degrees, its pipeline's schedule, and with
+/// sequence_parallelism the model's plan of tensor parallelism with shards. Local.
+/// Errors: for options that have these things, degrees that do not go together or do not divide
+///         `num_ranks`, a model without a plan where shards need one, stages of unequal numbers of
+///         layers, and virtual stages without "num_layers".
+AcceleratorOptions megatron_options(const MegatronLMPlugin& plugin, const torch::nn::Module& model,
+                                    int64_t num_ranks, AcceleratorOptions options = {});
+
+/// The losses' means over all data-parallel ranks, on every rank. Collective.
+std::vector<at::Tensor> average_losses_across_data_parallel_group(
+    const Accelerator& accelerator, const std::vector<at::Tensor>& losses);
+
+/// The tensors of all shares of the data, one after another along dim 0, on every rank. Collective.
+at::Tensor gather_across_data_parallel_groups(const Accelerator& accelerator,
+                                              const at::Tensor& tensor);
+
+struct MegatronStep {
+  /// 0-dim, the same on all ranks, without a gradient.
+  at::Tensor loss;
+  /// With return_logits, on the ranks with the last stage: the outputs for all rows of the batch.
+  at::Tensor logits = {};
+  /// Of the gradients, before they were clipped; absent without clip_grad, and in evaluation.
+  std::optional<double> grad_norm = std::nullopt;
+  /// In fp16: a gradient was infinite, and nothing was changed.
+  bool skipped = false;
+};
+
+struct MegatronGenerateOptions {
+  /// How many tokens rows get at most, or how many they have with those at the end. Both absent: 64
+  /// more.
+  std::optional<int64_t> max_new_tokens = std::nullopt;
+  std::optional<int64_t> max_length = std::nullopt;
+  /// What logits are divided by.
+  double temperature = 1;
+  /// The most likely tokens that one is drawn of; 1: the most likely one; 0: all.
+  int64_t top_k = 0;
+  /// The fewest of the most likely tokens that have this probability together, without top_k; 0:
+  /// all.
+  double top_p = 0;
+  /// Of the draws, which are the same on all ranks.
+  uint64_t seed = 0;
+};
+
+/// The engine steps and empties gradients by itself; calls of these have no effect.
+class MegatronLMOptimizerWrapper {
+ public:
+  explicit MegatronLMOptimizerWrapper(const AcceleratedOptimizer& optimizer)
+      : optimizer_(optimizer) {}
+  void step() const {}
+  void zero_grad(bool /*set_to_none*/ = true) const {}
+  /// Whether the engine's last step changed nothing, in fp16.
+  bool step_was_skipped() const { return optimizer_.step_was_skipped(); }
+
+ private:
+  AcceleratedOptimizer optimizer_;
+};
+
+/// The same for rates.
+class MegatronLMSchedulerWrapper {
+ public:
+  void step() const {}
+};
+
+namespace internal {
+
+/// What a window computes with.
+struct MegatronInputs {
+  at::Tensor model;
+  std::vector<at::Tensor> loss;
+};
+
+/// The parts of an engine that do not depend on the model's type.
+class MegatronCore {
+ public:
+  MegatronCore(const Accelerator& accelerator, const MegatronLMPlugin& plugin,
+               const torch::nn::Module& model);
+
+  const MegatronOptimizer& optimizer() const { return optimizer_; }
+  bool counts_tokens() const { return counts_tokens_; }
+  bool returns_logits() const { return plugin_.return_logits; }
+  double clip_grad() const { return clip_grad_; }
+  int64_t samples() const { return samples_; }
+  /// Lets a prepared model compute its blocks again, as the arguments say.
+  void recompute(ModelState& model) const;
+
+  MegatronInputs inputs_of(const MegatronBatch& batch, bool is_training) const;
+  TrainBatchOptions window(const MegatronInputs& inputs) const;
+  TokenLoss token_loss(const at::Tensor& output, const std::vector<at::Tensor>& rows) const;
+  at::Tensor mean_loss(const at::Tensor& output, const std::vector<at::Tensor>& rows) const;
+
+  at::Tensor generate(const at::Tensor& inputs, const MegatronGenerateOptions& options,
+                      const std::function<at::Tensor(const at::Tensor& tokens)>& model) const;
+
+  void set_rates() const;
+  void count_step() { samples_ += *plugin_.global_batch_size; }
+  nlohmann::ordered_json state_dict() const { return {{"samples", samples_}}; }
+  void load_state_dict(const nlohmann::ordered_json& state);
+
+ private:
+  MegatronLMPlugin plugin_;
+  c10::Device device_;
+  MegatronSchedule schedule_;
+  std::shared_ptr<AbstractTrainStep> step_;
+  MegatronOptimizer optimizer_;
+  double clip_grad_ = 0;
+  bool is_gpt_ = false;
+  bool counts_tokens_ = false;
+  int64_t samples_ = 0;
+};
+
+}  // namespace internal
+
+template <typename Module>
+class MegatronEngine {
+ public:
+  /// Prepares the model, and the optimizer that the arguments describe. `plugin` is resolved, and
+  /// set_prepared_args was called; the Accelerator has megatron_options of it. The engine's number
+  /// of samples is saved and loaded with the Accelerator's state, so the engine must live as long
+  /// as states are saved and loaded. Collective.
+  /// Errors: also for arguments of another mesh than the Accelerator's, for gradients that
+  ///         accumulate beside micro-batches, and for arguments that ask for what the engine does
+  ///         not do, all of which are named.
+  MegatronEngine(Accelerator& accelerator, const MegatronLMPlugin& plugin,
+                 const std::shared_ptr<Module>& model)
+      : accelerator_(accelerator), core_(accelerator, plugin, *model) {
+    auto [prepared, optimizer] = accelerator.prepare(model, core_.optimizer().optimizer);
+    model_.emplace(prepared);
+    optimizer_.emplace(optimizer);
+    core_.recompute(*internal::Access::to(*model_));
+    accelerator.register_for_checkpointing(core_);
+  }
+  MegatronEngine(const MegatronEngine&) = delete;
+  MegatronEngine& operator=(const MegatronEngine&) = delete;
+
+  const PreparedModel<Module>& model() const { return *model_; }
+  MegatronLMOptimizerWrapper optimizer() const { return MegatronLMOptimizerWrapper(*optimizer_); }
+  MegatronLMSchedulerWrapper scheduler() const { return {}; }
+  /// Samples of all ranks that steps have trained.
+  int64_t consumed_samples() const { return core_.samples(); }
+
+  /// What the model and the loss take of a batch, on the rank's device.
+  std::vector<at::Tensor> get_batch(const MegatronBatch& batch) const {
+    internal::MegatronInputs inputs = core_.inputs_of(batch, /*is_training=*/false);
+    inputs.loss.insert(inputs.loss.begin(), inputs.model);
+    return std::move(inputs.loss);
+  }
+  /// The mean loss of some rows, of what get_batch gives behind the first tensor and the model's
+  /// output for these rows.
+  at::Tensor loss_func(const std::vector<at::Tensor>& inputs, const at::Tensor& output) const {
+    return core_.mean_loss(output, inputs);
+  }
+
+  /// Forward and backward passes of the rows of this rank's share, micro_batch_size times
+  /// num_micro_batches, then clipping, a step of the optimizer and of the rates. All ranks of a
+  /// replica give the same batch. Collective.
+  MegatronStep train_step(const MegatronBatch& batch) {
+    (*model_)->train();
+    core_.set_rates();
+    MegatronStep step = run(core_.inputs_of(batch, /*is_training=*/true), /*is_training=*/true);
+    if (core_.clip_grad() > 0) {
+      const at::Tensor norm = accelerator_.clip_grad_norm_(*model_, core_.clip_grad());
+      step.grad_norm = norm.template item<double>();
+    }
+    optimizer_->step();
+    optimizer_->zero_grad();
+    step.skipped = optimizer_->step_was_skipped();
+    if (!step.skipped) core_.count_step();
+    return step;
+  }
+
+  /// Forward passes alone, of any number of rows. Collective.
+  MegatronStep eval_step(const MegatronBatch& batch) {
+    (*model_)->eval();
+    return run(core_.inputs_of(batch, /*is_training=*/false), /*is_training=*/false);
+  }
+
+  /// Tokens behind those of `inputs`, int64 [rows, length], each by the logits of all before it:
+  /// [rows, length and more], on the rank's device. A row that has ended goes on with ends of
+  /// documents; it stops when all have ended. Collective over the ranks along tp.
+  /// Errors: also for a model of another kind than GPT's, or with stages, which prepare_pippy runs.
+  at::Tensor megatron_generate(const at::Tensor& inputs,
+                               const MegatronGenerateOptions& options = {}) {
+    (*model_)->eval();
+    return core_.generate(inputs, options,
+                          [this](const at::Tensor& tokens) { return (*model_)(tokens); });
+  }
+
+  void train() { is_training_ = true; }
+  void eval() { is_training_ = false; }
+  /// train_step, or eval_step after eval().
+  MegatronStep forward(const MegatronBatch& batch) {
+    return is_training_ ? train_step(batch) : eval_step(batch);
+  }
+
+  /// The Accelerator's state, this engine's number of samples in it. Collective; errors as
+  /// Accelerator::save_state and load_state.
+  std::string save_checkpoint(const std::string& output_dir) {
+    return accelerator_.save_state(output_dir);
+  }
+  std::string load_checkpoint(const std::string& input_dir) {
+    return accelerator_.load_state(input_dir);
+  }
+
+ private:
+  using Tensors = std::vector<at::Tensor>;
+
+  MegatronStep run(const internal::MegatronInputs& inputs, bool is_training) {
+    MegatronStep step;
+    Tensors outputs;
+    const auto keep = [&](const at::Tensor& output) {
+      if (core_.returns_logits()) outputs.push_back(output.detach());
+    };
+    if (core_.counts_tokens()) {
+      step.loss =
+          run_window(inputs, is_training, [&](const at::Tensor& output, const Tensors& rows) {
+            keep(output);
+            return core_.token_loss(output, rows);
+          });
+    } else {
+      const at::Tensor own =
+          run_window(inputs, is_training, [&](const at::Tensor& output, const Tensors& rows) {
+            keep(output);
+            return core_.mean_loss(output, rows);
+          });
+      step.loss = average_losses_across_data_parallel_group(accelerator_, {own}).front();
+    }
+    if (!outputs.empty()) step.logits = at::cat(outputs);
+    return step;
+  }
+
+  template <typename LossFn>
+  at::Tensor run_window(const internal::MegatronInputs& inputs, bool is_training, LossFn loss_fn) {
+    const std::pair<at::Tensor, Tensors> batch(inputs.model, inputs.loss);
+    const TrainBatchOptions options = core_.window(inputs);
+    return is_training ? accelerator_.train_batch(*model_, batch, loss_fn, options)
+                       : accelerator_.evaluate_batch(*model_, batch, loss_fn, options);
+  }
+
+  Accelerator& accelerator_;
+  internal::MegatronCore core_;
+  std::optional<PreparedModel<Module>> model_;
+  std::optional<AcceleratedOptimizer> optimizer_;
+  bool is_training_ = true;
+};
+
+}  // namespace accelerate

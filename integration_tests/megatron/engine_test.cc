@@ -1,0 +1,358 @@
+// What an engine does besides training as Megatron-Core does: rates, evaluation, checkpoints of
+// other degrees, and what it refuses.
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <nlohmann/json.hpp>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/megatron/preparation.h"
+#include "accelerate/testing/value_error.h"
+#include "integration_tests/megatron/engine_training.h"
+#include "simulator/cluster/cluster.h"
+#include "simulator/disk/sim_disk.h"
+
+namespace accelerate {
+namespace {
+
+using lm::Blocks;
+using simulator::Cluster;
+using simulator::Rank;
+using simulator::SimDisk;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kFolder[] = "/sim/run/saved";
+constexpr int64_t kLayers = 2;
+constexpr int64_t kRows = 8;
+
+lm::Config small_model() {
+  return lm::model_config("tiny", {.blocks = Blocks::kLlama, .layers = kLayers});
+}
+
+MegatronLMPlugin plugin_of(const MegatronLMPlugin& degrees) {
+  return plugin_of_formula(kLayers, degrees);
+}
+
+// ---- Steps.
+
+TEST(Engine, FollowsTheScheduleOfItsArguments) {
+  MegatronLMPlugin plugin = plugin_of({});
+  plugin.lr_decay_style = "linear";
+  plugin.lr_warmup_iters = 2;
+  run_engines("1x1:h100", nullptr, small_model(), plugin, {}, [](EngineJob& job, int) {
+    const auto weights = [&] { return job.whole(); };
+    const NamedTensors before = weights();
+    EXPECT_EQ(job.engine().train_step(job.batch(0)).skipped, false);
+    EXPECT_EQ(job.engine().consumed_samples(), kRows);
+    const NamedTensors after = weights();
+    for (size_t i = 0; i < before.size(); ++i) {
+      EXPECT_TRUE(after[i].second.equal(before[i].second)) << "the first rate of a warmup is 0";
+    }
+    job.engine().train_step(job.batch(1));
+    EXPECT_FALSE(weights()[0].second.equal(before[0].second));
+  });
+}
+
+TEST(Engine, EvaluatesWithoutTraining) {
+  for (const MegatronLMPlugin& degrees :
+       {MegatronLMPlugin{.tp_degree = 2}, MegatronLMPlugin{.pp_degree = 2}}) {
+    run_engines("1x2:h100", nullptr, small_model(), plugin_of(degrees), {},
+                [](EngineJob& job, int) {
+                  job.engine().eval();
+                  const double loss = job.engine().forward(job.batch(0)).loss.item<double>();
+                  EXPECT_EQ(job.engine().consumed_samples(), 0);
+                  job.engine().train();
+                  const MegatronStep step = job.engine().forward(job.batch(0));
+                  EXPECT_NEAR(step.loss.item<double>(), loss, 1e-6 * loss);
+                  EXPECT_GT(step.grad_norm.value(), 0);
+                  EXPECT_LT(job.engine().eval_step(job.batch(0)).loss.item<double>(), loss);
+                });
+  }
+}
+
+TEST(Engine, ReturnsLogitsOfTheLastStage) {
+  MegatronLMPlugin plugin = plugin_of({.pp_degree = 2});
+  plugin.return_logits = true;
+  plugin.other_megatron_args.value()["return_logits"] = true;
+  run_engines("1x2:h100", nullptr, small_model(), plugin, {}, [](EngineJob& job, int rank) {
+    const MegatronStep step = job.engine().eval_step(job.batch(0));
+    ASSERT_EQ(step.logits.defined(), rank == 1);
+    if (rank == 1) {
+      EXPECT_EQ(step.logits.size(0), kRows);
+    }
+  });
+}
+
+TEST(Engine, TakesFunctionsOfTheProgram) {
+  MegatronLMPlugin plugin = plugin_of({.tp_degree = 2});
+  plugin.custom_get_batch_function = [](const MegatronBatch& batch) {
+    const at::Tensor text = batch.at("text");
+    const int64_t length = text.size(1) - 1;
+    return std::vector<at::Tensor>{text.narrow(1, 0, length), text.narrow(1, 1, length)};
+  };
+  plugin.custom_loss_function = [](const std::vector<at::Tensor>& inputs) {
+    return MegatronLoss{
+        .loss = torch::cross_entropy_loss(inputs[1].flatten(0, 1), inputs[0].flatten())};
+  };
+  double usual = 0;
+  run_engines("1x2:h100", nullptr, small_model(), plugin_of({.tp_degree = 2}), {},
+              [&](EngineJob& job, int rank) {
+                const double loss = job.engine().train_step(job.batch(0)).loss.item<double>();
+                if (rank == 0) usual = loss;
+              });
+  run_engines("1x2:h100", nullptr, small_model(), plugin, {}, [&](EngineJob& job, int) {
+    EXPECT_NEAR(job.engine().train_step(job.batch(0)).loss.item<double>(), usual, 1e-6 * usual);
+  });
+}
+
+class StepOfTheProgram final : public AbstractTrainStep {
+ public:
+  const char* name() const override { return "StepOfTheProgram"; }
+  std::vector<at::Tensor> get_batch(const MegatronBatch& batch) const override {
+    const at::Tensor text = batch.at("text");
+    const int64_t length = text.size(1) - 1;
+    return {text.narrow(1, 0, length), text.narrow(1, 1, length)};
+  }
+  MegatronLoss loss(const std::vector<at::Tensor>& inputs) const override {
+    return {.loss = 2 * torch::cross_entropy_loss(inputs[1].flatten(0, 1), inputs[0].flatten())};
+  }
+};
+
+TEST(Engine, TakesATrainStepOfTheProgram) {
+  MegatronLMPlugin plugin = plugin_of({});
+  plugin.custom_train_step_kwargs = nlohmann::ordered_json{{"factor", 2}};
+  plugin.custom_train_step_class = [](const nlohmann::ordered_json& args,
+                                      const nlohmann::ordered_json& kwargs) {
+    EXPECT_EQ(args.at("num_layers"), kLayers);
+    EXPECT_EQ(kwargs.at("factor"), 2);
+    return std::make_shared<StepOfTheProgram>();
+  };
+  double usual = 0;
+  run_engines("1x1:h100", nullptr, small_model(), plugin_of({}), {}, [&](EngineJob& job, int) {
+    usual = job.engine().eval_step(job.batch(0)).loss.item<double>();
+  });
+  run_engines("1x1:h100", nullptr, small_model(), plugin, {}, [&](EngineJob& job, int) {
+    const double loss = job.engine().eval_step(job.batch(0)).loss.item<double>();
+    EXPECT_NEAR(loss, 2 * usual, 2e-6 * usual);
+  });
+}
+
+// The engine has stepped; what a program calls behind that has no effect.
+TEST(Engine, StepsByItself) {
+  run_engines("1x1:h100", nullptr, small_model(), plugin_of({}), {}, [](EngineJob& job, int) {
+    job.engine().train_step(job.batch(0));
+    const NamedTensors before = job.whole();
+    const auto optimizer = job.engine().optimizer();
+    optimizer.step();
+    optimizer.zero_grad();
+    job.engine().scheduler().step();
+    EXPECT_FALSE(optimizer.step_was_skipped());
+    const NamedTensors after = job.whole();
+    for (size_t i = 0; i < before.size(); ++i) {
+      EXPECT_TRUE(after[i].second.equal(before[i].second)) << before[i].first;
+    }
+  });
+}
+
+TEST(Engine, GivesTheBatchAndTheLossOfItsTrainStep) {
+  run_engines("1x1:h100", nullptr, small_model(), plugin_of({}), {}, [](EngineJob& job, int) {
+    std::vector<at::Tensor> inputs = job.engine().get_batch(job.batch(0));
+    ASSERT_EQ(inputs.size(), 3U) << "tokens, labels and their mask";
+    const at::Tensor logits = torch::zeros({inputs[0].size(0), inputs[0].size(1), 256},
+                                           inputs[0].options().dtype(torch::kFloat));
+    inputs.erase(inputs.begin());
+    EXPECT_NEAR(job.engine().loss_func(inputs, logits).item<double>(), std::log(256), 1e-5);
+  });
+}
+
+TEST(Engine, GeneratesTheMostLikelyTokens) {
+  constexpr int64_t kGiven = 3, kMore = 4;
+  std::vector<at::Tensor> generated;
+  for (const MegatronLMPlugin& degrees : {MegatronLMPlugin{}, MegatronLMPlugin{.tp_degree = 2}}) {
+    run_engines(degrees.tp_degree ? "1x2:h100" : "1x1:h100", nullptr, small_model(),
+                plugin_of(degrees), {}, [&](EngineJob& job, int rank) {
+                  for (int step = 0; step < 2; ++step) job.engine().train_step(job.batch(step));
+                  const at::Tensor start = job.batch(0).at("text").narrow(1, 0, kGiven);
+                  const at::Tensor tokens =
+                      job.engine().megatron_generate(start, {.max_new_tokens = kMore, .top_k = 1});
+                  ASSERT_EQ(tokens.size(1), kGiven + kMore);
+                  EXPECT_TRUE(tokens.cpu().narrow(1, 0, kGiven).equal(start));
+                  const at::NoGradGuard no_grad;
+                  auto model = job.engine().model();
+                  for (int64_t i = kGiven; i < kGiven + kMore; ++i) {
+                    const at::Tensor logits = model(tokens.narrow(1, 0, i)).cpu().select(1, -1);
+                    EXPECT_TRUE(logits.argmax(1).equal(tokens.cpu().select(1, i))) << i;
+                  }
+                  if (rank == 0) generated.push_back(tokens.cpu());
+                });
+  }
+  ASSERT_EQ(generated.size(), 2U);
+  EXPECT_TRUE(generated[0].equal(generated[1])) << "with layers that ranks divide as well";
+}
+
+TEST(Engine, DrawsAlikeOnAllRanks) {
+  std::vector<at::Tensor> drawn(2);
+  run_engines("1x2:h100", nullptr, small_model(), plugin_of({.tp_degree = 2}), {},
+              [&](EngineJob& job, int rank) {
+                const at::Tensor start = torch::tensor({{97, 98}}, at::kLong);
+                for (const MegatronGenerateOptions& options :
+                     {MegatronGenerateOptions{.max_length = 8, .top_k = 3, .seed = 5},
+                      MegatronGenerateOptions{.max_length = 8, .top_p = 0.5, .seed = 5}}) {
+                  drawn[static_cast<size_t>(rank)] =
+                      job.engine().megatron_generate(start, options).cpu();
+                  EXPECT_LE(drawn[static_cast<size_t>(rank)].size(1), 8);
+                }
+                EXPECT_THAT(value_error_of([&] {
+                              job.engine().megatron_generate(start, {.top_k = 2, .top_p = 0.5});
+                            }),
+                            HasSubstr("top_k=2, top_p=0.5"));
+              });
+  EXPECT_TRUE(drawn[0].equal(drawn[1]));
+}
+
+TEST(AverageLosses, AreMeansOverDataParallelRanks) {
+  Cluster("1x4:h100").run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator(
+        {.parallelism_config = ParallelismConfig({.dp_replicate_size = 2, .tp_size = 2})});
+    const double own = rank.index() < 2 ? 0 : 1;  // ranks along tp have the same loss
+    const std::vector<at::Tensor> means = average_losses_across_data_parallel_group(
+        accelerator, {torch::tensor(own), torch::tensor(3 * own)});
+    EXPECT_EQ(means.size(), 2U);
+    EXPECT_EQ(means[0].item<double>(), 0.5);
+    EXPECT_EQ(means[1].item<double>(), 1.5);
+    const at::Tensor all = gather_across_data_parallel_groups(
+        accelerator, torch::tensor({own}).to(accelerator.device()));
+    EXPECT_TRUE(all.cpu().equal(torch::tensor({0.0, 1.0}))) << "one of each share of the data";
+  });
+}
+
+// ---- Checkpoints.
+
+std::map<std::string, at::Tensor> by_name(const NamedTensors& tensors) {
+  return {tensors.begin(), tensors.end()};
+}
+
+TEST(EngineCheckpoint, GoesOnWithOtherDegrees) {
+  const MegatronLMPlugin degrees[] = {{.tp_degree = 2}, {.pp_degree = 2}};
+  for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0)}) {
+    const auto disk = std::make_shared<SimDisk>();
+    std::map<std::string, at::Tensor> saved;
+    double next = 0;
+    run_engines("1x2:h100", disk, small_model(), plugin_of(degrees[from]), {},
+                [&](EngineJob& job, int rank) {
+                  for (int step = 0; step < 2; ++step) job.engine().train_step(job.batch(step));
+                  job.engine().save_checkpoint(kFolder);
+                  const NamedTensors whole = job.whole();
+                  const double loss = job.engine().train_step(job.batch(2)).loss.item<double>();
+                  if (rank != 0) return;
+                  saved = by_name(whole);
+                  next = loss;
+                });
+    ASSERT_FALSE(saved.empty());
+    run_engines("1x2:h100", disk, small_model(), plugin_of(degrees[to]), {},
+                [&](EngineJob& job, int rank) {
+                  job.engine().load_checkpoint(kFolder);
+                  EXPECT_EQ(job.engine().consumed_samples(), 2 * kRows);
+                  const auto loaded = by_name(job.whole());
+                  if (rank == 0) {
+                    EXPECT_EQ(loaded.size(), saved.size());
+                    for (const auto& [name, tensor] : saved) {
+                      ASSERT_TRUE(loaded.contains(name)) << name;
+                      EXPECT_TRUE(loaded.at(name).equal(tensor)) << name << ", to the bit";
+                    }
+                  }
+                  const double loss = job.engine().train_step(job.batch(2)).loss.item<double>();
+                  EXPECT_NEAR(loss, next, 1e-6 * next);
+                });
+  }
+}
+
+// ---- Bad input: what all ranks are told.
+
+std::string refused(const MegatronLMPlugin& plugin, int ranks = 2) {
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  Cluster cluster("1x" + std::to_string(ranks) + ":h100");
+  cluster.run_on_every_rank([&](Rank& rank) {
+    errors[static_cast<size_t>(rank.index())] =
+        value_error_of([&] { EngineJob(small_model(), plugin, {}); });
+  });
+  EXPECT_THAT(errors, ::testing::Each(errors[0]));
+  return errors[0];
+}
+
+TEST(EngineBadInput, ArgumentsThatItDoesNotFollowAreNamed) {
+  MegatronLMPlugin plugin = plugin_of({.optimizer_cpu_offload = true});
+  plugin.other_megatron_args.value()["reset_position_ids"] = true;
+  EXPECT_THAT(refused(plugin),
+              AllOf(HasSubstr("optimizer_cpu_offload"), HasSubstr("reset_position_ids")));
+  EXPECT_THAT(refused(plugin_of({.pp_degree = 2, .decoder_last_pipeline_num_layers = 1})),
+              HasSubstr("decoder_last_pipeline_num_layers=1"));
+  EXPECT_THAT(refused(plugin_of({.context_parallel_size = 2})),
+              HasSubstr("context_parallel_size is 2"));
+  plugin = plugin_of({});
+  plugin.other_megatron_args.value()["model_type_name"] = "bert";
+  EXPECT_THAT(refused(plugin), HasSubstr("BertTrainStep"));
+}
+
+TEST(EngineBadInput, AModelWithoutBlocksCannotBeComputedAgain) {
+  Cluster("1x1:h100").run_on_every_rank([](Rank& /*rank*/) {
+    MegatronLMPlugin plugin =
+        resolve(plugin_of({.recompute_activations = true}), Runtime::current().environment());
+    torch::nn::Sequential layers(torch::nn::Embedding(256, 8), torch::nn::Linear(8, 256));
+    const torch::optim::SGD sgd(layers->parameters(), torch::optim::SGDOptions(0.1));
+    set_prepared_args(plugin,
+                      {.optimizer = megatron_optimizer_facts(sgd),
+                       .scheduler = MegatronLMDummyScheduler{},
+                       .batch_sizes = {1}},
+                      1);
+    Accelerator accelerator(megatron_options(plugin, *layers, 1));
+    MegatronEngine engine(accelerator, plugin, layers.ptr());
+    const MegatronBatch batch = {{"text", torch::ones({4, 5}, torch::kLong)}};
+    EXPECT_THAT(value_error_of([&] { engine.train_step(batch); }), HasSubstr("accelerate::block"));
+  });
+}
+
+TEST(EngineBadInput, StagesThatDoNotDivideTheLayersAreNamed) {
+  EXPECT_THAT(refused(plugin_of({.pp_degree = 2, .num_layers_per_virtual_pipeline_stage = 2})),
+              HasSubstr("does not divide num_layers=2"));
+  EXPECT_THAT(refused(plugin_of({.num_layers_per_virtual_pipeline_stage = 1})),
+              HasSubstr("pipeline_model_parallel_size is 1"));
+}
+
+TEST(EngineBadInput, DegreesThatDoNotDivideTheJobAreNamed) {
+  EXPECT_THAT(refused(plugin_of({.tp_degree = 4})), HasSubstr("is 4"));
+}
+
+TEST(EngineBadInput, ABatchOfOtherRowsIsNamed) {
+  run_engines("1x1:h100", nullptr, small_model(), plugin_of({}), {}, [](EngineJob& job, int) {
+    const MegatronBatch part = {{"text", job.batch(0).at("text").narrow(0, 0, 3)}};
+    EXPECT_THAT(
+        value_error_of([&] { job.engine().train_step(part); }),
+        AllOf(HasSubstr("num_micro_batches=4 times micro_batch_size=2"), HasSubstr("has 3")));
+    EXPECT_GT(job.engine().eval_step(part).loss.item<double>(), 0);
+  });
+}
+
+TEST(EngineBadInput, AMeshOfAnotherPluginIsNamed) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& /*rank*/) {
+    MegatronLMPlugin plugin =
+        resolve(plugin_of({.tp_degree = 2}), Runtime::current().environment());
+    plugin.set_training_args(2, 1);
+    const lm::Lm net(small_model());
+    Accelerator accelerator;
+    EXPECT_THAT(value_error_of([&] { MegatronEngine(accelerator, plugin, net.ptr()); }),
+                AllOf(HasSubstr("tensor_model_parallel_size is 2"), HasSubstr("has 1 ranks")));
+  });
+}
+
+}  // namespace
+}  // namespace accelerate
