@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kRanks[] = "ranks";  // as in rank_dump_file()
+constexpr char kRun[] = "run.json";
 constexpr char kFlightRecorder[] = "flight_recorder";
 
 absl::Status write_file_at(const fs::path& path, const std::string& bytes) {
@@ -78,7 +79,7 @@ absl::Status write_rank_dump(const std::string& folder, const RankDump& dump) {
 
 absl::Status write_dumps(const std::string& folder, const nlohmann::ordered_json& run,
                          const std::vector<RankDump>& dumps) {
-  absl::Status status = write_file_at(fs::path(folder) / "run.json", run.dump(2) + "\n");
+  absl::Status status = write_file_at(fs::path(folder) / kRun, run.dump(2) + "\n");
   for (const RankDump& dump : dumps) status.Update(write_rank_dump(folder, dump));
   return status;
 }
@@ -101,6 +102,24 @@ absl::StatusOr<std::vector<RankDump>> read_dumps(const std::string& folder) {
   }
   std::ranges::sort(dumps, {}, [](const RankDump& dump) { return dump.history.rank; });
   return dumps;
+}
+
+std::string run_lines(const std::string& folder) {
+  std::ifstream file(fs::path(folder) / kRun);
+  if (!file) return "";
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const auto run = internal::parse_ordered_json(text, /*allow_exceptions=*/false);
+  if (!run.is_object()) return "";
+  std::string lines;
+  for (const auto& [key, words] :
+       {std::pair("failure", "the run: "), std::pair("repeat_command", "repeat with: ")}) {
+    const auto value = run.find(key);
+    if (value == run.end() || !value->is_string()) continue;
+    std::string said = value->get<std::string>();
+    said.resize(std::min(said.size(), said.find('\n')));
+    absl::StrAppend(&lines, words, said, "\n");
+  }
+  return lines;
 }
 
 std::string dumps_report(const std::vector<RankDump>& dumps) {

@@ -32,6 +32,10 @@ absl::Status write_dumps(const std::string& folder, const nlohmann::ordered_json
 ///         its path.
 absl::StatusOr<std::vector<RankDump>> read_dumps(const std::string& folder);
 
+/// What run.json of the folder says, a line each: what failed, and the command that repeats the
+/// run. Empty without such a file, as beside the dumps of real ranks.
+std::string run_lines(const std::string& folder);
+
 /// What a live failure's report would be, group by group, of those in which ranks are behind, their
 /// calls differ, or a call has not ended: who is behind, by how many calls, the first call that
 /// differs, which rank has no dump, and the last calls.

@@ -218,6 +218,8 @@ TEST(DumpFolder, IsReadAsItIsWritten) {
   ASSERT_THAT(foreign, SizeIs(2));
   EXPECT_EQ(foreign[1].history.rank, 11);
   EXPECT_EQ(nlohmann::json::parse(bytes_of(folder + "/run.json")).at("failure"), "it failed");
+  EXPECT_EQ(run_lines(folder), "the run: it failed\n");
+  EXPECT_EQ(run_lines(folder + "/flight_recorder"), "");
 }
 
 TEST(DumpFolder, NamesWhatIsWrong) {
