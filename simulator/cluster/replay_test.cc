@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -14,6 +15,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/runtime/runtime.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/core/run_log.h"
 #include "simulator/faults/rules.h"
@@ -118,6 +121,31 @@ TEST(Replay, TheLogChangesNothing) {
   const Outcome logged = run(4, "");
   for (int rank = 0; rank < kRanks; ++rank) {
     EXPECT_EQ(plain.reports("sum")[rank].item<double>(), logged.sums[rank]);
+  }
+}
+
+// Nor does the log of a program that writes the machine's own files.
+TEST(Replay, TheLogChangesNothingBesideFiles) {
+  const auto places = [](uint64_t seed, std::shared_ptr<RunLog> log) {
+    ClusterOptions options{.seed = seed};
+    options.log = std::move(log);
+    Cluster cluster("1x3", options);
+    cluster.run_on_every_rank([](Rank& rank) {
+      Runtime& runtime = rank.runtime();
+      const std::string path = absl::StrCat(::testing::TempDir(), "/replayed_", rank.index());
+      double sum = 0;
+      for (int round = 0; round < 4; ++round) {
+        EXPECT_TRUE(write_file(runtime.files(), path, "bytes").ok());
+        sum = 4 * sum + static_cast<double>(runtime.store()->add("order", 1));
+      }
+      rank.report("sum", sum);
+    });
+    std::vector<double> sums;
+    for (const at::Tensor& each : cluster.reports("sum")) sums.push_back(each.item<double>());
+    return sums;
+  };
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    EXPECT_EQ(places(seed, nullptr), places(seed, std::make_shared<RunLog>())) << seed;
   }
 }
 
