@@ -3,10 +3,10 @@
 # ci/faults.sh [SITES [RUNS]]: ranks that die at SITES (1,000) random places of backward passes, RUNS (200) failing runs
 # that are repeated from their logs, and dumps that PyTorch's own analyser reads.
 #
-# Ranks train with replicas, shards and ZeRO when one of them dies; each run ends with the death named, without a memory
-# error by AddressSanitizer. A repeated run is the same to the bit. The dumps of 20 jobs in which one rank goes wrong are
-# read by torch.distributed.flight_recorder, which names the rank that we name; where the newest PyTorch of the Python
-# registry cannot be installed, that part says so and ends well.
+# Ranks train with replicas, shards and ZeRO when one of them dies; each run ends with the death named, without a
+# memory error by AddressSanitizer. A repeated run is the same to the bit. The dumps of 20 jobs in which one rank goes
+# wrong are read by torch.distributed.flight_recorder, which names the rank that we name; where the newest PyTorch of
+# the Python registry cannot be installed, that part says so and ends well.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly sites=${1:-1000} runs=${2:-200} python=${PYTHON:-python3}

@@ -1,8 +1,8 @@
 """culprits.py FOLDER: does PyTorch's analyser of Flight Recorders name the ranks that went wrong?
 
-FOLDER is what planted_dumps_test writes: a folder for each job, with the dumps in flight_recorder/ and the rank that went
-wrong, of how many, in culprit. The analyser takes the first rank that it reads for a good one; where that is the wrong
-one, it names all others.
+FOLDER is what planted_dumps_test writes: a folder for each job, with the dumps in flight_recorder/ and the rank that
+went wrong, of how many, in culprit. The analyser takes the first rank that it reads for a good one; where that is the
+wrong one, it names all others.
 """
 
 import pathlib
