@@ -58,7 +58,7 @@ SharedLinks::Shares SharedLinks::demand_of(const LinkBytes& bytes, double durati
   return demand;
 }
 
-// Of what there is of each link between the two times.
+// What a member demands of what there is of each link between the two times.
 SharedLinks::Shares SharedLinks::mean_demand_of(const Member& member, const std::vector<int>& nodes,
                                                 double start_ns, double end_ns) const {
   Shares demand = {};
@@ -179,7 +179,7 @@ std::vector<SharedLinks::Meeting> SharedLinks::meetings(int group, double start_
   const LinkSpeeds* const speeds = nodes.empty() ? nullptr : speeds_;
   for (const Member& member : members) {
     std::vector<Other> others;
-    // Of messages that are over nothing is left.
+    // Nothing is left of messages that are over.
     std::erase_if(timelines_[member.rank], [&](const Timeline& each) {
       return each.group < 0 && each.group != group &&
              (each.uses.empty() ||
