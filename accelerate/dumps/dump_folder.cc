@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/dumps/nccl_log.h"
 
 namespace accelerate {
 namespace {
@@ -21,6 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kRanks[] = "ranks";  // as in rank_dump_file()
+constexpr char kRun[] = "run.json";
 constexpr char kFlightRecorder[] = "flight_recorder";
 
 absl::Status write_file_at(const fs::path& path, const std::string& bytes) {
@@ -42,12 +44,21 @@ int rank_of(const fs::path& path) {
   return absl::SimpleAtoi(name.substr(first), &rank) ? rank : -1;
 }
 
-absl::StatusOr<RankDump> read_dump(const fs::path& path, int rank) {
+absl::StatusOr<std::string> bytes_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file && bytes.empty()) {
-    return absl::PermissionDeniedError(absl::StrCat(path.string(), ": cannot be read"));
-  }
+  std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (file || !bytes.empty()) return bytes;
+  return absl::PermissionDeniedError(absl::StrCat(path.string(), ": cannot be read"));
+}
+
+// Whether a file of that name may have what NCCL or a whole job said.
+bool is_named_as_log(const fs::path& path) {
+  const std::string extension = path.extension().string();
+  return absl::StrContains(path.filename().string(), "nccl") || extension == ".log" ||
+         extension == ".out" || extension == ".err" || extension == ".txt";
+}
+
+absl::StatusOr<RankDump> read_dump(const fs::path& path, const std::string& bytes, int rank) {
   try {
     const bool is_ours =
         absl::StartsWith(bytes, "{") && internal::parse_ordered_json(bytes).contains("history");
@@ -78,7 +89,7 @@ absl::Status write_rank_dump(const std::string& folder, const RankDump& dump) {
 
 absl::Status write_dumps(const std::string& folder, const nlohmann::ordered_json& run,
                          const std::vector<RankDump>& dumps) {
-  absl::Status status = write_file_at(fs::path(folder) / "run.json", run.dump(2) + "\n");
+  absl::Status status = write_file_at(fs::path(folder) / kRun, run.dump(2) + "\n");
   for (const RankDump& dump : dumps) status.Update(write_rank_dump(folder, dump));
   return status;
 }
@@ -88,19 +99,46 @@ absl::StatusOr<std::vector<RankDump>> read_dumps(const std::string& folder) {
   const fs::path ours = fs::path(folder) / kRanks;
   const fs::path from = fs::is_directory(ours, problem) ? ours : fs::path(folder);
   std::vector<RankDump> dumps;
+  std::string logs;  // NCCL's
   for (const fs::directory_entry& entry : fs::directory_iterator(from, problem)) {
     const int rank = rank_of(entry.path());
-    if (!entry.is_regular_file(problem) || rank < 0) continue;
-    absl::StatusOr<RankDump> dump = read_dump(entry.path(), rank);
-    if (!dump.ok()) return dump.status();
-    dumps.push_back(*std::move(dump));
+    const bool may_be_log = is_named_as_log(entry.path());
+    if (!entry.is_regular_file(problem) || (rank < 0 && !may_be_log)) continue;
+    const absl::StatusOr<std::string> bytes = bytes_of(entry.path());
+    if (!bytes.ok()) return bytes.status();
+    if (may_be_log && is_nccl_log(*bytes)) {
+      absl::StrAppend(&logs, *bytes, "\n");
+    } else if (rank >= 0) {
+      absl::StatusOr<RankDump> dump = read_dump(entry.path(), *bytes, rank);
+      if (!dump.ok()) return dump.status();
+      dumps.push_back(*std::move(dump));
+    }
   }
+  for (RankDump& dump : read_nccl_log(logs)) dumps.push_back(std::move(dump));
   if (dumps.empty()) {
     return absl::NotFoundError(
-        absl::StrCat(folder, " has no dumps: files whose names end with a rank"));
+        absl::StrCat(folder, " has no dumps: files whose names end with a rank, or logs of NCCL"));
   }
   std::ranges::sort(dumps, {}, [](const RankDump& dump) { return dump.history.rank; });
   return dumps;
+}
+
+std::string run_lines(const std::string& folder) {
+  std::ifstream file(fs::path(folder) / kRun);
+  if (!file) return "";
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const auto run = internal::parse_ordered_json(text, /*allow_exceptions=*/false);
+  if (!run.is_object()) return "";
+  std::string lines;
+  for (const auto& [key, words] :
+       {std::pair("failure", "the run: "), std::pair("repeat_command", "repeat with: ")}) {
+    const auto value = run.find(key);
+    if (value == run.end() || !value->is_string()) continue;
+    std::string said = value->get<std::string>();
+    said.resize(std::min(said.size(), said.find('\n')));
+    absl::StrAppend(&lines, words, said, "\n");
+  }
+  return lines;
 }
 
 std::string dumps_report(const std::vector<RankDump>& dumps) {

@@ -5,7 +5,8 @@
 ///     failure/flight_recorder/3   the same for PyTorch's analyser
 ///
 /// Files of Flight Recorders may lie in a folder of their own: the digits at the end of a file's
-/// name are the rank.
+/// name are the rank. So may files that NCCL wrote its log to, or the output of a whole job with it
+/// (nccl_log.h); their names have "nccl", or end with .log, .out, .err or .txt.
 ///
 /// Threads: any, one at a time for a folder.
 #pragma once
@@ -31,6 +32,10 @@ absl::Status write_dumps(const std::string& folder, const nlohmann::ordered_json
 /// Ascending by rank. Errors: NotFound if the folder has no dumps; what is wrong with a file, with
 ///         its path.
 absl::StatusOr<std::vector<RankDump>> read_dumps(const std::string& folder);
+
+/// What run.json of the folder says, a line each: what failed, and the command that repeats the
+/// run. Empty without such a file, as beside the dumps of real ranks.
+std::string run_lines(const std::string& folder);
 
 /// What a live failure's report would be, group by group, of those in which ranks are behind, their
 /// calls differ, or a call has not ended: who is behind, by how many calls, the first call that

@@ -31,6 +31,8 @@ using Json = nlohmann::ordered_json;
 using c10d::OpType;
 
 constexpr char kVersion[] = "2.10";
+// Where a group has a name alone.
+constexpr char kNoDescription[] = "undefined";
 
 // ---- Reading.
 
@@ -68,14 +70,21 @@ OpType op_of(absl::string_view word) {
     std::map<std::string, OpType, std::less<>> known = {
         {"_all_gather_base", OpType::_ALLGATHER_BASE},
         {"all_gather_into_tensor_coalesced", OpType::_ALLGATHER_BASE},
+        {"all_gather_single", OpType::_ALLGATHER_BASE},
+        {"all_gather_v", OpType::ALLGATHER},
+        {"allgather_coalesced", OpType::ALLGATHER_COALESCED},
         {"ALLGATHER_coalesced", OpType::ALLGATHER_COALESCED},
         {"_reduce_scatter_base", OpType::_REDUCE_SCATTER_BASE},
         {"reduce_scatter_tensor_coalesced", OpType::_REDUCE_SCATTER_BASE},
+        {"reduce_scatter_single", OpType::_REDUCE_SCATTER_BASE},
+        {"reduce_scatter_v", OpType::REDUCE_SCATTER},
+        {"REDUCE_SCATTER_coalesced", OpType::REDUCE_SCATTER},
         {"allreduce_coalesced", OpType::ALLREDUCE_COALESCED},
         {"all_reduce_barrier", OpType::BARRIER},
         {"_broadcast_oop", OpType::BROADCAST},
         {"_reduce_oop", OpType::REDUCE},
-        {"all_to_all", OpType::ALLTOALL_BASE}};
+        {"all_to_all", OpType::ALLTOALL_BASE},
+        {"all_to_all_v_single", OpType::ALLTOALL_BASE}};
     for (int op = 0; op <= static_cast<int>(OpType::UNKNOWN); ++op) {
       known.emplace(op_name(static_cast<OpType>(op)), static_cast<OpType>(op));
     }
@@ -110,10 +119,23 @@ int peer_of(absl::string_view ends, bool sends) {
   return absl::SimpleAtoi(parts.second, &peer) ? peer : -1;
 }
 
+// Whether a rank's share of the call is what it gets, not what it contributes, as in
+// CollectiveCall::share().
+bool has_share_in_results(OpType op) {
+  switch (op) {
+    case OpType::SCATTER:
+    case OpType::REDUCE_SCATTER:
+    case OpType::_REDUCE_SCATTER_BASE:
+    case OpType::RECV:
+    case OpType::RECVANYSOURCE: return true;
+    default: return false;
+  }
+}
+
 CollectiveFingerprint call_of(const Json& entry) {
   // "nccl:all_reduce", "nccl:send 0->1".
   const std::string name = entry.at("profiling_name");
-  const size_t colon = name.find(':');
+  const size_t colon = name.rfind(':');
   const std::string call = colon == std::string::npos ? name : name.substr(colon + 1);
   const std::pair<std::string, std::string> words = absl::StrSplit(call, absl::MaxSplits(' ', 1));
   CollectiveFingerprint fingerprint(op_of(words.first));
@@ -124,8 +146,7 @@ CollectiveFingerprint call_of(const Json& entry) {
   }
   fingerprint.shapes_may_differ =
       fingerprint.op == OpType::ALLTOALL_BASE || fingerprint.op == OpType::ALLTOALL;
-  // What the rank contributes; a receive has results alone.
-  const bool receives = fingerprint.op == OpType::RECV || fingerprint.op == OpType::RECVANYSOURCE;
+  const bool receives = has_share_in_results(fingerprint.op);
   for (const Json& dtype : entry.at(receives ? "output_dtypes" : "input_dtypes")) {
     fingerprint.dtypes.push_back(
         dtype_of(dtype.get<std::string>()).value_or(at::ScalarType::Undefined));
@@ -148,7 +169,7 @@ std::string group_of(const Json& entry) {
   const Json& group = entry.at("process_group");
   const std::string name = group.at(0);
   const std::string what = group.size() > 1 ? group.at(1).get<std::string>() : "";
-  return what.empty() || what == "undefined" ? name : absl::StrCat(name, " (", what, ")");
+  return what.empty() || what == kNoDescription ? name : absl::StrCat(name, " (", what, ")");
 }
 
 RankDump dump_of(const Json& json, int rank) {
@@ -228,23 +249,30 @@ void write_value(const Json& value, std::string& pickle) {
   }
 }
 
-std::string name_of(const CollectiveFingerprint& call, int own) {
-  if (call.op == OpType::SEND) return absl::StrCat("nccl:send ", own, "->", call.peer);
-  if (call.op == OpType::RECV) return absl::StrCat("nccl:recv ", own, "<-", call.peer);
-  if (call.op == OpType::_ALLGATHER_BASE) return "nccl:_all_gather_base";
-  if (call.op == OpType::_REDUCE_SCATTER_BASE) return "nccl:_reduce_scatter_base";
-  if (call.op == OpType::ALLTOALL_BASE) return "nccl:all_to_all";
-  return absl::StrCat("nccl:", op_name(call.op));
-}
-
-const char* state_text(OperationState state) {
-  switch (state) {
-    case OperationState::kIssued: return "scheduled";
-    case OperationState::kDone: return "completed";
-    default: return "started";
+// The analyser's words; empty for what it does not know.
+std::string word_of(OpType op) {
+  switch (op) {
+    case OpType::RECVANYSOURCE: return "recv";
+    case OpType::_ALLGATHER_BASE: return "_all_gather_base";
+    case OpType::_REDUCE_SCATTER_BASE: return "_reduce_scatter_base";
+    case OpType::ALLTOALL_BASE: return "all_to_all";
+    case OpType::ALLREDUCE_COALESCED: return "allreduce_coalesced";
+    case OpType::ALLGATHER_COALESCED: return "ALLGATHER_coalesced";
+    case OpType::_ALLREDUCE_SPARSE: return "all_reduce";
+    default: break;
   }
+  const std::string word = op_name(op);
+  return word == "unknown" || word == "coalesced" ? "" : word;
 }
 
+std::string name_of(const CollectiveFingerprint& call, int own) {
+  const std::string peer = call.peer >= 0 ? absl::StrCat(call.peer) : "?";
+  if (call.op == OpType::SEND) return absl::StrCat("nccl:send ", own, "->", peer);
+  const std::string name = absl::StrCat("nccl:", word_of(call.op));
+  return c10d::isP2POp(call.op) ? absl::StrCat(name, " ", own, "<-", peer) : name;
+}
+
+// A rank's share of the call, tensor by tensor.
 Json shapes_of(const CollectiveFingerprint& call) {
   Json shapes = Json::array();
   size_t at = 0;
@@ -256,35 +284,107 @@ Json shapes_of(const CollectiveFingerprint& call) {
   return shapes;
 }
 
-Json entry_of(const RankDump& dump, size_t number) {
-  const OperationRecord& record = dump.history.operations[number];
+// The shares of all ranks, in one tensor or in one each.
+Json all_shapes_of(const CollectiveFingerprint& call, size_t ranks) {
+  const bool in_one = call.op == OpType::_ALLGATHER_BASE || call.op == OpType::_REDUCE_SCATTER_BASE;
+  Json all = Json::array();
+  for (const Json& shape : shapes_of(call)) {
+    if (!in_one) {
+      for (size_t i = 0; i < ranks; ++i) all.push_back(shape);
+      continue;
+    }
+    auto elements = static_cast<int64_t>(ranks);
+    for (const Json& size : shape) elements *= size.get<int64_t>();
+    Json flat = Json::array();
+    flat.push_back(elements);
+    all.push_back(std::move(flat));
+  }
+  return all;
+}
+
+bool gathers(OpType op) {
+  return op == OpType::ALLGATHER || op == OpType::_ALLGATHER_BASE ||
+         op == OpType::ALLGATHER_COALESCED;
+}
+
+bool scatters(OpType op) {
+  return op == OpType::REDUCE_SCATTER || op == OpType::_REDUCE_SCATTER_BASE;
+}
+
+// How many calls came before an entry.
+struct Place {
+  size_t record = 0;    // of all groups
+  uint64_t calls = 0;   // collectives of its group, with itself
+  size_t messages = 0;  // of its group, with itself
+};
+
+Json entry_of(const RankDump& dump, const OperationRecord& record, const Place& place) {
+  // The analyser takes neighbours of one number for parts of one call.
+  constexpr size_t kFirstMessage = size_t{1} << 20;
   const CollectiveFingerprint& call = record.fingerprint;
   const bool is_message = c10d::isP2POp(call.op);
   const std::vector<int>& members = dump.members[record.group];
   const auto own = std::ranges::find(members, dump.history.rank) - members.begin();
+  const size_t ranks = std::max<size_t>(1, members.size());
   Json dtypes = Json::array();
   for (const at::ScalarType dtype : call.dtypes) dtypes.push_back(c10::toString(dtype));
-  return {{"record_id", number},
+  const bool is_done = record.state == OperationState::kDone;
+  return {{"record_id", place.record},
           {"pg_id", record.group},
-          {"process_group", {absl::StrCat(record.group), dump.history.groups[record.group].name}},
-          {"collective_seq_id", is_message ? 0 : call.sequence + 1},
-          {"p2p_seq_id", is_message ? 1 : 0},
-          {"op_id", number + 1},
+          {"process_group", {dump.history.groups[record.group].name, kNoDescription}},
+          {"collective_seq_id", place.calls},
+          {"p2p_seq_id", is_message ? kFirstMessage + place.messages : 0},
+          {"op_id", place.record + 1},
           {"profiling_name", name_of(call, static_cast<int>(own))},
-          {"time_created_ns", number},
-          {"input_sizes", shapes_of(call)},
+          {"time_created_ns", place.record},
+          {"input_sizes", scatters(call.op) ? all_shapes_of(call, ranks) : shapes_of(call)},
           {"input_dtypes", dtypes},
-          {"output_sizes", shapes_of(call)},
+          {"output_sizes", gathers(call.op) ? all_shapes_of(call, ranks) : shapes_of(call)},
           {"output_dtypes", dtypes},
-          {"state", state_text(record.state)},
+          // Whether a thread waits for a call makes no difference to the others.
+          {"state", is_done ? "completed" : "started"},
           {"time_discovered_started_ns", nullptr},
           {"time_discovered_completed_ns", nullptr},
-          {"retired", record.state == OperationState::kDone},
+          {"retired", is_done},
           {"timeout_ms", 0},
           {"is_p2p", is_message},
           {"frames", Json::array()},
           {"thread_id", "0"},
           {"thread_name", ""}};
+}
+
+// The calls that the ring has, with numbers that ranks which do the same have in common although
+// each ring begins elsewhere: the analyser leaves out what is before the last beginning.
+Json entries_of(const RankDump& dump) {
+  const std::vector<OperationRecord>& records = dump.history.operations;
+  size_t collectives = 0;
+  std::vector<uint64_t> calls;  // by group
+  for (const GroupRecord& group : dump.history.groups) {
+    collectives += group.collectives;
+    calls.push_back(group.collectives);
+  }
+  for (const OperationRecord& record : records) {
+    if (record.state == OperationState::kRefused || c10d::isP2POp(record.fingerprint.op)) continue;
+    --collectives;
+    --calls[record.group];
+  }
+  std::vector<size_t> messages(calls.size());
+  Json entries = Json::array();
+  for (const OperationRecord& record : records) {
+    if (record.state == OperationState::kRefused) continue;
+    const auto group = static_cast<size_t>(record.group);
+    const bool is_message = c10d::isP2POp(record.fingerprint.op);
+    if (is_message) {
+      ++messages[group];
+    } else {
+      ++collectives;
+      ++calls[group];
+    }
+    if (word_of(record.fingerprint.op).empty()) continue;
+    entries.push_back(entry_of(
+        dump, record, {.record = collectives, .calls = calls[group], .messages = messages[group]}));
+  }
+  return entries;
 }
 
 }  // namespace
@@ -309,25 +409,18 @@ std::string flight_recorder_pickle(const RankDump& dump) {
   Json status = Json::object();
   for (size_t i = 0; i < dump.history.groups.size(); ++i) {
     const GroupRecord& group = dump.history.groups[i];
-    const std::string name = absl::StrCat(i);
-    groups[name] = {{"name", name},
-                    {"desc", group.name},
-                    {"ranks", absl::StrCat("[", absl::StrJoin(dump.members[i], ", "), "]")}};
-    status[name] = {{"last_enqueued_collective", group.collectives},
-                    {"last_started_collective", group.collectives},
-                    {"last_completed_collective", -1}};
-  }
-  Json entries = Json::array();
-  for (size_t i = 0; i < dump.history.operations.size(); ++i) {
-    if (dump.history.operations[i].state != OperationState::kRefused) {
-      entries.push_back(entry_of(dump, i));
-    }
+    groups[group.name] = {{"name", group.name},
+                          {"desc", kNoDescription},
+                          {"ranks", absl::StrCat("[", absl::StrJoin(dump.members[i], ", "), "]")}};
+    status[group.name] = {{"last_enqueued_collective", group.collectives},
+                          {"last_started_collective", group.collectives},
+                          {"last_completed_collective", -1}};
   }
   Json whole = {{"version", kVersion},
                 {"comm_lib_version", ""},
                 {"pg_config", std::move(groups)},
                 {"pg_status", std::move(status)},
-                {"entries", std::move(entries)}};
+                {"entries", entries_of(dump)}};
   std::string pickle = "\x80\x02";
   write_value(whole, pickle);
   pickle += '.';

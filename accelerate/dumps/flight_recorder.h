@@ -23,7 +23,7 @@ namespace accelerate {
 absl::StatusOr<RankDump> read_flight_recorder(absl::string_view bytes, int rank);
 
 /// The pickle of a dump, which PyTorch's analyser (torch.distributed.flight_recorder.fr_trace)
-/// reads; its file is named PREFIX and the rank. Of a group, calls are counted from 1.
+/// reads; its file is named PREFIX and the rank. A group's calls are counted from 1.
 std::string flight_recorder_pickle(const RankDump& dump);
 
 }  // namespace accelerate

@@ -97,11 +97,14 @@ TEST(FlightRecorder, ReadsWhatItWrites) {
   const RankDump dump = dump_of(1, {{call(OpType::ALLREDUCE, 4)},
                                     {send},
                                     {call(OpType::_ALLGATHER_BASE, 8)},
+                                    {call(OpType::ALLGATHER, 5)},
+                                    {call(OpType::_REDUCE_SCATTER_BASE, 6)},
                                     {call(OpType::ALLTOALL_BASE, 3), OperationState::kWaiting}});
   const RankDump again = read_flight_recorder(flight_recorder_pickle(dump), 1).value();
   EXPECT_EQ(again.members, dump.members);
-  ASSERT_THAT(again.history.operations, SizeIs(4));
-  for (size_t i = 0; i < 4; ++i) {
+  EXPECT_EQ(again.history.groups[0].name, "world");
+  ASSERT_THAT(again.history.operations, SizeIs(6));
+  for (size_t i = 0; i < 6; ++i) {
     const OperationRecord& before = dump.history.operations[i];
     const OperationRecord& after = again.history.operations[i];
     EXPECT_EQ(after.fingerprint.op, before.fingerprint.op);
@@ -111,7 +114,18 @@ TEST(FlightRecorder, ReadsWhatItWrites) {
     EXPECT_EQ(after.fingerprint.dtypes, before.fingerprint.dtypes);
     EXPECT_EQ(after.state, before.state);
   }
-  EXPECT_EQ(again.history.groups[0].collectives, 3U);
+  EXPECT_EQ(again.history.groups[0].collectives, 5U);
+}
+
+// The ring has the latest calls alone, whose numbers stay.
+TEST(FlightRecorder, WritesTheNumbersThatCallsHave) {
+  RankDump dump = dump_of(1, {{call(OpType::ALLREDUCE, 4)}, {call(OpType::BARRIER, 1)}});
+  dump.history.groups[0].collectives += 500;
+  for (OperationRecord& record : dump.history.operations) record.fingerprint.sequence += 500;
+  const RankDump again = read_flight_recorder(flight_recorder_pickle(dump), 1).value();
+  EXPECT_EQ(again.history.operations[0].fingerprint.sequence, 500U);
+  EXPECT_EQ(again.history.operations[1].fingerprint.sequence, 501U);
+  EXPECT_EQ(again.history.groups[0].collectives, 502U);
 }
 
 TEST(FlightRecorder, ReadsTheSameFromJson) {
@@ -204,6 +218,8 @@ TEST(DumpFolder, IsReadAsItIsWritten) {
   ASSERT_THAT(foreign, SizeIs(2));
   EXPECT_EQ(foreign[1].history.rank, 11);
   EXPECT_EQ(nlohmann::json::parse(bytes_of(folder + "/run.json")).at("failure"), "it failed");
+  EXPECT_EQ(run_lines(folder), "the run: it failed\n");
+  EXPECT_EQ(run_lines(folder + "/flight_recorder"), "");
 }
 
 TEST(DumpFolder, NamesWhatIsWrong) {

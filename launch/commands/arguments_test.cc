@@ -2,10 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
 
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/host_files.h"
 #include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launcher::commands {
@@ -292,6 +298,23 @@ TEST(LaunchArguments, DrawAPipelineBeforeItRuns) {
                                HasSubstr("PARALLELISM_CONFIG_PP_SCHEDULE=1f1b"),
                                HasSubstr("2 ranks, 2 stages, 3 micro-batches: bubble 25.0 %\n"
                                          "rank 0 (bubble 25.0 %, 2 in flight): F0 F1 ")));
+}
+
+TEST(FromDump, StartsTheReaderOfDumps) {
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path();
+  const std::string program = folder + "/accelerate-dump-report";
+  std::ofstream(program) << "#!/bin/sh\nprintf %s \"$1\" > " << folder << "/said\nexit 5\n";
+  ASSERT_EQ(chmod(program.c_str(), 0755), 0);
+  const auto run = [](const std::string& executable) {
+    return run_command(kSimulate, {"--from_dump", "failure"}, {.executable = executable});
+  };
+  EXPECT_EQ(run(folder + "/accelerate").exit_code, 5);
+  std::ifstream said(folder + "/said");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(said), {}), "failure");
+  const CommandResult missing = run("/nowhere/accelerate");
+  EXPECT_EQ(missing.exit_code, kExitNotFound);
+  EXPECT_THAT(missing.err, HasSubstr("there is no program /nowhere/accelerate-dump-report"));
 }
 
 }  // namespace

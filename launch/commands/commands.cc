@@ -1,6 +1,9 @@
 #include "launch/commands/commands.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
@@ -8,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "launch/commands/probe.h"
 #include "launch/process/child_process.h"
 #include "launch/process/terminal_colour.h"
 
@@ -59,6 +63,24 @@ int start_failure_code(const absl::Status& status) {
   if (absl::IsNotFound(status)) return kExitNotFound;
   if (absl::IsPermissionDenied(status)) return kExitNotExecutable;
   return kExitLauncherFailed;
+}
+
+int run_companion(Invocation& invocation, absl::string_view command, absl::string_view name,
+                  std::vector<std::string> arguments) {
+  const std::string program = companion_path(invocation.executable, name);
+  std::error_code ignored;
+  if (!std::filesystem::exists(program, ignored)) {
+    return fail(
+        invocation, command,
+        absl::NotFoundError(absl::StrCat("there is no program ", program,
+                                         "; install the whole project with CMake, or build "
+                                         "//launch:accelerate with Bazel, which brings it along")),
+        kExitNotFound);
+  }
+  invocation.out.flush();
+  arguments.insert(arguments.begin(), program);
+  const absl::StatusOr<int> exit_code = process::run_program(arguments, invocation.environment);
+  return exit_code.ok() ? *exit_code : fail(invocation, command, exit_code.status());
 }
 
 int finish(Invocation& invocation) {

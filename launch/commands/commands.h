@@ -65,6 +65,11 @@ absl::StatusOr<std::string> find_program(const Invocation& invocation, const std
 /// The shell's exit codes for a program that could not be started.
 int start_failure_code(const absl::Status& status);
 
+/// Starts a program that comes with `accelerate` (companion_path in probe.h) and returns its exit
+/// code; 127 where it is not installed.
+int run_companion(Invocation& invocation, absl::string_view command, absl::string_view name,
+                  std::vector<std::string> arguments);
+
 /// Flushes standard output; where it was closed or cannot be written, says so and returns a
 /// failure.
 int finish(Invocation& invocation);

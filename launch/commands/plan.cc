@@ -3,11 +3,9 @@
 // are.
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -19,7 +17,6 @@
 #include "accelerate/base/rank_layout.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
-#include "launch/process/child_process.h"
 #include "simulator/hardware/cluster_spec.h"
 
 namespace accelerate::launcher::commands {
@@ -76,21 +73,8 @@ int run(const Options& options, Invocation& invocation) {
   if (absl::Status ok = check_cluster(options.cluster); !ok.ok()) {
     return fail(invocation, kName, ok, kExitBadCommandLine);
   }
-  const std::string program = companion_path(invocation.executable, kPlanProgram);
-  std::error_code ignored;
-  if (!std::filesystem::exists(program, ignored)) {
-    return fail(
-        invocation, kName,
-        absl::NotFoundError(absl::StrCat("there is no program ", program,
-                                         "; install the whole project with CMake, or build "
-                                         "//launch:accelerate with Bazel, which brings it along")),
-        kExitNotFound);
-  }
-  invocation.out.flush();
-  const absl::StatusOr<int> exit_code =
-      process::run_program({program, accelerate::internal::exact_json_text(request_of(options))},
-                           invocation.environment);
-  return exit_code.ok() ? *exit_code : fail(invocation, kName, exit_code.status());
+  return run_companion(invocation, kName, kPlanProgram,
+                       {accelerate::internal::exact_json_text(request_of(options))});
 }
 
 RunCommand declare(CLI::App& app) {

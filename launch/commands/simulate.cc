@@ -1,7 +1,7 @@
 // `accelerate simulate SPEC [OPTIONS] PROGRAM [ARGS...]`: `expand_arguments` makes `launch
 // --simulate SPEC ...` of it. Here are its help, the error for a missing SPEC, and what it tells
-// without a program: `--list`, what a SPEC may name, and `--explain-op` and `--explain-collective`,
-// how long a kernel and a collective take.
+// without a program: `--list`, what a SPEC may name, `--explain-op` and `--explain-collective`, how
+// long a kernel and a collective take, and `--from-dump`, what the dumps of a failed job tell.
 
 #include <algorithm>
 #include <memory>
@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "launch/commands/commands.h"
+#include "launch/commands/probe.h"
 #include "launch/settings/settings.h"
 #include "simulator/hardware/choice_names.h"
 #include "simulator/hardware/cluster_spec.h"
@@ -36,6 +37,7 @@ struct Options {
   std::string operation;       // to explain
   std::string collective;      // to explain
   std::string on;              // DEVICE[,KEY=VALUE...] or a cluster
+  std::string from_dump;       // a folder of dumps
   settings::TypedFlags typed;  // for the help alone
 };
 
@@ -153,6 +155,9 @@ int explain(const Options& options, Invocation& invocation) {
 }
 
 int run(const Options& options, Invocation& invocation) {
+  if (!options.from_dump.empty()) {
+    return run_companion(invocation, kName, kDumpReport, {options.from_dump});
+  }
   if (options.list) {
     invocation.out << list_text();
     return finish(invocation);
@@ -198,6 +203,11 @@ RunCommand declare(CLI::App& app) {
                  "show how long a collective takes, and why: \"all_reduce 25MB\"")
       ->type_name("COLLECTIVE")
       ->needs(on)
+      ->excludes(operation);
+  app.add_option("--from_dump", options->from_dump,
+                 "show what the dumps of a job's ranks in a folder tell, as a live failure would: "
+                 "ours, PyTorch's Flight Recorder's, logs of NCCL")
+      ->type_name("DIR")
       ->excludes(operation);
   app.allow_extras();
   return [options](Invocation& invocation) { return run(*options, invocation); };

@@ -142,7 +142,7 @@ class Fabric {
   /// its peers notice that, they are woken.
   void end_rank(int rank, std::string failure);
 
-  /// Of these ranks, the first whose process has ended, as the running rank sees it, with how it
+  /// The first of these ranks whose process has ended, as the running rank sees it, with how it
   /// ended; empty if there is none, or if nothing tells. Moves the running rank's clock to the time
   /// at which it sees that.
   std::string closed_connection(const std::vector<int>& ranks);

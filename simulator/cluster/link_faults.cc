@@ -117,7 +117,7 @@ LinkSpeeds::Change link_change(const ClusterSpec& spec, const FaultRule& rule, s
                             .from_ns = from_ns,
                             .until_ns = until_ns,
                             .part = 0};
-  // One way: what leaves is lost. Of two nodes a group needs both ways.
+  // One way: what leaves is lost. A group needs both ways between two nodes.
   const bool comes_in = !change.one_way || link.kind == Kind::kBetween;
   switch (link.kind) {
     case Kind::kNodeLink:

@@ -1,9 +1,11 @@
 // Links that are slow or down in a whole cluster, and messages beside collectives, by closed forms.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +15,9 @@
 #include "absl/time/time.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/faults/rules.h"
+#include "simulator/hardware/cluster_spec.h"
+#include "simulator/network/link_use.h"
+#include "simulator/network/network.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -137,8 +142,8 @@ struct Ends {
 };
 
 // A message and a sum over one NIC at once; ends at rank 0.
-Ends ends_of(bool has_message, bool has_sum, bool message_first) {
-  Cluster cluster(kSpec, {.seed = 3, .numerics = Numerics::kShapes});
+Ends ends_of(bool has_message, bool has_sum, bool message_first, const std::string& plan = "") {
+  Cluster cluster(kSpec, under(plan));
   Ends ends{};
   cluster.run_on_every_rank([&](Rank& rank) {
     SimDevice& device = *rank.device();
@@ -184,6 +189,72 @@ TEST(LinkFaults, ASumSlowsAMessageThatIsSentBehindIt) {
   const Ends both = ends_of(true, true, false);
   EXPECT_NEAR(both.message / alone.message, 2, 0.06);
   EXPECT_NEAR(both.next / alone.message, 2, 0.06);
+}
+
+// Half of the link is left of it, and each of the two has half of that.
+TEST(LinkFaults, AMessageAndASumSlowEachOtherOnAFlappingLink) {
+  const std::string plan = "link nic of rank 1 at time 0: flap(10us)";
+  const double message = ends_of(true, false, false).message;
+  const double sum = ends_of(false, true, true).sum;
+  EXPECT_NEAR(ends_of(true, false, false, plan).message / message, 2, 0.06);
+  EXPECT_NEAR(ends_of(false, true, true, plan).sum / sum, 2, 0.06);
+  const Ends behind_a_message = ends_of(true, true, true, plan);
+  EXPECT_NEAR(behind_a_message.sum / sum, 4, 0.12);
+  EXPECT_NEAR(behind_a_message.message / message, 4, 0.12);
+  const Ends behind_a_sum = ends_of(true, true, false, plan);
+  EXPECT_NEAR(behind_a_sum.message / message, 4, 0.12);
+  EXPECT_NEAR(behind_a_sum.next / message, 4, 0.12);
+}
+
+// The communication of each step in which rank 0 computes nothing, on nodes of four ranks whose
+// gradients are summed beside a multiplication.
+std::vector<double> exposed_under(const std::string& plan, int64_t bytes, int steps) {
+  Cluster cluster("2x4:h100", under(plan));
+  std::vector<double> exposed;
+  cluster.run_on_every_rank([&](Rank& rank) {
+    SimDevice& device = *rank.device();
+    const Group group = rank.runtime().new_group({.name = "all"});
+    Tensors gradients = on_device(rank, bytes);
+    const at::Tensor factor = at::ones({2048, 2048}, at::TensorOptions(rank.runtime().device()));
+    for (int step = 0; step < steps; ++step) {
+      device.synchronize();
+      const auto sum = group->allreduce(gradients);
+      const at::Tensor product = at::mm(factor, factor);
+      const auto computed_ns = static_cast<double>(device.stream_ns(device.current_stream()));
+      sum->wait();
+      device.synchronize();
+      if (rank.index() == 0) {
+        exposed.push_back(static_cast<double>(device.host_ns()) - computed_ns);
+      }
+      rank.runtime().note_step();
+    }
+  });
+  return exposed;
+}
+
+// A sum that demands the part d of each NIC takes d / (1/4) times as long on a quarter of it.
+TEST(LinkFaults, ExposedTimeRisesForTenStepsAsTheClosedFormSaysAndReturns) {
+  constexpr int64_t kGradients = int64_t{256} << 20;
+  const ClusterSpec spec = ClusterSpec::parse("2x4:h100").value();
+  const Network network(spec);
+  const std::vector<int> ranks = {0, 1, 2, 3, 4, 5, 6, 7};
+  const CollectiveTime alone = network.collective(CollectiveKind::kAllReduce, ranks, kGradients);
+  const LinkBytes use = link_use(spec, CollectiveKind::kAllReduce, alone.algorithm, ranks)[0] *
+                        static_cast<double>(kGradients);
+  const LinkBytes rates = link_rates(network.links());
+  const auto alone_ns = static_cast<double>(alone.ns);
+  const double demand = std::min(
+      1.0, std::max(use.nic_out / rates.nic_out, use.nic_in / rates.nic_in) * 1e9 / alone_ns);
+  EXPECT_GT(demand, 0.3);
+  const std::vector<double> whole = exposed_under("", kGradients, 20);
+  const std::vector<double> slow =
+      exposed_under("link nic of node 0 at step 5: slow(0.25) for 10 steps", kGradients, 20);
+  ASSERT_EQ(slow.size(), 20U);
+  EXPECT_LT(whole.back(), alone_ns) << "the multiplication hides a part of it";
+  for (int step = 0; step < 20; ++step) {
+    const double rise = step >= 5 && step < 15 ? (demand / 0.25 - 1) * alone_ns : 0;
+    EXPECT_NEAR(slow[step] - whole[step], rise, 0.01 * alone_ns) << "step " << step;
+  }
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
 // Logs of runs in whole clusters: a run follows its log to the bit, and a changed program stops at
 // its first difference.
+#include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -10,7 +13,10 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/runtime/runtime.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/core/run_log.h"
 #include "simulator/faults/rules.h"
@@ -83,13 +89,21 @@ Outcome run(uint64_t seed, const std::string& plan, std::shared_ptr<const RunLog
   return outcome;
 }
 
-TEST(Replay, FollowsTwoHundredFailingRunsToTheBit) {
+// As many as ci/faults.sh says, else some.
+int num_failing_runs() {
+  int runs = 0;
+  const char* const given = std::getenv("ACCELERATE_REPLAYED_RUNS");
+  return given != nullptr && absl::SimpleAtoi(given, &runs) ? runs : 40;
+}
+
+TEST(Replay, FollowsFailingRunsToTheBit) {
   const std::vector<std::string> plans = {"rank any with 0.1 at store: crash",
                                           "rank any with 0.1 at collective: crash",
                                           "rank 1 at step 2: hang", "store at store#7: gone"};
   int failed = 0;
-  for (uint64_t seed = 0; failed < 200; ++seed) {
-    ASSERT_LT(seed, 1000U);
+  const int wanted = num_failing_runs();
+  for (uint64_t seed = 0; failed < wanted; ++seed) {
+    ASSERT_LT(seed, 5 * static_cast<uint64_t>(wanted));
     const std::string& plan = plans[seed % plans.size()];
     const Outcome first = run(seed, plan);
     if (first.failure.empty()) continue;
@@ -107,6 +121,31 @@ TEST(Replay, TheLogChangesNothing) {
   const Outcome logged = run(4, "");
   for (int rank = 0; rank < kRanks; ++rank) {
     EXPECT_EQ(plain.reports("sum")[rank].item<double>(), logged.sums[rank]);
+  }
+}
+
+// Nor does the log of a program that writes the machine's own files.
+TEST(Replay, TheLogChangesNothingBesideFiles) {
+  const auto places = [](uint64_t seed, std::shared_ptr<RunLog> log) {
+    ClusterOptions options{.seed = seed};
+    options.log = std::move(log);
+    Cluster cluster("1x3", options);
+    cluster.run_on_every_rank([](Rank& rank) {
+      Runtime& runtime = rank.runtime();
+      const std::string path = absl::StrCat(::testing::TempDir(), "/replayed_", rank.index());
+      double sum = 0;
+      for (int round = 0; round < 4; ++round) {
+        EXPECT_TRUE(write_file(runtime.files(), path, "bytes").ok());
+        sum = 4 * sum + static_cast<double>(runtime.store()->add("order", 1));
+      }
+      rank.report("sum", sum);
+    });
+    std::vector<double> sums;
+    for (const at::Tensor& each : cluster.reports("sum")) sums.push_back(each.item<double>());
+    return sums;
+  };
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    EXPECT_EQ(places(seed, nullptr), places(seed, std::make_shared<RunLog>())) << seed;
   }
 }
 

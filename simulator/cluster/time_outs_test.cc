@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "absl/time/time.h"
+#include "accelerate/base/enum_text.h"
 #include "accelerate/dumps/dump_folder.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/faults/rules.h"
@@ -65,6 +66,12 @@ std::string without_times(const std::string& text) {
   return std::regex_replace(text, std::regex("virtual time [0-9a-z.]+"), "virtual time");
 }
 
+// What ranks waited for. How far each of them has come depends on whether the rank that hangs is
+// ended before the others tell.
+std::string stall_of(const std::string& text) {
+  return without_times(text.substr(0, text.find("\ngroup \"")));
+}
+
 TEST(TimeOuts, WaitEqualsDiagnoseButForTheTime) {
   for (const Semantics semantics : {Semantics::kAny, Semantics::kNccl}) {
     const Outcome diagnosed = run(TimeOuts::kDiagnose, semantics, last_rank_leaves);
@@ -79,6 +86,25 @@ TEST(TimeOuts, WaitEqualsDiagnoseButForTheTime) {
     EXPECT_THAT(waited.text, HasSubstr("no rank can make progress at virtual time 10m"));
     EXPECT_EQ(diagnosed.elapsed, absl::ZeroDuration());
     EXPECT_EQ(waited.elapsed, kLimit);
+  }
+}
+
+// No library notices a hang before the time-out.
+TEST(TimeOuts, WaitEqualsDiagnoseButForTheTimeWhereARankHangs) {
+  for (const Semantics semantics : accelerate::values<Semantics>()) {
+    const std::string plan = "rank 1 at step 2: hang";
+    const Outcome diagnosed = run(TimeOuts::kDiagnose, semantics, three_steps, plan);
+    const Outcome waited = run(TimeOuts::kWait, semantics, three_steps, plan);
+    EXPECT_EQ(diagnosed.elapsed, absl::ZeroDuration());
+    EXPECT_EQ(waited.elapsed, kLimit);
+    // Where mpirun ends the job, a rank is ended before it tells.
+    if (semantics == Semantics::kMpi) continue;
+    ASSERT_EQ(diagnosed.failures.size(), 3U);
+    ASSERT_EQ(waited.failures.size(), 3U);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(waited.failures[i].rank, diagnosed.failures[i].rank);
+      EXPECT_EQ(stall_of(waited.failures[i].message), stall_of(diagnosed.failures[i].message));
+    }
   }
 }
 

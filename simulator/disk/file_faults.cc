@@ -204,7 +204,7 @@ void FaultPlan::strike_lasting(const SiteFault& fault, bool of_plan, const Opera
 FaultPlan::Verdict FaultPlan::begin(const Operation& operation) {
   const int rank = operation.rank;
   if (has_ended_) return {.status = refuse_if_dead(rank)};
-  run_other_ranks(rank);
+  if (!operation.on_host) run_other_ranks(rank);
   if (is_dead(rank)) return {.status = deaths_->refuse(rank)};
   ++operations_[rank];
   if (disk_ != nullptr) disk_->operations_[rank] = operations_[rank];

@@ -117,7 +117,8 @@ class FaultPlan {
     /// For a write: puts that many of its bytes on the disk, durably or not.
     std::function<void(int64_t bytes, bool durably)> write = nullptr;
     bool reads = false;
-    /// On files of the machine, which faults refuse but never damage.
+    /// On files of the machine, which faults refuse but never damage. Whether other ranks run
+    /// before it is the caller's to decide: a plan or a log must not change that.
     bool on_host = false;
   };
   struct Verdict {

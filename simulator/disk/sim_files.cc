@@ -46,9 +46,10 @@ struct Access {
     return plan->refuse_if_dead(rank);
   }
 
-  // An operation on the machine's files: faults may refuse it, but damage nothing. A dead rank makes
-  // none, and where they take time ranks take turns.
+  // An operation on the machine's files: faults may refuse it, but damage nothing. A dead rank
+  // makes none, and where they take time ranks take turns.
   absl::Status begin_on_host(const char* name, int64_t bytes = 0, bool needs_room = false) const {
+    if (queue->takes_time()) plan->run_other_ranks(rank);
     if (counts_host && plan->watches_host()) {
       return plan
           ->begin({.rank = rank,
@@ -59,7 +60,6 @@ struct Access {
                    .on_host = true})
           .status;
     }
-    if (queue->takes_time()) plan->run_other_ranks(rank);
     return plan->refuse_if_dead(rank);
   }
   absl::Status read_on_host(const char* name, size_t bytes) const {

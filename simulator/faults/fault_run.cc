@@ -355,6 +355,9 @@ bool FaultRun::is_due_at_point(const FaultWhen& when, Unit& unit, const Moment& 
   if (moment.kind != point.kind && !is_first_step) return false;
   const int64_t number = count_of(moment.rank, point.kind);
   if (!every) return number >= point.number;
+  // The unit is there when the first of its ranks is.
+  if (number <= unit.latest) return false;
+  unit.latest = number;
   const int64_t past = number - when.from;
   return past > 0 && past % point.number == 0;
 }

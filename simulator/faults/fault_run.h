@@ -137,6 +137,7 @@ class FaultRun {
     int64_t matched = 0;  // sites that the rule counts
     bool is_done = false;
     int64_t next_ns = 0;
+    int64_t latest = 0;  // step, save or load at which the rule has been asked, of any of the ranks
   };
   struct State {
     bool is_for_this_world = true;

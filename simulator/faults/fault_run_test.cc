@@ -109,6 +109,14 @@ TEST(FaultRun, StrikesUnits) {
   EXPECT_THAT(faults[0].ranks, ElementsAre(4, 5, 6, 7));
   FaultRun rack = run_of("node 0-1 at step 1: lost");
   EXPECT_THAT(rack.progress(6, FaultPoint::Kind::kStep, 0).at(0).ranks, SizeIs(8));
+  FaultRun steps = run_of("node 1 every 2 steps: slow(0.5) for 1 step");
+  int fired = 0;
+  for (int step = 0; step < 4; ++step) {
+    for (int rank = 4; rank < 8; ++rank) {
+      fired += static_cast<int>(steps.progress(rank, FaultPoint::Kind::kStep, 0).size());
+    }
+  }
+  EXPECT_EQ(fired, 2);
   FaultRun alone = run_of("node 1 at store#0: hang");
   EXPECT_THAT(alone.reach(4, Site::kStore, "", 0).at(0).ranks, ElementsAre(4));
   EXPECT_THAT(alone.reach(5, Site::kStore, "", 0).at(0).ranks, ElementsAre(5));

@@ -212,7 +212,7 @@ class Flows::Shares {
     return *owners_[link];
   }
 
-  // Of what the specification says, for the flows in flight on that link.
+  // The part of what the specification says, for the flows in flight on that link.
   double left_of(int link, const Instant& now) {
     if (shared_ == nullptr || slots_of_link_[link].empty()) return 1;
     return shared_->left_for_messages(owners_of(link),

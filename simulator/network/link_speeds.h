@@ -60,11 +60,11 @@ class LinkSpeeds {
   /// The change is over at that time.
   void end(size_t number, double now_ns);
 
-  /// Of a link at a rank, for a group whose members are on these nodes, which ascend.
+  /// The part of a link at a rank, for a group whose members are on these nodes, which ascend.
   double left_at_rank(int rank, size_t link, absl::Span<const int> nodes, double now_ns) const;
-  /// Of a link that messages cross; of a bridge, that of the rank with the least.
+  /// The part of a link that messages cross; of a bridge, that of the rank with the least.
   double left_of(const Network::LinkOwners& owners, double now_ns) const;
-  /// Of the way of messages between two nodes, besides their NICs.
+  /// The part of the way of messages between two nodes, besides their NICs.
   double left_between(int source_node, int target_node, double now_ns) const;
   /// The next change of any link after that time, or kNever.
   double next_change_ns(double now_ns) const;

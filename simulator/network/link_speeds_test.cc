@@ -122,6 +122,16 @@ TEST_F(Slow, AFlappingLinkCarriesHalf) {
   EXPECT_EQ(add(0, 1000).end_ns, 2000);
 }
 
+// What the first one loses while the link is up it gets when the link is up again.
+TEST_F(Slow, TwoShareAFlappingLink) {
+  LinkSpeeds::Change change = of_nic(0, 0, kEver, 0);
+  change.period_ns = 20;
+  speeds_.add(change);
+  EXPECT_EQ(add(0, 1000).end_ns, 2000);
+  EXPECT_NEAR(static_cast<double>(add(1, 1000).end_ns), 4000, 1);
+  EXPECT_NEAR(static_cast<double>(add(0, 10).start_ns), 4000, 1);
+}
+
 TEST_F(Slow, ACollectiveOverALinkThatStaysDownNeverEnds) {
   speeds_.add(of_nic(0, 100, kEver, 0));
   EXPECT_EQ(add(0, 100).end_ns, 100);
@@ -217,6 +227,16 @@ TEST_F(Messages, AFlappingLinkCarriesHalfOfTheTime) {
   speeds_.add(change);
   flows_.start(0, 1, 1000, 0);
   EXPECT_EQ(flows_.next()->at_ns, 2000);
+}
+
+TEST_F(Messages, AMessageAndACollectiveShareAFlappingLink) {
+  LinkSpeeds::Change change = of_node_links(0, 0, kEver, 0);
+  change.period_ns = 20;
+  speeds_.add(change);
+  EXPECT_EQ(add(0, 0, 1000).end_ns, 2000);
+  flows_.start(0, 1, 1000, 0);
+  EXPECT_NEAR(static_cast<double>(add(-1, 0, 1000).end_ns), 4000, 1);
+  EXPECT_NEAR(static_cast<double>(flows_.next()->at_ns), 4000, 1);
 }
 
 TEST_F(Messages, TheWayBetweenNodesMayBeDownInOneDirection) {

@@ -58,6 +58,26 @@ SharedLinks::Shares SharedLinks::demand_of(const LinkBytes& bytes, double durati
   return demand;
 }
 
+// What a member demands of what there is of each link between the two times.
+SharedLinks::Shares SharedLinks::mean_demand_of(const Member& member, const std::vector<int>& nodes,
+                                                double start_ns, double end_ns) const {
+  Shares demand = {};
+  if (!(end_ns < kLongestNs)) return demand;
+  for (size_t link = 0; link < kNumLinksAtRank; ++link) {
+    const double crossed = member.bytes.*kLinksAtRank[link];
+    if (crossed <= 0) continue;
+    double whole_ns = 0;
+    double now_ns = start_ns;
+    for (int64_t changes = 0; now_ns < end_ns && changes < kMostChanges; ++changes) {
+      const double until_ns = std::min(end_ns, speeds_->next_change_ns(now_ns));
+      whole_ns += speeds_->left_at_rank(member.rank, link, nodes, now_ns) * (until_ns - now_ns);
+      now_ns = until_ns;
+    }
+    if (whole_ns > 0) demand[link] = std::min(1.0, crossed / (bytes_per_ns_[link] * whole_ns));
+  }
+  return demand;
+}
+
 SharedLinks::Timeline& SharedLinks::timeline(int rank, int group) {
   std::vector<Timeline>& all = timelines_[rank];
   const auto found = std::ranges::find(all, group, &Timeline::group);
@@ -79,7 +99,8 @@ SharedLinks::Interval SharedLinks::add(int group, int64_t ready_ns, int64_t alon
   if (end_ns > start_ns) {
     ++version_;
     for (const Member& member : members) {
-      const Shares demand = demand_of(member.bytes, end_ns - start_ns);
+      const Shares demand = may_be_slow ? mean_demand_of(member, nodes, start_ns, end_ns)
+                                        : demand_of(member.bytes, end_ns - start_ns);
       timeline(member.rank, group).uses.push_back({start_ns, end_ns, demand});
     }
   }
@@ -123,7 +144,7 @@ double SharedLinks::left_for_messages(const Network::LinkOwners& link, int num_m
       if (each.group < 0) continue;
       const Use* use = each.from(now_ns);
       if (use == nullptr || use->start_ns > now_ns + kToleranceNs) continue;
-      if (use->demand[link.link] > 0) demands_.push_back(part * use->demand[link.link]);
+      if (use->demand[link.link] > 0) demands_.push_back(part * use->demand[link.link] * whole);
     }
   }
   if (demands_.empty()) return whole;
@@ -158,7 +179,7 @@ std::vector<SharedLinks::Meeting> SharedLinks::meetings(int group, double start_
   const LinkSpeeds* const speeds = nodes.empty() ? nullptr : speeds_;
   for (const Member& member : members) {
     std::vector<Other> others;
-    // Of messages that are over nothing is left.
+    // Nothing is left of messages that are over.
     std::erase_if(timelines_[member.rank], [&](const Timeline& each) {
       return each.group < 0 && each.group != group &&
              (each.uses.empty() ||
@@ -202,10 +223,10 @@ double SharedLinks::Other::changes_ns(double now_ns) const {
   return use.start_ns <= now_ns ? now_ns + (use.end_ns - now_ns) / pace : use.start_ns;
 }
 
-void SharedLinks::Other::advance(double from_ns, double to_ns) {
+void SharedLinks::Other::advance(double from_ns, double to_ns, double delay_ns) {
   if (on_links(from_ns) == nullptr) return;
   std::deque<Use>& uses = timeline->uses;
-  uses[next].end_ns += (1 - pace) * (to_ns - from_ns);
+  uses[next].end_ns += delay_ns;
   if (uses[next].end_ns > to_ns + kToleranceNs) return;
   ++next;
   if (next < uses.size()) uses[next].begin_after(uses[next - 1]);
@@ -219,11 +240,11 @@ void SharedLinks::Other::delay_later_ones() {
 }
 
 // What those demand that are on the links then.
-void SharedLinks::Meeting::demands_of_others(size_t link, double now_ns,
+void SharedLinks::Meeting::demands_of_others(size_t link, double now_ns, double whole,
                                              std::vector<double>& demands) const {
   demands.clear();
   for (const Other& other : others) {
-    if (const Use* use = other.on_links(now_ns)) demands.push_back(use->demand[link]);
+    if (const Use* use = other.on_links(now_ns)) demands.push_back(whole * use->demand[link]);
   }
 }
 
@@ -236,9 +257,10 @@ double SharedLinks::Meeting::pace(double now_ns) const {
   std::vector<double> demands;
   for (size_t link = 0; link < kNumLinksAtRank; ++link) {
     if (demand[link] <= 0) continue;
-    demands_of_others(link, now_ns, demands);
+    const double whole = left(link, now_ns);
+    demands_of_others(link, now_ns, whole, demands);
     demands.push_back(demand[link]);
-    pace = std::min(pace, fair_level(demands, left(link, now_ns)) / demand[link]);
+    pace = std::min(pace, fair_level(demands, whole) / demand[link]);
   }
   return pace;
 }
@@ -249,19 +271,44 @@ void SharedLinks::Meeting::slow_others(double pace, double now_ns) {
   std::vector<double> demands;
   for (size_t link = 0; link < kNumLinksAtRank; ++link) {
     if (demand[link] <= 0) continue;
-    demands_of_others(link, now_ns, demands);
     const double whole = left(link, now_ns);
+    demands_of_others(link, now_ns, whole, demands);
     const double before = fair_level(demands, whole);
     demands.push_back(pace * demand[link]);
     const double beside = fair_level(demands, whole);
     for (Other& other : others) {
       const Use* use = other.on_links(now_ns);
       if (use == nullptr || use->demand[link] <= 0) continue;
-      const double had = std::min(use->demand[link], before);
+      const double had = std::min(whole * use->demand[link], before);
       if (had <= 0) continue;  // the link is down: what was told before stays
-      other.pace = std::min(other.pace, std::min(had, beside) / had);
+      const double paced = std::min(had, beside) / had;
+      if (paced < other.pace) other.slowest = link;
+      other.pace = std::min(other.pace, paced);
     }
   }
+}
+
+void SharedLinks::Meeting::advance(double from_ns, double to_ns) {
+  for (Other& other : others) other.advance(from_ns, to_ns, delay_ns(other, from_ns, to_ns));
+}
+
+// How much later the other one ends, after it has had its pace from the one time to the other.
+double SharedLinks::Meeting::delay_ns(const Other& other, double from_ns, double to_ns) const {
+  double lost_ns = (1 - other.pace) * (to_ns - from_ns);
+  const Use* const use = other.on_links(from_ns);
+  if (speeds == nullptr || use == nullptr || lost_ns <= 0) return lost_ns;
+  lost_ns *= left(other.slowest, from_ns);  // of the whole link
+  double now_ns = use->end_ns;
+  for (int64_t changes = 0; changes < kMostChanges && now_ns < kLongestNs; ++changes) {
+    const double whole = left(other.slowest, now_ns);
+    const double until_ns = speeds->next_change_ns(now_ns);
+    if (whole > 0 && lost_ns <= whole * (until_ns - now_ns)) {
+      return now_ns + lost_ns / whole - use->end_ns;
+    }
+    lost_ns -= whole > 0 ? whole * (until_ns - now_ns) : 0;
+    now_ns = until_ns;
+  }
+  return std::numeric_limits<double>::infinity();
 }
 
 // Goes from one change of the demands to the next.
@@ -288,9 +335,7 @@ double SharedLinks::end_beside(std::vector<Meeting>& meetings, double start_ns, 
     if (!(until_ns < kLongestNs) || (pace <= 0 && changes > kMostChanges)) {
       return std::numeric_limits<double>::infinity();
     }
-    for (Meeting& meeting : meetings) {
-      for (Other& other : meeting.others) other.advance(now_ns, until_ns);
-    }
+    for (Meeting& meeting : meetings) meeting.advance(now_ns, until_ns);
     is_over = until_ns >= end_ns;
     left_ns -= pace * (until_ns - now_ns);
     now_ns = until_ns;

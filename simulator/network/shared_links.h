@@ -21,8 +21,9 @@
 /// there; what it has itself, beside collectives and other messages, is worked out by Flows, which
 /// asks how much of each link collectives leave to messages. Its group has a negative number.
 ///
-/// LinkSpeeds says how much of each link there is at a time. A collective that no link carries any
-/// more never ends.
+/// LinkSpeeds says how much of each link there is at a time. Who is told an end while a link is
+/// slow or flaps has a mean share of what there is of the link, and makes up for what others take
+/// when there is as much of the link again. A collective that no link carries any more never ends.
 ///
 /// Threads: one at a time.
 #pragma once
@@ -91,8 +92,8 @@ class SharedLinks {
  private:
   using Shares = std::array<double, kNumLinksAtRank>;
 
-  // What a group's collective demands of a rank's links, from its start to its end: beside others
-  // less than alone.
+  // What a group's collective demands of a rank's links, of what there is of each, from its start
+  // to its end: beside others less than alone.
   struct Use {
     double start_ns;
     double end_ns;
@@ -112,13 +113,15 @@ class SharedLinks {
   struct Other {
     Timeline* timeline;
     size_t next;
-    double pace = 1;  // of that use, of what it has without the new collective
+    double pace = 1;     // of that use, of what it has without the new collective
+    size_t slowest = 0;  // the link that makes the pace
 
     // The use, if it has begun; else null.
     const Use* on_links(double now_ns) const;
     // The time at which that changes.
     double changes_ns(double now_ns) const;
-    void advance(double from_ns, double to_ns);
+    // The use ends later by so much.
+    void advance(double from_ns, double to_ns, double delay_ns);
     // Uses begin when those before them have ended.
     void delay_later_ones();
   };
@@ -134,11 +137,16 @@ class SharedLinks {
 
     // The pace of the new collective: 1 where it gets what it demands.
     double pace(double now_ns) const;
-    void demands_of_others(size_t link, double now_ns, std::vector<double>& demands) const;
+    void demands_of_others(size_t link, double now_ns, double whole,
+                           std::vector<double>& demands) const;
     void slow_others(double pace, double now_ns);
+    void advance(double from_ns, double to_ns);
+    double delay_ns(const Other& other, double from_ns, double to_ns) const;
   };
 
   Shares demand_of(const LinkBytes& bytes, double duration_ns) const;
+  Shares mean_demand_of(const Member& member, const std::vector<int>& nodes, double start_ns,
+                        double end_ns) const;
   Timeline& timeline(int rank, int group);
   std::vector<Meeting> meetings(int group, double start_ns, int64_t alone_ns,
                                 absl::Span<const Member> members, const std::vector<int>& nodes);

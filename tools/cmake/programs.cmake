@@ -57,7 +57,11 @@ accelerate_program(accelerate_plan accelerate-plan accelerate/examples/lm/plan_m
   Accelerate::accelerate Accelerate::simulator)
 target_sources(accelerate_plan PRIVATE accelerate/examples/lm/layout_plan.cc
   accelerate/examples/lm/config.cc accelerate/examples/lm/model.cc)
-set(accelerate_programs accelerate_launcher accelerate_module accelerate_self_test accelerate_plan)
+# What `accelerate simulate --from_dump` starts: a reader of dumps.
+accelerate_program(accelerate_dump_report accelerate-dump-report accelerate/dumps/report_main.cc
+  Accelerate::accelerate)
+set(accelerate_programs accelerate_launcher accelerate_module accelerate_self_test accelerate_plan
+  accelerate_dump_report)
 
 if(ACCELERATE_EXAMPLES)
   # They are projects of their own, which find installed packages: here they find this one, and what it found.
