@@ -49,8 +49,18 @@ install(FILES "${PROJECT_BINARY_DIR}/AccelerateConfig.cmake"
   DESTINATION "${package_dir}")
 install(FILES tools/cmake/cpu_part/Caffe2Config.cmake DESTINATION "${package_dir}/cpu_part")
 
+# For those who look at a release before anything of it is loaded (ci/release.sh, tools/release).
+file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/release.json" @ONLY CONTENT
+"{\"version\": \"@PROJECT_VERSION@\", \"libtorch\": \"@Torch_VERSION@\", \"cxx11_abi\": @accelerate_torch_abi@}\n")
+install(FILES "${PROJECT_BINARY_DIR}/release.json" DESTINATION "${CMAKE_INSTALL_DATADIR}/accelerate-cpp" COMPONENT library)
+
 set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME tools)
 install(TARGETS ${accelerate_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+# Two programs to simulate from the first minute on, with their data, where the examples are built: a wheel has them.
+if(ACCELERATE_EXAMPLES)
+  install(TARGETS digits lm RUNTIME DESTINATION examples)
+  install(FILES accelerate/examples/digits/digits.safetensors accelerate/examples/lm/kjv.txt DESTINATION examples)
+endif()
 # The commands under HF Accelerate's names, as links to the one program. It knows them by the name that it
 # is called by; launch/commands/commands.cc has their list.
 file(STRINGS launch/commands/commands.cc lines REGEX "\"accelerate-[a-z-]+\"")

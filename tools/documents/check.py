@@ -37,7 +37,7 @@ READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_ac
                  "deferred_execution", "comparing_setups", "fsdp_or_deepspeed", "logging", "sharding", "sharding_options",
                  "sharding_calls", "sharding_precision", "offload", "launching", "launch_settings", "launch_failures",
                  "big_models", "big_model_rules", "quantization", "quantization_rules", "hf_pages",
-                 "launch_from_a_program", "sagemaker",
+                 "launch_from_a_program", "sagemaker", "releases", "plan_from_python",
                  "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_dispatch", "concepts_forward",
                  "concepts_gradients", "concepts_prepare", "concepts_residency", "concepts_seed", "concepts_sequences",
                  "concepts_sharding")
