@@ -34,8 +34,8 @@ inline std::string find_data(const std::string& program, const std::string& path
   const std::filesystem::path beside =
       std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() /
       std::filesystem::path(path_in_tree).filename();
-  const bool is_beside = !std::filesystem::exists(path_in_tree, ignored) &&
-                         std::filesystem::exists(beside, ignored);
+  const bool is_beside =
+      !std::filesystem::exists(path_in_tree, ignored) && std::filesystem::exists(beside, ignored);
   return is_beside ? beside.string() : path_in_tree;
 }
 
