@@ -5,7 +5,7 @@
 #
 # //integration_tests/outside:install_test does a part of it with the objects that Bazel compiled. Here
 # CMake compiles all of them, and each installed header by itself. A BUILD_DIR that is given stays, and
-# serves the next run. The commands are those of README.md and accelerate/docs/install.md. The Debian package stays in .ci/out.
+# serves the next run. The commands are those of README.md and accelerate/docs/install.md. The Debian packages stay in .ci/out.
 #
 # The project is compiled by CC and CXX: clang unless they are set, because g++ takes five times as long (ci/gcc.sh is for
 # it). What uses it is compiled by g++, as its authors do, and so is each header.
@@ -14,7 +14,7 @@ cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly cc=${CC:-clang} cxx=${CXX:-clang++}
 if [[ -z ${ACCELERATE_INSIDE:-} ]]; then
   ACCELERATE_PACKAGES='tools/packages.txt tools/deb_packages.txt' tools/dev shell env "CC=$cc" "CXX=$cxx" ci/cmake.sh "$@"
-  exec integration_tests/outside/bare_tree.sh .ci/out/accelerate-cpp_*.deb
+  exec integration_tests/outside/bare_tree.sh .ci/out/*accelerate-cpp*.deb
 fi
 readonly repo=$PWD
 work=$(mktemp -d)
@@ -133,7 +133,7 @@ quietly cmake --preset release -B "$work/release" "${compilers[@]}" "$built"
 quietly cmake --preset deb -B "$work/deb" "${compilers[@]}" "$built"
 quietly cmake --build "$work/deb" --target package
 mkdir -p .ci/out
-rm -f .ci/out/accelerate-cpp_*.deb
-cp "$work"/deb/accelerate-cpp_*.deb .ci/out
-dpkg-deb --field .ci/out/accelerate-cpp_*.deb Package Version Architecture Depends
+rm -f .ci/out/*accelerate-cpp*.deb
+cp "$work"/deb/*accelerate-cpp*.deb .ci/out
+for package in .ci/out/*accelerate-cpp*.deb; do dpkg-deb --field "$package" Package Version Architecture Depends; done
 echo 'cmake: all well'

@@ -310,6 +310,8 @@ std::vector<RankLayout> legal_layouts(int64_t ranks, const RankLayout& like) {
 std::string layouts_markdown() {
   std::string page =
       "# Layouts\n\n"
+      "Use this when you combine axes and techniques, and want to know which combinations work."
+      "\n\n"
       "Which axes of a [mesh](parallelism.md) and which techniques a job may have together. Sizes, "
       "accumulation, precision\nand recomputation are free. The library, `accelerate launch` and "
       "this page read one table (`accelerate/base/rank_layout.h`);\n`accelerate plan "

@@ -121,6 +121,13 @@ TEST(LayoutPlan, ListsWhatDoesNotFitLast) {
             "dp_shard 4             250.0 ms      32768  50.0 %  3.00 GiB of 80.00 GiB\n"
             "do not fit:\n"
             "tp 4, computed again  it is too dear\n");
+  const nlohmann::ordered_json rows = plan_json(layouts);
+  ASSERT_EQ(rows.size(), 2);
+  EXPECT_EQ(rows[0]["layout"], "dp_shard 4");
+  EXPECT_EQ(rows[0]["step_seconds"], 0.25);
+  EXPECT_EQ(rows[0]["memory"], int64_t{80} << 30);
+  EXPECT_EQ(rows[1]["fits"], false);
+  EXPECT_EQ(rows[1]["why"], "it is too dear");
 }
 
 TEST(PlanRequests, ThatCannotBeMetAreRefused) {

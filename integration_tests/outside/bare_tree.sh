@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 #
-# bare_tree.sh DEB: apt installs the package DEB, with what it depends on, in a Debian tree that has a compiler, CMake
+# bare_tree.sh DEB...: apt installs the packages, with what they depend on, in a Debian tree that has a compiler, CMake
 # and pkg-config and nothing of this project's. There the quick tour's program is built, by CMake and by pkg-config, and run.
 #
 # As root, with a network: the tree is made by mmdebstrap as tools/dev makes its own, and removed.
 set -euo pipefail
-deb=$(realpath "$1")
-readonly deb
+mapfile -t debs < <(realpath "$@")
+readonly debs
 # shellcheck source=tools/dev
 . "$(dirname "${BASH_SOURCE[0]}")/../../tools/dev"
 ((EUID == 0)) || { echo 'the package was not tried: that takes root'; exit 0; }
@@ -16,13 +16,14 @@ readonly tree=${TMPDIR:-/var/tmp}/accelerate-bare.$$
 trap 'rm -rf --one-file-system "$tree"' EXIT
 
 mapfile -t options < <(apt_options)
+copied=$(printf "'%s' " "${debs[@]}")
 # shellcheck disable=SC2016
 mmdebstrap "${options[@]}" --variant=apt --include=g++,cmake,ninja-build,pkgconf \
-  "--customize-hook=cp '$deb' \"\$1/tmp/package.deb\"" \
-  '--customize-hook=chroot "$1" apt-get install -y --no-install-recommends /tmp/package.deb' \
+  "--customize-hook=cp $copied \"\$1/tmp\"" \
+  '--customize-hook=chroot "$1" sh -c "apt-get install -y --no-install-recommends /tmp/*.deb"' \
   "$suite" "$tree" "$(mirror)" >"$tree.log" 2>&1 || { tail -n 30 "$tree.log"; exit 1; }
 rm "$tree.log"
-echo "installed: $(chroot "$tree" dpkg-query -W accelerate-cpp)"
+echo "installed: $(chroot "$tree" dpkg-query -W '*accelerate-cpp*' | tr '\n' ' ')"
 
 mkdir "$tree/tour"
 for file in train.cc CMakeLists.txt; do
@@ -53,7 +54,7 @@ accelerate test
 END
 bwrap --bind "$tree" / --dev-bind /dev /dev --proc /proc --unshare-pid --setenv LANG C.UTF-8 --setenv HOME /root \
   --chdir /tour /bin/bash all.sh
-chroot "$tree" dpkg --purge accelerate-cpp >/dev/null
+chroot "$tree" dpkg --purge accelerate-cpp libaccelerate-cpp libaccelerate-cpp-dev >/dev/null
 left=$(cd "$tree" && find usr -name '*accelerate*' -print -quit)
 [[ -z $left ]] || { echo "FAILED: the package leaves $left"; exit 1; }
 echo 'the package: all well'

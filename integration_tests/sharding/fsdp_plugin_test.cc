@@ -447,7 +447,7 @@ TEST(FsdpPlugin, FieldsSayWhenParametersAreGathered) {
   EXPECT_GT(step_of({.cpu_offload = true}).seconds, plain.seconds);
 }
 
-// sharding.md says so of these.
+// sharding_options.md says so of these.
 TEST(FsdpPlugin, FieldsWithoutEffectChangeNothing) {
   const Step plain = step_of({});
   for (const Plugin& plugin : {Plugin{.limit_all_gathers = false}, Plugin{.forward_prefetch = true},

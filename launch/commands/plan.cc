@@ -31,6 +31,7 @@ struct Options {
   int64_t micro_batch_size = 1;
   std::string mixed_precision = "bf16";
   bool exact = false;
+  bool as_json = false;
   bool layouts_markdown = false;
 };
 
@@ -56,6 +57,7 @@ nlohmann::ordered_json request_of(const Options& options) {
   add("sequence_length", options.sequence_length);
   add("layers", options.layers);
   add("experts", options.experts);
+  if (options.as_json) request["json"] = true;
   return request;
 }
 
@@ -105,6 +107,7 @@ RunCommand declare(CLI::App& app) {
       ->check(CLI::IsMember({"no", "bf16", "fp16", "fp8"}));
   app.add_flag("--exact", options->exact,
                "simulate all blocks and micro-steps, instead of few that the others follow from");
+  app.add_flag("--json", options->as_json, "print the layouts as a list in JSON, for programs");
   app.add_flag("--layouts_markdown", options->layouts_markdown,
                "print which axes and techniques go together, as in accelerate/docs/layouts.md");
   return [options](Invocation& invocation) { return run(*options, invocation); };

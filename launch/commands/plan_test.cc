@@ -72,6 +72,11 @@ TEST_F(Plan, AsksTheProgramForWhatWasTyped) {
                           {"exact", true}}));
 }
 
+TEST_F(Plan, AsksForJson) {
+  EXPECT_EQ(run({"llama-70b", "--on", "16x8:h100", "--json"}).exit_code, 0);
+  EXPECT_EQ(said().value("json", false), true);
+}
+
 TEST_F(Plan, PassesAFailureOn) {
   EXPECT_EQ(run({"llama-70b", "--on", "2x8:h100"}, {"CODE=7"}).exit_code, 7);
 }

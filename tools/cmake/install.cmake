@@ -2,6 +2,8 @@
 
 include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Accelerate")
+# What is not said otherwise belongs to the package of headers (package.cmake).
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME headers)
 
 # The headers that programs include, as the examples do and as migration_names.md says, and those that these need.
 file(GLOB schedulers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS
@@ -29,9 +31,13 @@ endforeach()
 install(FILES launch/settings/basic_config.h DESTINATION "${accelerate_include_dir}/launch/settings")
 
 install(TARGETS ${installed_libraries} EXPORT AccelerateTargets
-  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT library NAMELINK_COMPONENT headers)
 install(EXPORT AccelerateTargets NAMESPACE Accelerate:: DESTINATION "${package_dir}")
 
+set(accelerate_torch_abi 1)
+if(TORCH_CXX_FLAGS MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
+  set(accelerate_torch_abi 0)
+endif()
 configure_package_config_file(tools/cmake/AccelerateConfig.cmake.in
   "${PROJECT_BINARY_DIR}/AccelerateConfig.cmake" INSTALL_DESTINATION "${package_dir}"
   PATH_VARS CMAKE_INSTALL_BINDIR)
@@ -43,7 +49,18 @@ install(FILES "${PROJECT_BINARY_DIR}/AccelerateConfig.cmake"
   DESTINATION "${package_dir}")
 install(FILES tools/cmake/cpu_part/Caffe2Config.cmake DESTINATION "${package_dir}/cpu_part")
 
+# For those who look at a release before anything of it is loaded (ci/release.sh, tools/release).
+file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/release.json" @ONLY CONTENT
+"{\"version\": \"@PROJECT_VERSION@\", \"libtorch\": \"@Torch_VERSION@\", \"cxx11_abi\": @accelerate_torch_abi@}\n")
+install(FILES "${PROJECT_BINARY_DIR}/release.json" DESTINATION "${CMAKE_INSTALL_DATADIR}/accelerate-cpp" COMPONENT library)
+
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME tools)
 install(TARGETS ${accelerate_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+# Two programs to simulate from the first minute on, with their data, where the examples are built: a wheel has them.
+if(ACCELERATE_EXAMPLES)
+  install(TARGETS digits lm RUNTIME DESTINATION examples)
+  install(FILES accelerate/examples/digits/digits.safetensors accelerate/examples/lm/kjv.txt DESTINATION examples)
+endif()
 # The commands under HF Accelerate's names, as links to the one program. It knows them by the name that it
 # is called by; launch/commands/commands.cc has their list.
 file(STRINGS launch/commands/commands.cc lines REGEX "\"accelerate-[a-z-]+\"")
@@ -83,6 +100,7 @@ foreach(page IN LISTS pages top)
 endforeach()
 install(DIRECTORY accelerate/examples DESTINATION "${documents}/accelerate" PATTERN BUILD EXCLUDE)
 
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME headers)
 # pkg-config, for those who call the compiler themselves: a file for each of the libraries above.
 # accelerate_pkg_config(NAME DESCRIPTION REQUIRES CFLAGS LIBS)
 function(accelerate_pkg_config name description requires cflags libs)

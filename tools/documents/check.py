@@ -15,6 +15,7 @@
   program  README.md and the quick tour have the same train.cc, which //integration_tests/outside compiles
   blocks   every page has marked blocks alone (run_page.py); pages of READERS_PAGES have at most 120 lines; a test
            runs each page that has C++ or commands of its own
+  pages    each page of accelerate/docs says below its title when to use it, and README.md there has it in one of its lists
 """
 import os
 import re
@@ -32,9 +33,14 @@ LINE_WIDTH = 120
 # Pages that a reader follows from top to bottom, or reads for a task.
 READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_accuracy", "debug_a_hang",
                  "from_cluster_to_simulator", "find_oom", "plan_a_cluster", "perf_ci", "perf_bench", "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
-                 "pipelines", "tensor_parallelism", "long_sequences",
-                 "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_forward", "concepts_residency",
-                 "concepts_seed", "concepts_sequences")
+                 "pipelines", "tensor_parallelism", "long_sequences", "process_control", "evaluation", "inference",
+                 "deferred_execution", "comparing_setups", "fsdp_or_deepspeed", "logging", "sharding", "sharding_options",
+                 "sharding_calls", "sharding_precision", "offload", "launching", "launch_settings", "launch_failures",
+                 "big_models", "big_model_rules", "quantization", "quantization_rules", "hf_pages",
+                 "launch_from_a_program", "sagemaker", "releases", "plan_from_python",
+                 "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_dispatch", "concepts_forward",
+                 "concepts_gradients", "concepts_prepare", "concepts_residency", "concepts_seed", "concepts_sequences",
+                 "concepts_sharding")
 
 # They speak of names of other projects, which our sources do not have.
 NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed", "launch_options", "migration", "migration_names",
@@ -238,6 +244,14 @@ def check_qualified(library, page, text):
                     yield f"{page}:{number}: the library has no accelerate::{name}"
 
 
+def check_purpose(repo, page, text):
+    """A page says first who needs it, and README.md of the folder leads to it."""
+    if not re.match(r"# .+\n\nUse this when ", text):
+        yield f'{page}: the first line below the title begins with "Use this when"'
+    if f"]({os.path.basename(page)})" not in read(repo, f"{DOCS}/README.md"):
+        yield f"{page}: {DOCS}/README.md has no link to this page"
+
+
 def check_followed(repo, pages):
     """A page with C++ is in the test of pages, one with commands in the test of installations."""
     documents = read(repo, "integration_tests/documents/BUILD")
@@ -379,6 +393,8 @@ def findings(repo):
             yield from check_variables(words, page, text)
             yield from check_qualified(library, page, text)
         yield from run_page.check(os.path.join(repo, page))
+        if os.path.dirname(page) == DOCS and name != "README" and os.path.exists(os.path.join(repo, DOCS, "README.md")):
+            yield from check_purpose(repo, page, text)
         if os.path.dirname(page) == DOCS and name in READERS_PAGES:
             if (lines := text.count("\n")) > MAX_LINES:
                 yield f"{page}: {lines} lines; a page has at most {MAX_LINES}"

@@ -56,6 +56,13 @@ finds 'no source has the variable ACCELERATE_GONE' 'Set `ACCELERATE_GONE=1`.\n'
 finds 'the library has no accelerate::gone' 'It is accelerate::gone() here.\n'
 finds 'a page has at most 120' "$(printf 'x\\n%.0s' {1..120})"
 
+# A page says when to use it, and the list of pages leads to it.
+printf '# Documents\n\n[a](quicktour.md)\n' >"$small/accelerate/docs/README.md"
+printf '# A page\n\nUse this when in doubt.\n' >"$small/accelerate/docs/forgotten.md"
+finds 'quicktour.md: the first line below the title begins with "Use this when"' '# B\n\nThis page is about b.\n'
+finds 'forgotten.md: accelerate/docs/README.md has no link to this page' '\n'
+rm "$small/accelerate/docs/README.md" "$small/accelerate/docs/forgotten.md"
+
 # README.md's table follows that of status.md.
 mkdir -p "$work/status/accelerate/docs"
 python3 - "$tools" "$work/status" <<'END'

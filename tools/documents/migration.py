@@ -17,7 +17,7 @@ ROOTS = ("accelerate", "launch/settings", "trackers", "simulator/run")
 WIDTH = 120
 HEAD = """# HF Accelerate's names, and where they are
 
-A table for looking up one name; [migration.md](migration.md) is the page to read. It has the public names of HF
+Use this when you look up one name of HF Accelerate; [migration.md](migration.md) is the page to read. It has the public names of HF
 Accelerate 1.15, but for its commands, its test utilities and the parts of Megatron-LM. `tools/documents/migration.py`
 makes it from the headers.
 

@@ -37,7 +37,7 @@ ROWS = "tools/documents/parity.txt"
 PARAMETERS = "tools/documents/parity_parameters.txt"
 FUNCTIONS = "tools/documents/hf_functions.txt"
 FLAGS = "accelerate/options/options.h"
-OPTION_PAGES = {"accelerate/docs/sharding.md": "kFsdp", "accelerate/docs/deepspeed.md": "kDeepSpeed",
+OPTION_PAGES = {"accelerate/docs/sharding_options.md": "kFsdp", "accelerate/docs/deepspeed.md": "kDeepSpeed",
                 "accelerate/docs/parallelism.md": "kParallelism"}
 # The structs whose fields the rows of a section fill.
 FILLED = {
@@ -56,7 +56,7 @@ STATES = ("done", "nearest", "missing")
 PARAMETERS_TITLE = "25. Parameters and their defaults"
 HEAD = """# Parity with HF Accelerate
 
-Each thing that HF Accelerate 1.15 has, where it is here, and the test that proves it. `tools/documents/parity.py` writes
+Use this when you want to know whether a name of HF Accelerate 1.15 is here, under which name, and which test proves it. `tools/documents/parity.py` writes
 this page from `parity.txt` and `parity_parameters.txt` beside it; a test fails if the page is old, if a header lacks a name
 or has another default, or if a test is gone. [migration_names.md](migration_names.md) is shorter, and
 [differences.md](differences.md) has what behaves differently in a row that is done.

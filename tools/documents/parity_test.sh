@@ -66,7 +66,7 @@ constexpr Option kRows[] = {
     megatron("degree", kInt, nullptr, "what"),
 };
 END
-cat >"$small/accelerate/docs/sharding.md" <<'END'
+cat >"$small/accelerate/docs/sharding_options.md" <<'END'
 | option | default | variable |
 | --- | --- | --- |
 | `shard` | false; flag: true | `SHARD` |
@@ -127,7 +127,7 @@ import parity
 repo = sys.argv[2]
 pads, rows, flags = "accelerate/pads.h", "tools/documents/parity.txt", "accelerate/options/pad_rows.cc"
 plugin = "accelerate/config/fsdp_plugin.h"
-user, page = "accelerate/user.cc", "accelerate/docs/sharding.md"
+user, page = "accelerate/user.cc", "accelerate/docs/sharding_options.md"
 def read(path):
     with open(f"{repo}/{path}") as file:
         return file.read()
@@ -165,9 +165,9 @@ for text, path, old, new in [
         ("the default of shard is false, not true", flags, '"true"', '"false"'),
         ("size has the variable OTHER, not SIZE", flags, '"SIZE"', '"OTHER"'),
         ("shard has the variable A_SHARD, not SHARD", flags, 'kFsdp, ""', 'kFsdp, "A_"'),
-        ("sharding.md:3: the default of shard is flag: true", page, "; flag: true", ""),
-        ("sharding.md:3: the default of shard is false", page, "false", "none"),
-        ("sharding.md:3: there is no variable SHARED", page, "SHARD`", "SHARED`"),
+        ("sharding_options.md:3: the default of shard is flag: true", page, "; flag: true", ""),
+        ("sharding_options.md:3: the default of shard is false", page, "false", "none"),
+        ("sharding_options.md:3: there is no variable SHARED", page, "SHARD`", "SHARED`"),
         ("there is no setting size", flags, '"size"', '"sizes"'),
         ("--degree is not in this version", rows, "missing |", "done |"),
         ("needs a reason", rows, "another word", "-"),

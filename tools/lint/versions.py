@@ -60,6 +60,9 @@ class Check:
         cmake = self.source("CMakeLists.txt", r"cmake_minimum_required\(VERSION ([\d.]+)\)")
         self.agree("MODULE.bazel", self.read("MODULE.bazel"), r'\A(?:#.*\n)*module\((?:[^)]*\W)?version = "([^"]*)"', release,
                    "accelerate/base/version.h")
+        port = "tools/release/vcpkg/accelerate-cpp/vcpkg.json"
+        if os.path.exists(os.path.join(self.repo, port)):
+            self.agree(port, self.read(port), r'"version": "([^"]*)"', release, "accelerate/base/version.h")
         self.agree("CHANGELOG.md", self.read("CHANGELOG.md").split("\n## Unreleased", 1)[-1], r"\A[\s\S]*?\n## (\d\S*)", release,
                    "accelerate/base/version.h")
         for path, text in files_of(self.repo):

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -22,13 +23,20 @@ inline const CLI::Range& at_least_one() {
   return range;
 }
 
-/// The data beside the program, where Bazel puts it, or in the current source tree.
+/// The data where Bazel puts it, in the current source tree, or beside the program, where a release
+/// has it.
 inline std::string find_data(const std::string& program, const std::string& path_in_tree) {
   for (const char* workspace : {"accelerate_cpp", "_main"}) {  // Bazel 4, Bazel 7
     const std::string runfile = program + ".runfiles/" + workspace + "/" + path_in_tree;
     if (std::filesystem::exists(runfile)) return runfile;
   }
-  return path_in_tree;
+  std::error_code ignored;
+  const std::filesystem::path beside =
+      std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() /
+      std::filesystem::path(path_in_tree).filename();
+  const bool is_beside =
+      !std::filesystem::exists(path_in_tree, ignored) && std::filesystem::exists(beside, ignored);
+  return is_beside ? beside.string() : path_in_tree;
 }
 
 /// Flags for checkpoints, trackers and the seed.

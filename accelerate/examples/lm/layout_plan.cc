@@ -360,4 +360,22 @@ std::string plan_text(const std::vector<PlannedLayout>& layouts) {
   return text;
 }
 
+nlohmann::ordered_json plan_json(const std::vector<PlannedLayout>& layouts) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const PlannedLayout& each : layouts) {
+    nlohmann::ordered_json row = {{"layout", each.choice.text()}, {"fits", each.fits}};
+    if (each.fits) {
+      row["step_seconds"] = each.step_seconds;
+      row["tokens_per_second"] = each.tokens_per_second;
+      row["mfu"] = each.mfu;
+      row["peak_memory"] = each.peak_memory;
+      row["memory"] = each.memory;
+    } else {
+      row["why"] = each.why;
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
 }  // namespace lm

@@ -69,4 +69,9 @@ std::vector<PlannedLayout> plan(const PlanRequest& request);
 /// A line for each layout; those that do not fit with the reason, and behind the others.
 std::string plan_text(const std::vector<PlannedLayout>& layouts);
 
+/// The same for programs, in the same order: a list of objects with "layout" and "fits", and with
+/// "step_seconds", "tokens_per_second", "mfu", "peak_memory" and "memory" where the layout fits,
+/// else with "why".
+nlohmann::ordered_json plan_json(const std::vector<PlannedLayout>& layouts);
+
 }  // namespace lm

@@ -1,5 +1,5 @@
 // accelerate-plan REQUEST: what `accelerate plan` starts. REQUEST is JSON, as
-// accelerate/examples/lm/layout_plan.h has it.
+// accelerate/examples/lm/layout_plan.h has it; with "json": true the answer is JSON, too.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "accelerate/base/json_text.h"
 #include "accelerate/examples/lm/layout_plan.h"
 
 namespace {
@@ -47,8 +48,13 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    const lm::PlanRequest request = lm::request_of(nlohmann::json::parse(argv[1]));
-    std::cout << lm::plan_text(quietly_planned(request)) << std::flush;
+    const nlohmann::json request = nlohmann::json::parse(argv[1]);
+    const std::vector<lm::PlannedLayout> layouts = quietly_planned(lm::request_of(request));
+    if (request.value("json", false)) {
+      std::cout << accelerate::json_text(lm::plan_json(layouts)) << std::endl;
+    } else {
+      std::cout << lm::plan_text(layouts) << std::flush;
+    }
   } catch (const std::exception& error) {
     std::cerr << "accelerate plan: " << error.what() << "\n";
     return 2;

@@ -5,7 +5,7 @@
 //   accelerate launch --simulate 1x8:h100 --use_fsdp --fsdp_version 2 --mixed_precision bf16
 //       --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP --fsdp_activation_checkpointing true fsdp
 //
-// accelerate/docs/sharding.md says what the flags do.
+// accelerate/docs/sharding_options.md says what the flags do.
 #include <cstdio>
 #include <string>
 

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+#
+# ci/first_hour.sh [FOLDER]: a first hour with the files of a release alone, those of ci/release.sh (.ci/out/release).
+#
+#   Debian 13     apt installs the three packages with what they depend on
+#   Ubuntu 24.04  pip installs the wheel beside torch; where the mirror has no Ubuntu, Debian 12 takes its place
+#
+# In each bare tree the quick tour's program is built and run in its three ways, and a simulated run of an example comes
+# first. Prints the minutes of each step. As root, with a network; PIP_INDEX_URL names another registry. accelerate/docs/install.md has the same commands.
+set -euo pipefail
+cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
+files=$(realpath "${1:-.ci/out/release}")
+readonly files
+((EUID == 0)) || { echo 'first_hour: nothing was tried: that takes root'; exit 0; }
+(cd "$files" && sha256sum --quiet -c SHA256SUMS)
+# shellcheck source=tools/dev
+. tools/dev
+locate_caches
+need_commands bwrap=bubblewrap mmdebstrap=mmdebstrap
+work=$(mktemp -d /var/tmp/accelerate-first.XXXXXX)
+trap 'rm -rf --one-file-system "$work"' EXIT
+
+# step WHAT COMMAND...: runs it, and prints how many minutes it took, or its output if it fails.
+step() {
+  local what=$1 began=$SECONDS
+  shift
+  "$@" >"$work/log" 2>&1 || { tail -n 40 "$work/log"; echo "FAILED: $what"; exit 1; }
+  printf 'first_hour: %s: %s: %d min %02d s\n' "$system" "$what" $(((SECONDS - began) / 60)) $(((SECONDS - began) % 60))
+}
+
+# tree SUITE PACKAGES MIRROR [OPTIONS]: a bare tree of a distribution.
+tree() {
+  rm -rf --one-file-system "$work/tree"
+  mmdebstrap "${@:4}" --variant=apt "--include=$2" "$1" "$work/tree" "$3"
+}
+
+# there SCRIPT [ARGUMENTS]: a script of the folder of the tour, in the tree, with the network of the host.
+there() {
+  bwrap --bind "$work/tree" / --dev-bind /dev /dev --proc /proc --ro-bind /etc/resolv.conf /etc/resolv.conf --unshare-pid \
+    --setenv PATH /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin --setenv LANG C.UTF-8 --setenv HOME /root --setenv PIP_BREAK_SYSTEM_PACKAGES 1 --setenv DEBIAN_FRONTEND noninteractive \
+    --chdir /tour /bin/bash -euo pipefail "$@"
+}
+
+# tour: what the quick tour says.
+tour() {
+  step 'the quick tour is built' there build.sh
+  step 'one process' there one.sh
+  step 'two processes' there two.sh
+  step 'a simulated 2x4:h100' there simulated.sh
+  step 'accelerate test' there test.sh
+}
+
+bring_tour() {
+  local file
+  mkdir -p "$work/tree/tour"
+  for file in train.cc CMakeLists.txt; do
+    python3 tools/documents/run_page.py --cut "$file" accelerate/docs/quicktour.md >"$work/tree/tour/$file"
+  done
+  cd "$work/tree/tour"
+  cat >packages.sh <<'END'
+apt-get install -y --no-install-recommends ./*accelerate-cpp*.deb
+END
+  cat >wheel.sh <<'END'
+pip install ./accelerate_cpp-*.whl
+END
+  cat >torch.sh <<'END'
+pip install --no-deps "torch==$1"
+pip install "cuda-toolkit[cudart,cupti]<14"
+END
+  cat >first.sh <<'END'
+accelerate simulate 2x4:h100 --report report digits --epochs 1
+test -s report/report.html
+END
+  cat >prefix.sh <<'END'
+export CMAKE_PREFIX_PATH=$(python3 -c "import accelerate_cpp; print(accelerate_cpp.PREFIX)")
+END
+  cat >build.sh <<'END'
+[[ -e /usr/bin/accelerate ]] || . ./prefix.sh
+cmake -S . -B build -G Ninja
+cmake --build build
+END
+  echo './build/train | grep "ranks: 1, loss"' >one.sh
+  echo 'accelerate launch --num_processes 2 ./build/train | grep "ranks: 2, loss"' >two.sh
+  cat >simulated.sh <<'END'
+accelerate launch --simulate 2x4:h100 --report report ./build/train | grep "ranks: 8, loss"
+test -s report/report.html
+END
+  echo 'accelerate test | grep "The self-test passed"' >test.sh
+  cd "$repo"
+}
+
+mapfile -t options < <(apt_options)
+system='Debian 13'
+step 'a bare tree' tree "$suite" g++,cmake,ninja-build "$(mirror)" "${options[@]}"
+bring_tour
+cp "$files"/*.deb "$work/tree/tour"
+step 'apt installs the packages' there packages.sh
+tour
+
+wheel=$(find "$files" -name '*.whl' -print -quit)
+torch=${wheel##*+torch}
+torch=${torch%%-*}
+system='Ubuntu 24.04'
+readonly packages=g++,cmake,ninja-build,python3-pip,ca-certificates
+if ! tree noble "$packages" "${ACCELERATE_UBUNTU_MIRROR:-http://archive.ubuntu.com/ubuntu}" "${options[@]}" \
+  --components=main,universe >"$work/log" 2>&1; then
+  echo 'first_hour: no Ubuntu could be installed here; Debian 12 takes its place'
+  system='Debian 12'
+  step 'a bare tree' tree bookworm "$packages" "$(mirror)" "${options[@]}"
+fi
+bring_tour
+cp "$wheel" "$work/tree/tour"
+step 'pip installs the wheel' there wheel.sh
+step 'pip installs torch' there torch.sh "$torch"
+step 'the first simulated run' there first.sh
+tour
+echo 'first_hour: all well'
