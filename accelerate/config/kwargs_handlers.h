@@ -33,8 +33,7 @@ class Profiler;
 /// torch.distributed.algorithms.ddp_comm_hooks' PowerSGDState.
 struct PowerSgdOptions {
   int64_t matrix_approximation_rank = 1;
-  /// Backward passes that are reduced without compression at first. At least 2 with error feedback
-  /// or warm start.
+  /// First passes without compression. At least 2 with error feedback or warm start.
   int64_t start_powerSGD_iter = 1000;
   /// A matrix is compressed only where that makes it smaller by more than this factor.
   double min_compression_rate = 2;
@@ -356,9 +355,8 @@ struct ProjectConfiguration {
   /// save_state() saves to project_dir/checkpoints/checkpoint_{iteration}, and load_state() finds
   /// the latest complete one there.
   bool automatic_checkpoint_naming = false;
-  /// How many automatically named checkpoints are kept; absent: all. What is over it is removed,
-  /// oldest first, after the new one is complete. The new one and the one with the best
-  /// SaveStateOptions::metric stay whatever the limit, so that 0 and negative limits keep one.
+  /// How many automatically named checkpoints are kept; absent: all. The oldest are removed once a
+  /// new one is complete, never that one nor the one with the best SaveStateOptions::metric.
   std::optional<int64_t> total_limit = std::nullopt;
   /// Number of the next checkpoint.
   int64_t iteration = 0;
