@@ -159,8 +159,8 @@ class Accelerator {
   // ---- Preparing.
 
   /// Returns the objects ready for this job, in the order given: models (shared_ptr, a TORCH_MODULE
-  /// holder, or a torch::jit::Module, which becomes a ScriptModule), optimizers (by reference, which
-  /// must outlive the result; by shared_ptr; or moved in), DataLoaders and LRSchedulers (by
+  /// holder, or a torch::jit::Module, which becomes a ScriptModule), optimizers (by reference,
+  /// which must outlive the result; by shared_ptr; or moved in), DataLoaders and LRSchedulers (by
   /// reference). Objects of other types and prepared ones are returned unchanged. One object is
   /// returned by itself, several as a tuple. With a deepspeed_plugin a DummyOptim becomes the
   /// optimizer of the plugin's configuration, and a DummyScheduler its schedule.

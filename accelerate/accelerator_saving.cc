@@ -135,7 +135,7 @@ std::vector<StreamedTensor> Accelerator::streamed(const ModelState& model,
     const auto& [name, part] = own[i];
     std::optional<PlacedPart> place;
     if (const ShardPlaces::Entry* entry = shards.find(part)) place = entry->place;
-    // Of another stage's tensor this rank has no elements.
+    // This rank has no elements of another stage's tensor.
     const at::Tensor tensor = part.scalar_type() == dtypes[i] ? part : part.to(dtypes[i]);
     // In a full_parameters scope a rank has all rows of its part.
     if (place && has_all_rows(model)) {

@@ -151,7 +151,7 @@ Tensors with_output(const Tensors& rows, const at::Tensor& output) {
   return inputs;
 }
 
-// Of each token: [rows, length], in float32 at the least.
+// The losses of each token: [rows, length], in float32 at the least.
 at::Tensor losses_of_tokens(const at::Tensor& output, const at::Tensor& labels) {
   TORCH_CHECK_VALUE(
       output.dim() == 3 && output.size(0) == labels.size(0) && output.size(1) == labels.size(1),
@@ -164,7 +164,7 @@ at::Tensor losses_of_tokens(const at::Tensor& output, const at::Tensor& labels) 
       .view_as(labels);
 }
 
-// Of each row of logits, [rows, vocabulary] on the CPU: [rows, 1].
+// A token for each row of logits, [rows, vocabulary] on the CPU: [rows, 1].
 at::Tensor next_tokens(at::Tensor logits, const MegatronGenerateOptions& options,
                        const at::Generator& generator) {
   if (options.top_k == 1) return logits.argmax(1, /*keepdim=*/true);

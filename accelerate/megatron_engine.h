@@ -83,7 +83,7 @@ struct MegatronStep {
   at::Tensor loss;
   /// With return_logits, on the ranks with the last stage: the outputs for all rows of the batch.
   at::Tensor logits = {};
-  /// Of the gradients, before they were clipped; absent without clip_grad, and in evaluation.
+  /// The norm of gradients before they were clipped; absent without clip_grad, and in evaluation.
   std::optional<double> grad_norm = std::nullopt;
   /// In fp16: a gradient was infinite, and nothing was changed.
   bool skipped = false;
@@ -101,7 +101,7 @@ struct MegatronGenerateOptions {
   /// The fewest of the most likely tokens that have this probability together, without top_k; 0:
   /// all.
   double top_p = 0;
-  /// Of the draws, which are the same on all ranks.
+  /// The seed of draws, which are the same on all ranks.
   uint64_t seed = 0;
 };
 

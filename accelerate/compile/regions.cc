@@ -118,8 +118,7 @@ struct CompiledRegions::Region {
   std::shared_ptr<const RegionProgram> program;
   std::shared_ptr<const RegionCode> code;
   std::shared_ptr<const KeptOutput> output;
-  // Of the first call: what it made beside outputs, and expired once nothing holds that for a
-  // backward pass.
+  // What the first call made beside outputs; expired once nothing holds that for a backward pass.
   std::vector<RegionRecorder::Memory> inner_memory;
   std::weak_ptr<const CutPart> graph;
 

@@ -30,7 +30,7 @@ enum class StageBalance {
 };
 
 struct PipelinePlan {
-  /// That of windows which do not name another one. It also says which rank has which stage.
+  /// The schedule of windows that do not name another one, and the rank of each stage.
   pipeline::ScheduleKind schedule = pipeline::ScheduleKind::k1f1b;
   /// More than 1 for the schedules that have several.
   int stages_per_rank = 1;
@@ -40,7 +40,7 @@ struct PipelinePlan {
   StageBalance balance = StageBalance::kCount;
   /// What each part weighs in place of that, as its measured time in nanoseconds.
   std::vector<int64_t> weights = {};
-  /// Of windows which do not say how many they have (step/train_batch.h).
+  /// How many a window has that does not say a number (step/train_batch.h).
   int micro_batches = 1;
 
   bool operator==(const PipelinePlan&) const = default;

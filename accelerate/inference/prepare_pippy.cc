@@ -29,7 +29,7 @@
 namespace accelerate {
 namespace {
 
-// Of a tensor that another rank has.
+// The form of a tensor that another rank has.
 struct TensorKind {
   std::vector<int64_t> sizes = {};
   at::ScalarType dtype = at::kFloat;

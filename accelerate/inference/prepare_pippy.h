@@ -41,7 +41,7 @@ struct PippyOptions {
   std::vector<std::string> split_points = {};
   /// Classes of modules that such a map does not divide.
   std::vector<std::string> no_split_module_classes = {};
-  /// Of rank 0: an input that goes through the stages once, so that parts which do not fit each
+  /// For rank 0: an input that goes through the stages once, so that parts which do not fit each
   /// other are an error of prepare_pippy; undefined: none does.
   at::Tensor example_args = {};
   /// Into how many parts a batch is divided at most; absent: as many as there are ranks.

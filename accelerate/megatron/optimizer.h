@@ -41,7 +41,7 @@ struct MegatronFactors {
 
 struct MegatronOptimizer {
   std::shared_ptr<torch::optim::Optimizer> optimizer;
-  /// Of each parameter group.
+  /// Factors of each parameter group.
   std::vector<MegatronFactors> factors;
 };
 

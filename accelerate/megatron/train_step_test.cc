@@ -71,7 +71,8 @@ TEST(GPTTrainStep, LabelsAreTheNextTokens) {
                 step.get_batch({{"ids", rows({{1}})}});
               }),
               HasSubstr("the batch has no \"input_ids\""));
-  EXPECT_THAT(value_error_of([] { (void)GPTTrainStep(Json::object()); }), HasSubstr("padded_vocab_size"));
+  EXPECT_THAT(value_error_of([] { (void)GPTTrainStep(Json::object()); }),
+              HasSubstr("padded_vocab_size"));
 }
 
 TEST(GPTTrainStep, LossIsTheMeanOfWhatCounts) {

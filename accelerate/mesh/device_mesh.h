@@ -58,9 +58,8 @@ class DeviceMesh {
   /// Errors: c10::ValueError for a size that does not divide the group; those of
   ///         Runtime::new_group.
   ProcessGroupPtr part(MeshAxis axis, int size) const;
-  /// This rank and those along the axis that have these numbers along it, ascending, of which this
-  /// rank's is one; null where it is the only one. Made on first use, and collective over them
-  /// then.
+  /// The group of the ranks with these numbers along the axis, ascending and with the number of
+  /// this rank; null for a single number. Made on first use, and collective over its ranks then.
   /// Errors: those of Runtime::new_group.
   ProcessGroupPtr among(MeshAxis axis, const std::vector<int>& coordinates) const;
   /// A group of two ranks along the axis for messages in one direction, named by both, as in

@@ -60,7 +60,7 @@ enum class F1Average {
   kBinary,
   /// The mean over classes. A class that was neither predicted nor expected has a score of 0.
   kMacro,
-  /// Of all classes' counts together.
+  /// The score of the sums of all classes' counts.
   kMicro,
   /// The mean over classes, weighted by how often each was expected.
   kWeighted,

@@ -59,7 +59,7 @@ struct Recomputation {
   /// Absent: all modules.
   std::optional<std::unordered_set<const torch::nn::Module*>> modules = std::nullopt;
   CheckpointOptions options = {};
-  /// Of these, the first so many calls in a scope; absent: all.
+  /// How many calls in a scope, from the first one on; absent: all.
   std::optional<int> first_calls = std::nullopt;
 };
 

@@ -66,8 +66,8 @@ void check_ddp_handler(const KwargsHandlers& handlers, PrecisionType /*precision
   check_ddp_options(handlers.ddp);
 }
 
-// Of models whose layers are whole, or as techniques before divide them, and whose sequences ranks
-// along the axis divide.
+// The layout of models whose layers are whole, or as techniques before divide them, and whose
+// sequences ranks along the axis divide.
 // Errors: those of check_attention_layers.
 template <MeshAxis axis>
 std::shared_ptr<const ModelLayout> layout_dividing_sequences(const LayoutContext& context) {

@@ -271,7 +271,7 @@ at::Tensor gather_whole(const PlacedPart& place, const at::Tensor& part, c10::De
   // Rows follow each other without gaps: all but the last ranks have as many.
   if (place.is_by_rows()) return on_host(all.narrow(0, 0, numel).view(shape));
   at::Tensor whole = at::empty(shape, all.options().device(at::kCPU));
-  // Of ranks with the same boxes, the first one's values remain.
+  // Where ranks have the same boxes, the first one's values remain.
   for (size_t i = boxes.size(); i-- > 0;) {
     const at::Tensor flat = all.narrow(0, static_cast<int64_t>(i) * most, numel_of(boxes[i]));
     for (const PlacedBox& box : boxes[i]) {

@@ -26,7 +26,7 @@ constexpr char kStates[] = "state";
 struct DescribedState {
   std::vector<std::string> names = {};
   std::vector<at::ScalarType> dtypes = {};
-  // Of whole tensors.
+  // The shapes of whole tensors.
   std::vector<std::vector<int64_t>> shapes = {};
   // JSON text of the states' values by the numbers of their parameters; empty: none.
   std::string states = {};

@@ -65,7 +65,7 @@ class PipelineTechnique final : public Technique {
   }
 
   const ModelStages& stages() const { return stages_; }
-  /// That of windows which name no other one.
+  /// The schedule of windows that do not name another one.
   pipeline::ScheduleKind schedule() const { return schedule_; }
   const ProcessGroupPtr& group() const { return group_; }
   /// This rank's number along pp.

@@ -52,8 +52,8 @@ class StageChannels {
 
   /// This rank's number along pp.
   int rank() const { return rank_; }
-  /// From one rank to another one, of which this is one. Errors: std::out_of_range for two ranks
-  /// that send each other nothing.
+  /// The group for messages from rank `from` to rank `to`, one of which is this rank. Errors:
+  /// std::out_of_range for two ranks without messages.
   const ProcessGroupPtr& between(int from, int to) const { return groups_.at({from, to}); }
 
   /// Null: not known yet.

@@ -27,7 +27,7 @@ using enum pipeline::ScheduleKind;
 
 constexpr int kMicroBatches = 3;
 
-// Two stages on one rank, which give each other what they compute.
+// Two stages on one rank, where each stage gets the results of the other stage.
 struct TwoStages {
   TwoStages() {
     torch::manual_seed(3);

@@ -18,7 +18,7 @@
 namespace accelerate {
 namespace {
 
-// Of a group of one rank. While a call runs, something else happens.
+// The backend of a group of one rank. While a call runs, something else happens.
 class OneRank : public CallBackend {
  public:
   OneRank() : CallBackend(/*rank=*/0, /*size=*/1) {}
