@@ -65,9 +65,9 @@ int64_t planned_elements(const ModelLayout& layout, int rank) {
   return elements;
 }
 
-// Of 82 parts the first two stages have 11 and the others 10; the first part is the table, and the
-// last one the head with its norm. 128 ranks divide what is cut along tp, and 16 the rows of the
-// norms, of which a block has two.
+// The first two stages have 11 of the 82 parts and the others 10; the first part is the table, and
+// the last one the head with its norm. 128 ranks divide what is cut along tp, and 16 the rows of
+// the norms, of which a block has two.
 int64_t elements_of_stage(int stage) {
   constexpr int64_t kBlock = 855'638'016 / 128 + 2 * 8'192 / 16;
   constexpr int64_t kTable = 32'000 * 8'192 / 128;
@@ -117,7 +117,7 @@ TEST(FoldedStages, HoldTheStatesOfTheirPlanToTheByte) {
     const Bytes& own = held_by[static_cast<size_t>(stage * kNodesOfStage * kDevices)];
     RecordProperty(absl::StrCat("bytes_of_stage_", stage),
                    absl::StrCat(own.parameters + own.gradients + own.optimizer_state));
-    // Of one number for each element; the parts of all tensors are multiples of 512 bytes.
+    // Bytes of one number for each element; the parts of all tensors are multiples of 512 bytes.
     const int64_t bytes = 4 * elements_of_stage(stage);
     EXPECT_EQ(own.planned, bytes);
     EXPECT_EQ(own.parameters, bytes);

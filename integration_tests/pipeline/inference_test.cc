@@ -193,7 +193,7 @@ TEST(PippyStages, BeginWhereTheyAreToldOrAtEqualBytes) {
       return prepare_pippy(small_sequential().ptr(), options).split_points();
     };
     EXPECT_THAT(points({.split_points = {"3"}}), ElementsAre("3"));
-    // Of 8 x 16, 16 x 16 twice and 16 x 3 elements: the two large layers are not in one stage.
+    // Layers have 8 x 16, 16 x 16 twice and 16 x 3 elements: the two large layers are not in one stage.
     EXPECT_THAT(points({}), ElementsAre("4"));
   });
 }

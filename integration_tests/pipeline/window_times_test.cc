@@ -95,7 +95,7 @@ class RankWindow {
     return absl::ToInt64Nanoseconds(runtime.now() - start);
   }
 
-  // Of this rank's stages.
+  // The gradients of this rank's stages.
   std::vector<Tensor> gradients() const {
     std::vector<Tensor> gradients;
     for (const Tensor& weight : weights_) {

@@ -479,9 +479,8 @@ TEST_F(Config, UpdateReplacesAKeyInEverySpelling) {
 TEST_F(Config, WhatIsNotInThisVersionIsNamedAndNotWritten) {
   const CommandResult asked = run({}, "0\n4\n" + std::string(20, '\n'));
   EXPECT_EQ(asked.exit_code, 0) << asked.err;
-  for (const auto& [question, works] :
-       {std::pair("Compile the model (torch.compile)?", true),
-        std::pair("Use Megatron-LM's parallelism?", false)}) {
+  for (const auto& [question, works] : {std::pair("Compile the model (torch.compile)?", true),
+                                        std::pair("Use Megatron-LM's parallelism?", false)}) {
     const size_t at = asked.out.find(question);
     ASSERT_NE(at, asked.out.npos) << question;
     const std::string rest = asked.out.substr(at + std::string_view(question).size());
@@ -557,10 +556,10 @@ TEST_F(Config, WorksOnATerminal) {
   };
   std::string seen;
   size_t from = 0;
-  for (const Step& step : {Step{"AWS SageMaker", "\r"}, Step{"simulated cluster", "\x1b[A\r"},
-                           Step{"[2x4]: ", "1x8\r"}, Step{"(torch.compile)?", "\r"}, Step{"ZeRO?", "\r"},
-                           Step{"(FSDP)?", "\r"}, Step{"3  fp8", "\x1b[B\x1b[B\r"},
-                           Step{"was written to", ""}}) {
+  for (const Step& step :
+       {Step{"AWS SageMaker", "\r"}, Step{"simulated cluster", "\x1b[A\r"},
+        Step{"[2x4]: ", "1x8\r"}, Step{"(torch.compile)?", "\r"}, Step{"ZeRO?", "\r"},
+        Step{"(FSDP)?", "\r"}, Step{"3  fp8", "\x1b[B\x1b[B\r"}, Step{"was written to", ""}}) {
     char buffer[4096];
     ssize_t n = 0;
     size_t at;

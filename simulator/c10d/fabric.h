@@ -138,8 +138,8 @@ class Fabric {
 
   int number_of_next_group() { return num_groups_++; }
 
-  /// Records that a rank's program has ended; `failure` is empty if the program succeeded. Where
-  /// its peers notice that, they are woken.
+  /// Records that a rank's program has ended; `failure` is empty if the program succeeded. Peers
+  /// that notice the end are woken.
   void end_rank(int rank, std::string failure);
 
   /// The first of these ranks whose process has ended, as the running rank sees it, with how it

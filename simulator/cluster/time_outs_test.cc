@@ -201,7 +201,8 @@ TEST(Dumps, TellWhatTheFailureTells) {
     ASSERT_TRUE(dumps.ok()) << dumps.status();
     ASSERT_EQ(dumps->size(), 3U);
     EXPECT_THAT(dumps_report(*dumps),
-                AllOf(HasSubstr("behind: rank 2: ended normally, 1 operation behind"), HasSubstr("all_reduce #1")));
+                AllOf(HasSubstr("behind: rank 2: ended normally, 1 operation behind"),
+                      HasSubstr("all_reduce #1")));
   }
 }
 
