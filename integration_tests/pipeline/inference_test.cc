@@ -121,9 +121,7 @@ std::vector<Kind> kinds() {
          const auto tied = std::make_shared<TiedImpl>();
          return Model{tied, [tied](const Tensor& x) { return tied->forward(x); }};
        },
-       [](int64_t rows) {
-         return torch::arange(rows * 5).remainder(11).view({rows, 5});
-       }}};
+       [](int64_t rows) { return torch::arange(rows * 5).remainder(11).view({rows, 5}); }}};
 }
 
 // The whole model, on the same parts of the batch.
@@ -193,7 +191,8 @@ TEST(PippyStages, BeginWhereTheyAreToldOrAtEqualBytes) {
       return prepare_pippy(small_sequential().ptr(), options).split_points();
     };
     EXPECT_THAT(points({.split_points = {"3"}}), ElementsAre("3"));
-    // Layers have 8 x 16, 16 x 16 twice and 16 x 3 elements: the two large layers are not in one stage.
+    // Layers have 8 x 16, 16 x 16 twice and 16 x 3 elements: the two large layers are not in one
+    // stage.
     EXPECT_THAT(points({}), ElementsAre("4"));
   });
 }
