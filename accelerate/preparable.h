@@ -98,11 +98,10 @@ using PointeeOf = typename Pointee<std::remove_cvref_t<T>>::Type;
 template <typename T>
 concept IsTorchPlateau = std::derived_from<PointeeOf<T>, torch::optim::ReduceLROnPlateauScheduler>;
 template <typename T>
-concept IsMistaken =
-    std::derived_from<PointeeOf<T>, torch::nn::Module> ||
-    std::derived_from<PointeeOf<T>, torch::optim::Optimizer> ||
-    std::derived_from<PointeeOf<T>, torch::optim::LRScheduler> ||
-    std::same_as<PointeeOf<T>, torch::jit::Module> || IsTorchPlateau<T>;
+concept IsMistaken = std::derived_from<PointeeOf<T>, torch::nn::Module> ||
+                     std::derived_from<PointeeOf<T>, torch::optim::Optimizer> ||
+                     std::derived_from<PointeeOf<T>, torch::optim::LRScheduler> ||
+                     std::same_as<PointeeOf<T>, torch::jit::Module> || IsTorchPlateau<T>;
 
 // Adds the object to those of its kind. `Object` as prepare() has it.
 template <typename Object>

@@ -22,7 +22,7 @@ static_assert(static_cast<size_t>(MeshAxis::kEp) == kNumPlainAxes);
 
 struct Technique {
   const char* name;
-  bool RankLayout::*field;
+  bool RankLayout::* field;
 };
 constexpr Technique kTechniques[] = {{"FSDP", &RankLayout::fsdp},
                                      {"ZeRO", &RankLayout::zero},

@@ -464,13 +464,9 @@ TEST(RowExchange, IsTheRowsThemselvesOnOneRank) {
 TEST(RowExchange, RefusesNumbersThatAreNotThoseOfItsRows) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
     const at::Tensor rows = at::ones({3, 2});
-    EXPECT_THAT(value_error_of([&] {
-                  RowExchange(rows, {1, 1}, {1, 1}, group);
-                }),
+    EXPECT_THAT(value_error_of([&] { RowExchange(rows, {1, 1}, {1, 1}, group); }),
                 HasSubstr("gives 2 rows of a tensor of sizes [3, 2]"));
-    EXPECT_THAT(value_error_of([&] {
-                  RowExchange(rows, {3}, {1, 2}, group);
-                }),
+    EXPECT_THAT(value_error_of([&] { RowExchange(rows, {3}, {1, 2}, group); }),
                 HasSubstr("of 2 gives rows of 1 ranks"));
   });
 }

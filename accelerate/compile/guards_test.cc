@@ -123,26 +123,14 @@ std::vector<Guard> guards() {
   const Tensor x = torch::arange(6).to(torch::kFloat).view({2, 3});
   const auto nothing = [](Guarded&) {};
   return {
-      {"a size", nothing,
-       [](auto call) {
-         return call(torch::ones({4, 3}), {}, 1);
-       }},
-      {"a dimension", nothing,
-       [](auto call) {
-         return call(torch::ones({2, 1, 3}), {}, 1);
-       }},
+      {"a size", nothing, [](auto call) { return call(torch::ones({4, 3}), {}, 1); }},
+      {"a dimension", nothing, [](auto call) { return call(torch::ones({2, 1, 3}), {}, 1); }},
       {"a stride", nothing,
-       [](auto call) {
-         return call(torch::arange(6).to(torch::kFloat).view({3, 2}).t(), {}, 1);
-       }},
+       [](auto call) { return call(torch::arange(6).to(torch::kFloat).view({3, 2}).t(), {}, 1); }},
       {"a dtype", [](Guarded& net) { net->to(torch::kDouble); },
-       [](auto call) {
-         return call(torch::ones({2, 3}, torch::kDouble), {}, 1);
-       }},
+       [](auto call) { return call(torch::ones({2, 3}, torch::kDouble), {}, 1); }},
       {"a gradient of an input", nothing,
-       [](auto call) {
-         return call(torch::ones({2, 3}).requires_grad_(), {}, 1);
-       }},
+       [](auto call) { return call(torch::ones({2, 3}).requires_grad_(), {}, 1); }},
       {"a gradient of a parameter",
        [](Guarded& net) { net->linear->bias.set_requires_grad(false); },
        [x](auto call) { return call(x, {}, 1); }},

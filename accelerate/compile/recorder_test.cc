@@ -121,9 +121,7 @@ std::vector<Refusal> refusals() {
       {"changes an input in place",
        [](const Tensor& x, const Tensor& weight) { return x.clone().mul_(weight) + x.add_(0); }},
       {"an output shares its memory with an input",
-       [](const Tensor& x, const Tensor& weight) {
-         return x.view({3, 1});
-       }},
+       [](const Tensor& x, const Tensor& weight) { return x.view({3, 1}); }},
       {"draws random numbers from a generator of its own",
        [](const Tensor& x, const Tensor& weight) {
          return x * weight + torch::rand({3}, at::detail::createCPUGenerator(3));

@@ -101,14 +101,14 @@ class Builder {
       return;
     }
     const c10::Device device = tensor.device();
-    words_.push_back(
-        static_cast<int64_t>(tensor.scalar_type()) | static_cast<int64_t>(device.type()) << 8 |
-        static_cast<int64_t>(static_cast<uint8_t>(device.index())) << 16 |
-        static_cast<int64_t>(tensor.layout()) << 24 |
-        static_cast<int64_t>(tensor.requires_grad()) << 32 |
-        static_cast<int64_t>(tensor.is_conj() || tensor.is_neg()) << 33 |
-        static_cast<int64_t>(tensor.unsafeGetTensorImpl()->is_wrapped_number()) << 34 |
-        tensor.dim() << 40);
+    words_.push_back(static_cast<int64_t>(tensor.scalar_type()) |
+                     static_cast<int64_t>(device.type()) << 8 |
+                     static_cast<int64_t>(static_cast<uint8_t>(device.index())) << 16 |
+                     static_cast<int64_t>(tensor.layout()) << 24 |
+                     static_cast<int64_t>(tensor.requires_grad()) << 32 |
+                     static_cast<int64_t>(tensor.is_conj() || tensor.is_neg()) << 33 |
+                     static_cast<int64_t>(tensor.unsafeGetTensorImpl()->is_wrapped_number()) << 34 |
+                     tensor.dim() << 40);
     // Two that share memory may be one tensor, or views of one.
     const void* memory =
         tensor.has_storage()

@@ -83,9 +83,7 @@ TEST(TorchDynamoPlugin, TakesNamesInAnyCaseAndTheMisspeltOne) {
 TEST(TorchDynamoPlugin, RefusesTextsThatAreNoTruthValues) {
   for (const char* variable : {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "ACCELERATE_DYNAMO_USE_DYNAMIC",
                                "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"}) {
-    EXPECT_THAT(value_error_of([&] {
-                  resolved({}, {{variable, "perhaps"}});
-                }),
+    EXPECT_THAT(value_error_of([&] { resolved({}, {{variable, "perhaps"}}); }),
                 AllOf(HasSubstr(variable), HasSubstr("neither true nor false")));
   }
 }

@@ -124,13 +124,9 @@ TEST(MegatronLMPlugin, ListsItsArgumentsInOrder) {
 TEST(MegatronLMPlugin, AFailedCallChangesNothing) {
   Plugin plugin = resolved({});
   const Json before = args(plugin);
-  EXPECT_THAT(value_error_of([&] {
-                plugin.set_optimizer_type("Adam", {{"lr", 0.1}});
-              }),
+  EXPECT_THAT(value_error_of([&] { plugin.set_optimizer_type("Adam", {{"lr", 0.1}}); }),
               HasSubstr("betas"));
-  EXPECT_THAT(value_error_of([&] {
-                plugin.set_optimizer_type("RMSprop", {{"lr", 0.1}});
-              }),
+  EXPECT_THAT(value_error_of([&] { plugin.set_optimizer_type("RMSprop", {{"lr", 0.1}}); }),
               HasSubstr("rmsprop"));
   EXPECT_THAT(value_error_of([&] { plugin.set_scheduler_args(100, 10); }),
               HasSubstr("data_parallel_size"));

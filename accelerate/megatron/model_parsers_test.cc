@@ -53,9 +53,7 @@ TEST(ModelParsers, TakeTheLengthFromWhoeverSaysIt) {
   EXPECT_THAT(warnings.texts(), IsEmpty());
   EXPECT_EQ(length({.seq_length = 9, .decoder_seq_length = 5}, batch), 5);
   EXPECT_THAT(warnings.texts(), ElementsAre(HasSubstr("Using `decoder_seq_length`")));
-  EXPECT_THAT(value_error_of([&] {
-                length({}, MegatronBatchShapes{{"labels", {4, 7}}});
-              }),
+  EXPECT_THAT(value_error_of([&] { length({}, MegatronBatchShapes{{"labels", {4, 7}}}); }),
               HasSubstr("the batch has no \"input_ids\""));
 }
 
@@ -125,9 +123,8 @@ TEST(Preparation, RefusesWhatTheEngineCannotUse) {
       refused({.megatron_dataset_flag = true},
               {.dummy_loader = MegatronLMDummyDataLoader(nlohmann::ordered_json{{"seed", 1}})}),
       HasSubstr("no \"micro_batch_size\""));
-  EXPECT_THAT(value_error_of([] {
-                MegatronLMDummyDataLoader(nlohmann::ordered_json{{"data_paths", "a"}});
-              }),
+  EXPECT_THAT(value_error_of(
+                  [] { MegatronLMDummyDataLoader(nlohmann::ordered_json{{"data_paths", "a"}}); }),
               HasSubstr("MegatronLMDummyDataLoader: nothing here reads data_paths"));
 }
 

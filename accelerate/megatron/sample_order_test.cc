@@ -257,9 +257,7 @@ TEST(SampleOrder, BuildsAFewSamplesMoreOfEachSet) {
 
 TEST(SampleOrder, NamesWhatIsWrong) {
   EXPECT_THAT(value_error_of([] { blend_order(std::vector<double>{1, -1}, 4); }), HasSubstr("-1"));
-  EXPECT_THAT(value_error_of([] {
-                blend_order(std::vector<double>{0, 0}, 4);
-              }),
+  EXPECT_THAT(value_error_of([] { blend_order(std::vector<double>{0, 0}, 4); }),
               HasSubstr("the sum 0"));
   EXPECT_THAT(value_error_of([] { exhaustive_blend_order(std::vector<int64_t>{-3}); }),
               HasSubstr("-3 samples"));

@@ -67,9 +67,7 @@ TEST(GPTTrainStep, LabelsAreTheNextTokens) {
   const std::vector<at::Tensor> of_text = step.get_batch({{"text", rows({{4, 5, 6}})}});
   expect_rows(of_text[0], {{4, 5}});
   expect_rows(of_text[1], {{5, 6}});
-  EXPECT_THAT(value_error_of([&] {
-                step.get_batch({{"ids", rows({{1}})}});
-              }),
+  EXPECT_THAT(value_error_of([&] { step.get_batch({{"ids", rows({{1}})}}); }),
               HasSubstr("the batch has no \"input_ids\""));
   EXPECT_THAT(value_error_of([] { (void)GPTTrainStep(Json::object()); }),
               HasSubstr("padded_vocab_size"));
@@ -98,9 +96,7 @@ TEST(TrainStep, IsThatOfTheModelsKind) {
   const std::shared_ptr<AbstractTrainStep> step = make_train_step(Json{{"model_type_name", "t5"}});
   EXPECT_STREQ(step->name(), "T5TrainStep");
   EXPECT_STREQ(make_train_step(Json{{"model_type_name", "bert"}})->name(), "BertTrainStep");
-  EXPECT_THAT(value_error_of([] {
-                make_train_step(Json{{"model_type_name", "vit"}});
-              }),
+  EXPECT_THAT(value_error_of([] { make_train_step(Json{{"model_type_name", "vit"}}); }),
               HasSubstr("\"vit\""));
 }
 

@@ -45,9 +45,7 @@ TEST(Metrics, AccuracyIsTheShareOfEqualOnes) {
   accuracy.add(torch::tensor({1, 2, 3}), torch::tensor({1, 2, 4}));
   accuracy.add(torch::tensor({5}), torch::tensor({6}));
   EXPECT_EQ(accuracy.compute(), 0.5);
-  EXPECT_THAT(error_of([&] {
-                accuracy.add(torch::zeros({2, 10}), torch::tensor({1, 2}));
-              }),
+  EXPECT_THAT(error_of([&] { accuracy.add(torch::zeros({2, 10}), torch::tensor({1, 2})); }),
               HasSubstr("shapes [2, 10] and [2] do not belong together"));
 }
 

@@ -65,7 +65,7 @@ std::optional<int> inherited_listen_fd(const Environment& environment) {
 // The store writes to ranks that may be gone. That is an error to report, and no reason to die
 // without a word. A handler of the user's own stays.
 void ignore_broken_pipes() {
-  struct sigaction action {};
+  struct sigaction action{};
   if (sigaction(SIGPIPE, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, nullptr);

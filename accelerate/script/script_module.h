@@ -42,8 +42,8 @@ class ScriptModule : public torch::nn::Module {
 
   /// Its forward method. What it returns is converted by `.toTensor()` and its kin.
   template <typename... Inputs>
-  requires(std::constructible_from<c10::IValue, const Inputs&>&&...) c10::IValue
-      forward(const Inputs&... inputs) {
+    requires(std::constructible_from<c10::IValue, const Inputs&> && ...)
+  c10::IValue forward(const Inputs&... inputs) {
     return script_.forward({c10::IValue(inputs)...});
   }
 

@@ -232,12 +232,10 @@ int train_and_compare(int argc, char** argv) {
     (*budget.options)["memory_budget"] = std::stod(*(found + 1));
   }
   bool is_well = true;
-  is_well &= compare<ConvNet>("convnet with batch norm", plugin, 1, [] {
-    return torch::randn({4, 2, 8, 8});
-  });
-  is_well &= compare<Transformer>("transformer", budget, kBlocks, [] {
-    return torch::randint(50, {4, 12});
-  });
+  is_well &= compare<ConvNet>("convnet with batch norm", plugin, 1,
+                              [] { return torch::randn({4, 2, 8, 8}); });
+  is_well &= compare<Transformer>("transformer", budget, kBlocks,
+                                  [] { return torch::randint(50, {4, 12}); });
   is_well &= compare<Words>("embedding", plugin, 1, [] { return torch::randint(50, {4, 6}); });
   plugin.fullgraph = false;
   is_well &= is_unchecked(plugin);

@@ -131,27 +131,15 @@ TEST(LayoutPlan, ListsWhatDoesNotFitLast) {
 }
 
 TEST(PlanRequests, ThatCannotBeMetAreRefused) {
-  EXPECT_THAT(
-      [] {
-        request_of({{"model", "llama-3b"}, {"cluster", "1x1:h100"}});
-      },
-      ThrowsMessage<std::invalid_argument>(
-          AllOf(HasSubstr("there is no model \"llama-3b\""), HasSubstr("llama-70b"))));
-  EXPECT_THAT(
-      [] {
-        request_of({{"model", "70b"}, {"cluster", "1x1:h100"}});
-      },
-      ThrowsMessage<std::invalid_argument>(HasSubstr("there is no model \"70b\"")));
-  EXPECT_THAT(
-      [] {
-        request_of({{"model", "llama-7b"}, {"cluster", "2x8"}});
-      },
-      ThrowsMessage<std::invalid_argument>(HasSubstr("names no device")));
-  EXPECT_THAT(
-      [] {
-        request_of({{"model", "gpt-7b"}, {"cluster", "1x1:h100"}, {"experts", 4}});
-      },
-      ThrowsMessage<std::invalid_argument>(HasSubstr("experts are for Llama's blocks")));
+  EXPECT_THAT([] { request_of({{"model", "llama-3b"}, {"cluster", "1x1:h100"}}); },
+              ThrowsMessage<std::invalid_argument>(
+                  AllOf(HasSubstr("there is no model \"llama-3b\""), HasSubstr("llama-70b"))));
+  EXPECT_THAT([] { request_of({{"model", "70b"}, {"cluster", "1x1:h100"}}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("there is no model \"70b\"")));
+  EXPECT_THAT([] { request_of({{"model", "llama-7b"}, {"cluster", "2x8"}}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("names no device")));
+  EXPECT_THAT([] { request_of({{"model", "gpt-7b"}, {"cluster", "1x1:h100"}, {"experts", 4}}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("experts are for Llama's blocks")));
 }
 
 }  // namespace

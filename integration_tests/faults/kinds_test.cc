@@ -360,8 +360,8 @@ TEST(Faults, StrikeDisksByNode) {
 
 TEST(Faults, ChangeTheSpeedOfLinks) {
   for (const char* kind : {"slow(0.25)", "down for 1s", "flap(1ms) for 1s"}) {
-    for (const char* link : {"nic of node 0", "nic of rank 1", "between node 0 and node 1",
-                             "node-link of rank 2"}) {
+    for (const char* link :
+         {"nic of node 0", "nic of rank 1", "between node 0 and node 1", "node-link of rank 2"}) {
       const Outcome outcome = run(absl::StrCat("link ", link, " at collective#1: ", kind));
       EXPECT_EQ(outcome.failure, "") << link << " " << kind;
       expect_touched(outcome, kind);

@@ -467,8 +467,9 @@ TEST(CheckpointOfParts, AMissingShardIsNamedWithWhatItHad) {
   ASSERT_TRUE(disk->remove(path).ok());
   EXPECT_THAT(errors_of_loading(tp_rows(), disk),
               Each(HasSubstr(absl::StrCat(
-                  path, " is missing; with it, of what 4 ranks saved, \"down\" [3:6, 0:4] and "
-                        "parts of "))));
+                  path,
+                  " is missing; with it, of what 4 ranks saved, \"down\" [3:6, 0:4] and "
+                  "parts of "))));
 }
 
 // A rank's rows of a fused tensor reach into the rows of both ranks that load them.

@@ -278,8 +278,7 @@ bool Communicator::share_links(Operation& operation, const CollectiveTime& alone
     }
     on_links_.push_back({.rank = ranks_[member],
                          .bytes = use[member] * size_of_result,
-                         .not_before_ns =
-                             fabric_.oldest_use_ns(operation.calls[each].called_ns)});
+                         .not_before_ns = fabric_.oldest_use_ns(operation.calls[each].called_ns)});
   }
   const SharedLinks::Interval time =
       fabric_.shared_links().add(number_, operation.ready_ns, alone.ns, on_links_);

@@ -216,7 +216,7 @@ class Fabric {
   int waiting_messages_ = 0;
   std::map<Flows::Id, Message> under_way_;
   std::vector<Flows::Id> new_messages_;  // which shared_links_ does not know
-  std::vector<Outcome> outcomes_;  // by task
+  std::vector<Outcome> outcomes_;        // by task
   std::vector<RankAtFailure> kept_states_;
   std::deque<OperationLog> logs_;  // by task
   // Ordered, so that reports are deterministic.

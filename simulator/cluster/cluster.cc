@@ -404,10 +404,10 @@ class Run {
     if (!fabric_->waits_for_time_outs() || options.semantics != Semantics::kMpi) return;
     for (const int rank : executed_.ranks()) {
       if (rank == failed) continue;
-      deaths_->kill(rank,
-                    absl::StrCat("rank ", rank, " was ended by mpirun, because rank ", failed,
-                                 " failed"),
-                    /*is_cause=*/false);
+      deaths_->kill(
+          rank,
+          absl::StrCat("rank ", rank, " was ended by mpirun, because rank ", failed, " failed"),
+          /*is_cause=*/false);
     }
     wake_all();
   }

@@ -46,8 +46,8 @@ void FaultActor::begin_timed_link_faults() {
     for (const std::vector<int>& ranks : run_.units(number)) {
       for (const FaultEffect& effect : rule.effects) {
         const bool is_over = effect.lasts.kind == FaultSpan::Kind::kTime;
-        const double until_ns = is_over ? from_ns + static_cast<double>(effect.lasts.number)
-                                        : LinkSpeeds::kNever;
+        const double until_ns =
+            is_over ? from_ns + static_cast<double>(effect.lasts.number) : LinkSpeeds::kNever;
         const size_t change = to_.fabric.link_speeds().add(
             link_change(spec, rule, number, effect, ranks, from_ns, until_ns));
         link_faults_.push_back({.effect = &effect, .ranks = ranks, .change = change});
@@ -64,12 +64,12 @@ void FaultActor::change_links(const SiteFault& fault) {
   if (known == link_faults_.end()) {
     const FaultRule& rule = run_.plan().rules[fault.rule];
     const bool is_over = lasting.until_ns != FaultRun::Lasting::kNever;
-    const size_t change = to_.fabric.link_speeds().add(link_change(
-        to_.fabric.network().spec(), rule, fault.rule, *fault.effect, fault.ranks,
-        static_cast<double>(lasting.from_ns),
-        is_over ? static_cast<double>(lasting.until_ns) : LinkSpeeds::kNever));
-    known = link_faults_.insert(
-        link_faults_.end(), {.effect = fault.effect, .ranks = fault.ranks, .change = change});
+    const size_t change = to_.fabric.link_speeds().add(
+        link_change(to_.fabric.network().spec(), rule, fault.rule, *fault.effect, fault.ranks,
+                    static_cast<double>(lasting.from_ns),
+                    is_over ? static_cast<double>(lasting.until_ns) : LinkSpeeds::kNever));
+    known = link_faults_.insert(link_faults_.end(),
+                                {.effect = fault.effect, .ranks = fault.ranks, .change = change});
   }
   known->counts_as = lasting.counts_as;
   known->until_step = lasting.until_step;
@@ -79,8 +79,7 @@ void FaultActor::change_links(const SiteFault& fault) {
 void FaultActor::end_link_faults() {
   std::erase_if(link_faults_, [&](const LinkFault& each) {
     if (each.counts_as < 0 || run_.counts(each.counts_as).steps < each.until_step) return false;
-    to_.fabric.link_speeds().end(each.change,
-                                 static_cast<double>(to_.fabric.scheduler().now_ns()));
+    to_.fabric.link_speeds().end(each.change, static_cast<double>(to_.fabric.scheduler().now_ns()));
     return true;
   });
 }

@@ -61,8 +61,8 @@ std::string FileFault::problem(int world_size) const {
 
 FaultRule rule_of(const FileFault& fault) {
   FaultEffect effect{.kind = kKinds[static_cast<size_t>(fault.kind)]};
-  const bool damages = fault.kind == FileFaultKind::kMachineDies ||
-                       fault.kind == FileFaultKind::kTornWrite;
+  const bool damages =
+      fault.kind == FileFaultKind::kMachineDies || fault.kind == FileFaultKind::kTornWrite;
   if (damages && fault.unsynced != Unsynced::kLost) {
     effect.word = kUnsyncedWords[static_cast<size_t>(fault.unsynced)];
   }
@@ -71,8 +71,8 @@ FaultRule rule_of(const FileFault& fault) {
     effect.bit = fault.bit;
     effect.on_medium = fault.on_medium;
   }
-  const bool lasts = fault.kind == FileFaultKind::kDiskFull ||
-                     fault.kind == FileFaultKind::kInputOutputError;
+  const bool lasts =
+      fault.kind == FileFaultKind::kDiskFull || fault.kind == FileFaultKind::kInputOutputError;
   if (lasts && fault.until != FileFault::kForever) {
     effect.lasts = {.kind = FaultSpan::Kind::kSites,
                     .number = fault.until - fault.operation,
@@ -127,9 +127,9 @@ void FaultPlan::kill_machine(const SiteFault& fault, bool of_plan, const Operati
     absl::StrAppend(&what, " after ", written, " of ", operation.bytes, " bytes,");
   }
   note(fault, of_plan, what, operation);
-  const std::string how = absl::StrCat(what, " at rank ", operation.rank, "'s operation ",
-                                       operations_[operation.rank] - 1, ": ", operation.name, " ",
-                                       operation.path);
+  const std::string how =
+      absl::StrCat(what, " at rank ", operation.rank, "'s operation ",
+                   operations_[operation.rank] - 1, ": ", operation.name, " ", operation.path);
   deaths_->kill(operation.rank, how, /*is_cause=*/true);
   const std::vector<int> ranks = hooks_.machine_of
                                      ? hooks_.machine_of(operation.rank)
@@ -150,8 +150,7 @@ void FaultPlan::strike(SiteFault fault, bool of_plan, const Operation& operation
       note(fault, of_plan, absl::StrCat("rank ", rank, " was killed by a file fault"), operation);
       deaths_->kill(rank,
                     absl::StrCat("rank ", rank, " was killed by a file fault at its operation ",
-                                 operations_[rank] - 1, ": ", operation.name, " ",
-                                 operation.path),
+                                 operations_[rank] - 1, ": ", operation.name, " ", operation.path),
                     /*is_cause=*/true);
       break;
     case FaultKind::kPowerLoss:

@@ -236,8 +236,8 @@ class HostWriter final : public WritableFile {
       : access_(std::move(access)), file_(std::move(file)) {}
 
   absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
-    const absl::Status status = access_.begin_on_host(
-        "write_at", static_cast<int64_t>(data.size()), /*needs_room=*/true);
+    const absl::Status status =
+        access_.begin_on_host("write_at", static_cast<int64_t>(data.size()), /*needs_room=*/true);
     if (!status.ok()) return status;
     const absl::Status written = file_->write_at(offset, data);
     if (written.ok()) written_ns_ = access_.write(data.size());
@@ -270,8 +270,8 @@ class HostScratch final : public ScratchFile {
     return status.ok() ? file_->read_at(offset, out) : status;
   }
   absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
-    absl::Status status = access_.begin_on_host(
-        "write_at", static_cast<int64_t>(data.size()), /*needs_room=*/true);
+    absl::Status status =
+        access_.begin_on_host("write_at", static_cast<int64_t>(data.size()), /*needs_room=*/true);
     if (status.ok()) status = access_.sync(access_.write(data.size()));
     return status.ok() ? file_->write_at(offset, data) : status;
   }
@@ -334,8 +334,8 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> SimFiles::open(const std::string& 
   if (!is_simulated(path)) {
     absl::StatusOr<std::unique_ptr<ReadableFile>> file = machine_->open(path);
     if (!file.ok()) return file.status();
-    return std::make_unique<HostReader>(
-        Access{rank_, plan_, host_queue_, disk_ == nullptr, path}, *std::move(file));
+    return std::make_unique<HostReader>(Access{rank_, plan_, host_queue_, disk_ == nullptr, path},
+                                        *std::move(file));
   }
   absl::StatusOr<std::unique_ptr<SimReadableFile>> file = disk_->open_file(path);
   if (!file.ok()) return file.status();
@@ -348,8 +348,8 @@ absl::StatusOr<std::unique_ptr<WritableFile>> SimFiles::create(const std::string
   if (!is_simulated(path)) {
     absl::StatusOr<std::unique_ptr<WritableFile>> file = machine_->create(path);
     if (!file.ok()) return file.status();
-    return std::make_unique<HostWriter>(
-        Access{rank_, plan_, host_queue_, disk_ == nullptr, path}, *std::move(file));
+    return std::make_unique<HostWriter>(Access{rank_, plan_, host_queue_, disk_ == nullptr, path},
+                                        *std::move(file));
   }
   absl::StatusOr<std::unique_ptr<SimWritableFile>> file = disk_->create_file(path);
   if (!file.ok()) return file.status();
@@ -362,8 +362,8 @@ absl::StatusOr<std::unique_ptr<ScratchFile>> SimFiles::open_scratch(const std::s
   if (!is_simulated(path)) {
     absl::StatusOr<std::unique_ptr<ScratchFile>> file = machine_->open_scratch(path);
     if (!file.ok()) return file.status();
-    return std::make_unique<HostScratch>(
-        Access{rank_, plan_, host_queue_, disk_ == nullptr, path}, *std::move(file));
+    return std::make_unique<HostScratch>(Access{rank_, plan_, host_queue_, disk_ == nullptr, path},
+                                         *std::move(file));
   }
   absl::StatusOr<std::unique_ptr<SimScratchFile>> file = disk_->open_scratch_file(path);
   if (!file.ok()) return file.status();

@@ -117,8 +117,7 @@ std::vector<std::vector<int>> units_of_link(const FaultRule& rule, const FaultGr
     } else if (is_between) {
       units.push_back(ranks_of_nodes({link.from, link.to}, grounds));
     } else {
-      units.push_back(link.of_node ? ranks_of_nodes({number}, grounds)
-                                   : std::vector<int>{number});
+      units.push_back(link.of_node ? ranks_of_nodes({number}, grounds) : std::vector<int>{number});
     }
   }
   return units;

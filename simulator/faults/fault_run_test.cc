@@ -263,11 +263,13 @@ TEST(FaultRun, FiresAtAllSitesThatItsKindHas) {
   int fired = 0;
   for (const FaultKind kind : accelerate::values<FaultKind>()) {
     const FaultKindInfo& info = info_of(kind);
-    const std::map<FaultPlace, std::string> places = {
-        {FaultPlace::kRank, "rank 1"},        {FaultPlace::kNode, "node 0"},
-        {FaultPlace::kGroup, "group \"dp\""}, {FaultPlace::kStore, "store"},
-        {FaultPlace::kDisk, "disk"},          {FaultPlace::kCluster, "cluster"},
-        {FaultPlace::kLink, "link nic of node 0"}};
+    const std::map<FaultPlace, std::string> places = {{FaultPlace::kRank, "rank 1"},
+                                                      {FaultPlace::kNode, "node 0"},
+                                                      {FaultPlace::kGroup, "group \"dp\""},
+                                                      {FaultPlace::kStore, "store"},
+                                                      {FaultPlace::kDisk, "disk"},
+                                                      {FaultPlace::kCluster, "cluster"},
+                                                      {FaultPlace::kLink, "link nic of node 0"}};
     for (const auto& [place, where] : places) {
       for (const Site site : accelerate::values<Site>()) {
         const std::string text =

@@ -95,8 +95,7 @@ class Marks {
 // it is never ahead of the owner's clock, which is rounded up.
 class Flows::Shares {
  public:
-  Shares(const Network& network, const SharedLinks* shared)
-      : network_(network), shared_(shared) {}
+  Shares(const Network& network, const SharedLinks* shared) : network_(network), shared_(shared) {}
 
   void add(Flow flow, int64_t begins_ns) {
     const Id id = flow.id;
@@ -215,9 +214,8 @@ class Flows::Shares {
   // The part of what the specification says, for the flows in flight on that link.
   double left_of(int link, const Instant& now) {
     if (shared_ == nullptr || slots_of_link_[link].empty()) return 1;
-    return shared_->left_for_messages(owners_of(link),
-                                      static_cast<int>(slots_of_link_[link].size()),
-                                      now.as_double());
+    return shared_->left_for_messages(
+        owners_of(link), static_cast<int>(slots_of_link_[link].size()), now.as_double());
   }
 
   void set_end(int slot, const Instant& end) {
@@ -360,8 +358,8 @@ class Flows::Shares {
 
   const Network& network_;
   const SharedLinks* const shared_;
-  int64_t version_ = 0;  // of shared_, which the rates follow
-  Instant changed_;      // since when rates are what they are
+  int64_t version_ = 0;                                     // of shared_, which the rates follow
+  Instant changed_;                                         // since when rates are what they are
   std::vector<std::optional<Network::LinkOwners>> owners_;  // by link, once asked for
   std::vector<Flow> slots_;
   std::vector<int> free_slots_;

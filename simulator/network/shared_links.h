@@ -157,7 +157,7 @@ class SharedLinks {
   const LinkSpeeds* const speeds_;
   const std::vector<int> counts_as_;
   int64_t version_ = 0;
-  mutable std::vector<double> demands_;  // scratch
+  mutable std::vector<double> demands_;           // scratch
   std::vector<std::vector<Timeline>> timelines_;  // by rank
 };
 

@@ -484,9 +484,8 @@ TEST(Report, ListsTheFaultsOfThePlan) {
   Trace trace = make_sample_trace({.ranks = 2});
   trace.faults = {"\"rank 1 at step 2: crash\" fired once, rank 1 at step 2, 5ms, and touched 1"};
   const std::filesystem::path directory = reported(trace, "faults");
-  for (const Json& faults :
-       {data_of(text_of(directory / "report.html")).at("faults"),
-        Json::parse(text_of(directory / "summary.json")).at("faults")}) {
+  for (const Json& faults : {data_of(text_of(directory / "report.html")).at("faults"),
+                             Json::parse(text_of(directory / "summary.json")).at("faults")}) {
     EXPECT_EQ(faults, Json::array({trace.faults[0]}));
   }
 }

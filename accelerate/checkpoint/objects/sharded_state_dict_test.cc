@@ -141,9 +141,7 @@ TEST(PlacesOfState, FollowParametersOfTheirSizes) {
   EXPECT_EQ(all[2]->placement.name, "bias");
   // Which part of a column of sums belongs to which rank is not known.
   EXPECT_THAT(
-      value_error_of([&] {
-        places_of_state(shared, places, {{"state.0.row", torch::ones({3})}});
-      }),
+      value_error_of([&] { places_of_state(shared, places, {{"state.0.row", torch::ones({3})}}); }),
       HasSubstr("\"state.0.row\" of an optimizer has sizes [3], and its parameter \"weight\" [3, "
                 "4]"));
 }

@@ -103,7 +103,7 @@ const std::vector<std::string>& model_names() {
 
 Config model_config(const std::string& model, Config sizes) {
   const Config& own = named(sizes.blocks, model);
-  for (int64_t Config::*field :
+  for (int64_t Config::* field :
        {&Config::layers, &Config::hidden, &Config::heads, &Config::sequence_length,
         &Config::vocabulary, &Config::tied_head}) {
     if (sizes.*field == -1) sizes.*field = own.*field;

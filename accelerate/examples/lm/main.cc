@@ -22,7 +22,7 @@ namespace {
 // A flag that replaces a size of the model that --model names.
 struct SizeFlag {
   const char* name;
-  int64_t lm::Config::*field;
+  int64_t lm::Config::* field;
   const char* help;
 };
 
