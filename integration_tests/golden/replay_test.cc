@@ -490,6 +490,7 @@ constexpr Recorded kByHand[] = {
     {"env_parsing", 0, 5},
     {"fsdp_plugin", 0, 9},
     {"launch_env", 2, 15},
+    {"megatron_plugin", 0, 2},
     {"operations", 0, 3},
     {"parallelism", 0, 6},
     {"quantization_config", 12, 9},

@@ -90,11 +90,11 @@ TEST_P(ScriptModule, IsPreparedOnce) {
 }
 
 // What a rank of two says of preparing one.
-std::string refusal(const AcceleratorOptions& options) {
+std::string refusal(const std::function<AcceleratorOptions()>& options) {
   std::string text = "none";
   Cluster cluster("1x2");
   cluster.run_on_every_rank([&](Rank& rank) {
-    Accelerator accelerator(options);
+    Accelerator accelerator(options());
     torch::jit::Module script = script_of(seeded_net());
     try {
       auto model = accelerator.prepare(script);
@@ -107,13 +107,19 @@ std::string refusal(const AcceleratorOptions& options) {
 
 TEST(RefusedScriptModule, SaysWhatItCannotDo) {
   constexpr char kBeginning[] = "a torch::jit::Module is one graph, so ";
-  EXPECT_THAT(refusal({.fsdp_plugin = FullyShardedDataParallelPlugin{.fsdp_version = 2}}),
-              AllOf(HasSubstr(kBeginning), HasSubstr("FSDP and DeepSpeed")));
-  EXPECT_THAT(refusal({.mixed_precision = PrecisionType::kBf16}),
+  const auto fsdp = [] {
+    return AcceleratorOptions{.fsdp_plugin = FullyShardedDataParallelPlugin{.fsdp_version = 2}};
+  };
+  EXPECT_THAT(refusal(fsdp), AllOf(HasSubstr(kBeginning), HasSubstr("FSDP and DeepSpeed")));
+  const auto bf16 = [] { return AcceleratorOptions{.mixed_precision = PrecisionType::kBf16}; };
+  EXPECT_THAT(refusal(bf16),
               AllOf(HasSubstr(kBeginning), HasSubstr("leave mixed_precision out")));
-  EXPECT_THAT(refusal({.parallelism_config = ParallelismConfig({.tp_size = 2})}),
+  const auto along = [](const ParallelismOptions& sizes) {
+    return [sizes] { return AcceleratorOptions{.parallelism_config = ParallelismConfig(sizes)}; };
+  };
+  EXPECT_THAT(refusal(along({.tp_size = 2})),
               AllOf(HasSubstr(kBeginning), HasSubstr("tp cannot divide it")));
-  EXPECT_EQ(refusal({.parallelism_config = ParallelismConfig({.dp_replicate_size = 2})}), "none");
+  EXPECT_EQ(refusal(along({.dp_replicate_size = 2})), "none");
 }
 
 }  // namespace

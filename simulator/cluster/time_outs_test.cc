@@ -21,6 +21,7 @@ namespace accelerate::simulator {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -200,8 +201,9 @@ TEST(Dumps, TellWhatTheFailureTells) {
     const auto dumps = read_dumps(from);
     ASSERT_TRUE(dumps.ok()) << dumps.status();
     ASSERT_EQ(dumps->size(), 3U);
+    // A Flight Recorder does not know how a rank ended.
     EXPECT_THAT(dumps_report(*dumps),
-                AllOf(HasSubstr("behind: rank 2: ended normally, 1 operation behind"),
+                AllOf(ContainsRegex("behind: rank 2: (ended normally, )?1 operation behind"),
                       HasSubstr("all_reduce #1")));
   }
 }

@@ -73,7 +73,8 @@ PlacedState with_others(PlacedState own, const std::vector<DescribedState>& rank
       }
     }
     if (rank.states.empty()) continue;
-    for (const auto& [number, values] : ordered_json::parse(rank.states).items()) {
+    const ordered_json of_rank = ordered_json::parse(rank.states);
+    for (const auto& [number, values] : of_rank.items()) {
       if (!states.contains(number)) states[number] = values;
     }
   }

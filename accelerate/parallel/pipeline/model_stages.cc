@@ -16,6 +16,8 @@
 #include "accelerate/base/message_text.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/mesh/mesh.h"
+#include "accelerate/operators/construction_record.h"
+#include "accelerate/operators/deferred_values.h"
 #include "accelerate/parallel/layout/placement.h"
 #include "accelerate/parallel/pipeline/checked.h"
 #include "accelerate/pipeline/schedule.h"
@@ -239,10 +241,24 @@ void drop_other_stages(const TechniqueContext& context) {
   const Mesh& mesh = plan.layout->mesh();
   if (mesh.size(MeshAxis::kPp) == 1) return;
   const at::NoGradGuard no_grad;
+  std::vector<std::pair<const TensorPlacement*, at::Tensor>> dropped, before_own;
   for (const auto& item : context.model.module()->named_parameters()) {
     const TensorPlacement* const placement = plan.layout->find(item.key());
-    if (placement == nullptr || part_number(*placement, mesh, plan.rank) >= 0) continue;
-    const at::Tensor& parameter = item.value();
+    if (placement == nullptr) continue;
+    if (part_number(*placement, mesh, plan.rank) < 0) {
+      dropped.emplace_back(placement, item.value());
+    } else {
+      before_own = dropped;
+    }
+  }
+  // Values that a construction draws before those of this rank, one tensor at a time; later they
+  // would be drawn all at once.
+  for (const auto& [placement, parameter] : before_own) {
+    if (is_recorded(parameter) && deferred_values(parameter) == nullptr) {
+      recorded_values({parameter});
+    }
+  }
+  for (const auto& [placement, parameter] : dropped) {
     const c10::Device device = parameter.is_meta() ? plan.device : parameter.device();
     internal::rebind(parameter, at::empty(cut_shape(*placement, mesh, plan.rank),
                                           parameter.options().device(device)));
