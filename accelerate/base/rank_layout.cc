@@ -62,14 +62,6 @@ std::string why_not_stages_by_zero(const RankLayout& layout) {
                       "by ZeRO; leave the plugin out, or set pp_size to 1");
 }
 
-std::string why_not_experts_in_stages(const RankLayout& layout) {
-  return absl::StrCat(
-      "parallelism_config: pp_size=", layout.pp,
-      ", but in this version the losses of routers do not leave the stages of their "
-      "layers, so that models with mixtures of experts have one stage; set pp_size "
-      "to 1");
-}
-
 std::string why_not_fsdp_with_zero(const RankLayout& /*layout*/) {
   return "fsdp_plugin and deepspeed_plugin both say how ranks divide models; give one of them, and "
          "set one of ACCELERATE_USE_FSDP and ACCELERATE_USE_DEEPSPEED";
@@ -86,11 +78,6 @@ std::string why_not_zero_with_shards(const RankLayout& layout) {
       "deepspeed_plugin: its stage says what ranks divide, so the "
       "parallelism_config's dp_shard_size must be 1, but it is ",
       layout.dp_shard);
-}
-
-std::string why_not_experts_of_sequence_shards(const RankLayout& /*layout*/) {
-  return "a mixture of experts takes whole sequences, but the plan of tensor parallelism has "
-         "sequence shards; set its sequence_parallel to false";
 }
 
 const LayoutRule kRules[] = {
@@ -165,19 +152,6 @@ const LayoutRule kRules[] = {
            move_to_shards(it, &RankLayout::dp_replicate);
          },
      .example = {.pp = 2, .dp_replicate = 2, .zero = true}},
-    {.name = "pp with experts",
-     .facts = LayoutFacts::kModel,
-     .is_broken = [](const RankLayout& it) { return it.pp > 1 && it.experts; },
-     .why = &why_not_experts_in_stages,
-     .mend = [](RankLayout& it) { move_to_shards(it, &RankLayout::pp); },
-     .example = {.pp = 2, .dp_shard = 2, .experts = true}},
-    {.name = "experts with sequence shards",
-     .facts = LayoutFacts::kModel,
-     .is_broken =
-         [](const RankLayout& it) { return it.experts && it.tp > 1 && it.sequence_shards; },
-     .why = &why_not_experts_of_sequence_shards,
-     .mend = [](RankLayout& it) { it.sequence_shards = false; },
-     .example = {.tp = 2, .experts = true, .sequence_shards = true}},
 };
 
 const LayoutRule* broken_rule(const RankLayout& layout, LayoutFacts facts) {
@@ -229,7 +203,7 @@ std::string cell(const Part& a, const Part& b) {
   RankLayout layout;
   a.add(layout);
   b.add(layout);
-  const LayoutRule* const rule = broken_rule(layout, LayoutFacts::kModel);
+  const LayoutRule* const rule = broken_rule(layout, LayoutFacts::kVersion);
   return rule == nullptr ? "yes" : absl::StrCat("no (", number_of(rule), ")");
 }
 
@@ -272,7 +246,7 @@ std::optional<IllegalLayout> find_illegal(const RankLayout& layout, LayoutFacts 
   if (rule == nullptr) return std::nullopt;
   IllegalLayout illegal{.rule = rule, .why = rule->why(layout), .nearest = layout};
   // Each turn takes an axis or a technique away, or a remainder.
-  while (const LayoutRule* const next = broken_rule(illegal.nearest, LayoutFacts::kModel)) {
+  while (const LayoutRule* const next = broken_rule(illegal.nearest, LayoutFacts::kVersion)) {
     next->mend(illegal.nearest);
   }
   return illegal;

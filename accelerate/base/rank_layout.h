@@ -54,7 +54,6 @@ int64_t size_along(const RankLayout& layout, MeshAxis axis);
 enum class LayoutFacts {
   kConfiguration,  ///< sizes and plug-ins, whatever this version computes
   kVersion,        ///< what this version computes
-  kModel,          ///< the model and its plan
 };
 
 /// One kind of layouts that a job cannot have.
@@ -88,7 +87,7 @@ struct IllegalLayout {
 /// The first rule that the layout breaks among those for which `facts` are enough. Nothing: the job
 /// may have the layout, as far as is known.
 std::optional<IllegalLayout> find_illegal(const RankLayout& layout,
-                                          LayoutFacts facts = LayoutFacts::kModel);
+                                          LayoutFacts facts = LayoutFacts::kVersion);
 
 /// The legal layouts of so many ranks, whose techniques are those of `like`: its sizes do not
 /// count. ep is above 1 only where `like` has experts. In a fixed order.

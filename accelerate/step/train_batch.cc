@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/module.h>
 
 #include "absl/cleanup/cleanup.h"
@@ -24,6 +26,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/config/model_parts.h"
 #include "accelerate/forward/model_state.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/parallel/pipeline/checked.h"
@@ -185,6 +188,18 @@ void run_batch(PipelineTechnique* pipeline, const Schedule& schedule, const Wind
   run_window(schedule, pipeline->rank(), &messages, work);
 }
 
+// What the forward pass before computed besides its output; undefined: nothing that has a gradient.
+at::Tensor router_loss_of(const ModelState& model, bool by_tokens) {
+  auto* const parts = dynamic_cast<ModelParts*>(model.module().get());
+  if (parts == nullptr) return {};
+  at::Tensor loss = parts->take_router_loss();
+  if (!loss.defined() || !loss.requires_grad()) return {};
+  TORCH_CHECK_VALUE(!by_tokens,
+                    "train_batch: routers of experts have losses, which are means over tokens; "
+                    "give a loss function that returns a mean as well, and not a TokenLoss");
+  return loss;
+}
+
 bool has_late_gradients(const Schedule& schedule) {
   return std::ranges::any_of(schedule.ranks, [](const std::vector<pipeline::Action>& actions) {
     return std::ranges::count(actions, Pass::kWeightGradient, &pipeline::Action::pass) > 0;
@@ -224,6 +239,16 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
   const bool has_halves = has_late_gradients(schedule);
   std::optional<StageDraws> draws;
   if (pipeline != nullptr) draws.emplace();
+  const auto weight_of = [&](int i) {
+    return calls.by_tokens ? 1
+                           : static_cast<double>(rows_of(i).count) / static_cast<double>(all_rows);
+  };
+  const auto scaled = [&](const at::Tensor& loss, int i) {
+    const double scale = weight_of(i) / steps;
+    return scale == 1 ? loss : loss * scale;
+  };
+  // Those of routers in stages before the last one, by stage and micro-batch.
+  std::map<std::pair<int, int>, at::Tensor> router_losses;
   work.forward = [&](int stage, int i, at::Tensor x) {
     if (pipeline == nullptr) return calls.forward(x, options.positions);
     at::Tensor output;
@@ -231,17 +256,20 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
       output = pipeline->forward_stage(model, stage, std::move(x), options.positions,
                                        has_halves ? late : nullptr);
     });
+    // The last stage's are taken behind the loss function, which may have taken them.
+    if (stage + 1 < schedule.stages) {
+      at::Tensor loss = router_loss_of(model, calls.by_tokens);
+      if (loss.defined()) router_losses[{stage, i}] = scaled(loss, i);
+    }
     return output;
   };
   work.loss = [&](const at::Tensor& output, int i) {
     const TokenLoss loss = calls.loss(output, rows_of(i).first, rows_of(i).count);
     tokens += loss.tokens;
-    const double weight =
-        calls.by_tokens ? 1 : static_cast<double>(rows_of(i).count) / static_cast<double>(all_rows);
-    const at::Tensor share = loss.sum.detach() * weight;
+    const at::Tensor share = loss.sum.detach() * weight_of(i);
     total = total.defined() ? total + share : share;
-    const double scale = weight / steps;
-    return scale == 1 ? loss.sum : loss.sum * scale;
+    const at::Tensor of_routers = router_loss_of(model, calls.by_tokens);
+    return scaled(of_routers.defined() ? loss.sum + of_routers : loss.sum, i);
   };
   // LocalSGD and no_sync keep others from it, in whole windows as in single passes.
   std::vector<Technique*> synchronising;
@@ -259,8 +287,13 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
     }
     if (!gradient.defined()) return engine.backward(root, {});
     // The last stage's loss was scaled.
-    if (const auto& scaler = training_.precision.scaler()) scaler->begin_backward();
-    root.backward(gradient);
+    const auto& scaler = training_.precision.scaler();
+    if (scaler) scaler->begin_backward();
+    const auto of_routers = router_losses.find({action.stage, action.micro_batch});
+    if (of_routers == router_losses.end()) return root.backward(gradient);
+    const at::Tensor loss = scaler ? scaler->scaler().scale(of_routers->second) : of_routers->second;
+    router_losses.erase(of_routers);
+    torch::autograd::backward({root, loss}, {gradient, at::Tensor()});
   };
   work.late_gradients = [&](const pipeline::Action& action) {
     late->run({action.stage, action.micro_batch});

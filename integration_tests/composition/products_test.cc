@@ -1,5 +1,5 @@
-// Each axis with one rank or two, beside each technique: the Accelerator and prepare() refuse the
-// products that the table refuses (accelerate/base/rank_layout.h) with its sentence, and train the
+// Each axis with one rank or two, beside each technique: the Accelerator refuses the
+// products that the table refuses (accelerate/base/rank_layout.h) with its sentence, and trains the
 // others as one process does. The products are of the table, and so are the clusters.
 #include <cstddef>
 #include <string>
@@ -67,22 +67,7 @@ TEST(ProductsOfAxes, ThatTheTableRefusesAreRefusedByTheAccelerator) {
   EXPECT_GT(refused, 150);
 }
 
-TEST(ProductsOfAxes, ThatTheModelForbidsAreRefusedByPrepare) {
-  int refused = 0;
-  for (const RankLayout& layout : products({.experts = true, .sequence_shards = true})) {
-    if (find_illegal(layout, LayoutFacts::kVersion)) continue;
-    const auto illegal = find_illegal(layout);
-    if (!illegal) continue;
-    SCOPED_TRACE(layout.text());
-    const ExpertTraining training = training_of(training_with(layout));
-    Cluster(training.cluster).run_on_every_rank([&](Rank&) {
-      EXPECT_EQ(value_error_of([&] { train_rank_with_experts(training); }), illegal->text());
-    });
-    ++refused;
-  }
-  EXPECT_EQ(refused, 51);
-}
-
+// With as many stages and with the techniques of the parameter.
 class LegalProducts : public ::testing::TestWithParam<RankLayout> {};
 
 TEST_P(LegalProducts, TrainAsOneProcess) {
@@ -92,6 +77,7 @@ TEST_P(LegalProducts, TrainAsOneProcess) {
   const ExpertOutcome one = train_experts(of_one);
   for (const RankLayout& layout : products(GetParam())) {
     if (find_illegal(layout) || layout.num_ranks() == 1) continue;
+    if (layout.pp != GetParam().pp) continue;
     // Without tp a plan has no sequence shards, which it says by a warning.
     if (layout.sequence_shards && layout.tp == 1) continue;
     // The model has no experts to divide, which prepare() says.
@@ -115,12 +101,20 @@ INSTANTIATE_TEST_SUITE_P(
                       RankLayout{.fsdp = true, .sequence_shards = true}, RankLayout{.zero = true},
                       RankLayout{.zero = true, .sequence_shards = true},
                       RankLayout{.experts = true}, RankLayout{.fsdp = true, .experts = true},
-                      RankLayout{.zero = true, .experts = true}),
+                      RankLayout{.zero = true, .experts = true},
+                      RankLayout{.experts = true, .sequence_shards = true}, RankLayout{.pp = 2},
+                      RankLayout{.pp = 2, .sequence_shards = true},
+                      RankLayout{.pp = 2, .fsdp = true},
+                      RankLayout{.pp = 2, .fsdp = true, .sequence_shards = true},
+                      RankLayout{.pp = 2, .experts = true},
+                      RankLayout{.pp = 2, .fsdp = true, .experts = true},
+                      RankLayout{.pp = 2, .experts = true, .sequence_shards = true}),
     [](const auto& info) {
       const RankLayout& like = info.param;
       std::string name = like.experts ? "Experts" : "Layers";
       if (like.fsdp) name += "InFsdp";
       if (like.zero) name += "InZero";
+      if (like.pp > 1) name += "InStages";
       if (like.sequence_shards) name += "OfSequenceShards";
       return name;
     });

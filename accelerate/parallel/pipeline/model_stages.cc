@@ -227,7 +227,7 @@ void check_pipeline(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   const int ranks = plan.mesh.size(MeshAxis::kPp);
   const torch::nn::Module& module = *context.model.module();
-  if (ranks > 1) check_layout(rank_layout(plan), LayoutFacts::kModel);
+  if (ranks > 1) check_layout(rank_layout(plan), LayoutFacts::kVersion);
   TORCH_CHECK_VALUE(ranks == 1 || !parts_of(module).empty(), "pipeline: pp_size=", ranks,
                     ", but nothing says which parts a ", module_class_name(module),
                     " has; derive the model from ModelParts (config/model_parts.h), make it a "
