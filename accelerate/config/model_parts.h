@@ -47,8 +47,8 @@ class ModelParts {
                       "not override ModelParts::forward_parts_at");
     return x;
   }
-  /// The losses of routers of experts in the last forward pass of the model or of some of its parts,
-  /// to be added to its loss, 0-dim; undefined without any, and when they were taken.
+  /// The losses of routers of experts in the last forward pass of the model or of some of its
+  /// parts, to be added to its loss, 0-dim; undefined without any, and when they were taken.
   /// Accelerator::train_batch takes them behind each stage's pass, and adds them to the loss whose
   /// gradients it computes.
   virtual at::Tensor take_router_loss() { return {}; }

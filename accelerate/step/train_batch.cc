@@ -291,7 +291,8 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
     if (scaler) scaler->begin_backward();
     const auto of_routers = router_losses.find({action.stage, action.micro_batch});
     if (of_routers == router_losses.end()) return root.backward(gradient);
-    const at::Tensor loss = scaler ? scaler->scaler().scale(of_routers->second) : of_routers->second;
+    const at::Tensor loss =
+        scaler ? scaler->scaler().scale(of_routers->second) : of_routers->second;
     router_losses.erase(of_routers);
     torch::autograd::backward({root, loss}, {gradient, at::Tensor()});
   };

@@ -97,18 +97,16 @@ TEST_P(LegalProducts, TrainAsOneProcess) {
 
 INSTANTIATE_TEST_SUITE_P(
     With, LegalProducts,
-    ::testing::Values(RankLayout{}, RankLayout{.sequence_shards = true}, RankLayout{.fsdp = true},
-                      RankLayout{.fsdp = true, .sequence_shards = true}, RankLayout{.zero = true},
-                      RankLayout{.zero = true, .sequence_shards = true},
-                      RankLayout{.experts = true}, RankLayout{.fsdp = true, .experts = true},
-                      RankLayout{.zero = true, .experts = true},
-                      RankLayout{.experts = true, .sequence_shards = true}, RankLayout{.pp = 2},
-                      RankLayout{.pp = 2, .sequence_shards = true},
-                      RankLayout{.pp = 2, .fsdp = true},
-                      RankLayout{.pp = 2, .fsdp = true, .sequence_shards = true},
-                      RankLayout{.pp = 2, .experts = true},
-                      RankLayout{.pp = 2, .fsdp = true, .experts = true},
-                      RankLayout{.pp = 2, .experts = true, .sequence_shards = true}),
+    ::testing::Values(
+        RankLayout{}, RankLayout{.sequence_shards = true}, RankLayout{.fsdp = true},
+        RankLayout{.fsdp = true, .sequence_shards = true}, RankLayout{.zero = true},
+        RankLayout{.zero = true, .sequence_shards = true}, RankLayout{.experts = true},
+        RankLayout{.fsdp = true, .experts = true}, RankLayout{.zero = true, .experts = true},
+        RankLayout{.experts = true, .sequence_shards = true}, RankLayout{.pp = 2},
+        RankLayout{.pp = 2, .sequence_shards = true}, RankLayout{.pp = 2, .fsdp = true},
+        RankLayout{.pp = 2, .fsdp = true, .sequence_shards = true},
+        RankLayout{.pp = 2, .experts = true}, RankLayout{.pp = 2, .fsdp = true, .experts = true},
+        RankLayout{.pp = 2, .experts = true, .sequence_shards = true}),
     [](const auto& info) {
       const RankLayout& like = info.param;
       std::string name = like.experts ? "Experts" : "Layers";

@@ -87,12 +87,11 @@ TEST(RoutersWithLosses, InStagesThatDoNotHandThemOverAreRefused) {
   EXPECT_THAT(
       refused("1x2:h100", with({.pp_size = 2}),
               [] {
-                torch::nn::Sequential layers(
-                    torch::nn::Linear(8, 8),
-                    MixtureOfExperts(
-                        MixtureOptions{.hidden = 8,
-                                       .intermediate = 8,
-                                       .router = {.experts = 4, .balance_loss = 0.01}}));
+                torch::nn::Sequential layers(torch::nn::Linear(8, 8),
+                                             MixtureOfExperts(MixtureOptions{
+                                                 .hidden = 8,
+                                                 .intermediate = 8,
+                                                 .router = {.experts = 4, .balance_loss = 0.01}}));
                 return layers.ptr();
               }),
       AllOf(HasSubstr("the router of mixture \"1\" has losses, which the stages of a Sequential do "

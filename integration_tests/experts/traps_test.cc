@@ -143,8 +143,7 @@ TEST(NormsOfGradients, OfStagesLayersAndExpertsAreThoseOfOneProcess) {
   const ExpertOutcome expected = train_experts({.steps = 2, .micro_steps = 4});
   // All ranks have the same 64 bits, as train_experts expects.
   const ExpertOutcome outcome = train_experts(
-      {.sizes =
-           ParallelismOptions{.dp_shard_size = 2, .tp_size = 2, .pp_size = 2, .ep_size = 2},
+      {.sizes = ParallelismOptions{.dp_shard_size = 2, .tp_size = 2, .pp_size = 2, .ep_size = 2},
        .cluster = "1x8:h100",
        .steps = 2});
   ASSERT_EQ(outcome.norms.size(), 2);
