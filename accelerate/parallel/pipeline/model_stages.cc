@@ -232,6 +232,11 @@ void check_pipeline(const TechniqueContext& context) {
                     ", but nothing says which parts a ", module_class_name(module),
                     " has; derive the model from ModelParts (config/model_parts.h), make it a "
                     "Sequential, or set pp_size to 1");
+  const bool has_reducer = context.group != nullptr && !context.makes_shards;
+  TORCH_CHECK_VALUE(ranks == 1 || !has_reducer || !plan.handlers.ddp.static_graph,
+                    "pipeline: static_graph of DistributedDataParallelKwargs is for passes that "
+                    "are all alike, but of the passes of a window the last one alone averages "
+                    "gradients; leave it out");
 }
 
 void drop_other_stages(const TechniqueContext& context) {
