@@ -56,12 +56,6 @@ std::string why_not_uneven_experts(const RankLayout& layout) {
                       ", among whose ranks experts are divided");
 }
 
-std::string why_not_stages_by_zero(const RankLayout& layout) {
-  return absl::StrCat("deepspeed_plugin: pp_size=", layout.pp,
-                      ", but in this version ranks divide stages of a pipeline along dp_shard, not "
-                      "by ZeRO; leave the plugin out, or set pp_size to 1");
-}
-
 std::string why_not_experts_in_stages(const RankLayout& layout) {
   return absl::StrCat(
       "parallelism_config: pp_size=", layout.pp,
@@ -155,16 +149,6 @@ const LayoutRule kRules[] = {
            it.dp_shard = it.ep = 1;
          },
      .example = {.dp_shard = 2, .zero = true}},
-    {.name = "pp with ZeRO",
-     .facts = LayoutFacts::kVersion,
-     .is_broken = [](const RankLayout& it) { return it.pp > 1 && it.zero; },
-     .why = &why_not_stages_by_zero,
-     .mend =
-         [](RankLayout& it) {
-           it.zero = false;
-           move_to_shards(it, &RankLayout::dp_replicate);
-         },
-     .example = {.pp = 2, .dp_replicate = 2, .zero = true}},
     {.name = "pp with experts",
      .facts = LayoutFacts::kModel,
      .is_broken = [](const RankLayout& it) { return it.pp > 1 && it.experts; },

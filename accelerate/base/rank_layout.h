@@ -52,8 +52,7 @@ int64_t size_along(const RankLayout& layout, MeshAxis axis);
 
 /// What a rule is about. Where a layout is checked, the rules of the earlier ones count as well.
 enum class LayoutFacts {
-  kConfiguration,  ///< sizes and plug-ins, whatever this version computes
-  kVersion,        ///< what this version computes
+  kConfiguration,  ///< sizes and plug-ins
   kModel,          ///< the model and its plan
 };
 

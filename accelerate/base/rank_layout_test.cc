@@ -110,15 +110,12 @@ TEST(RankLayout, HasAnExampleOfEachRuleThatBreaksIt) {
 }
 
 TEST(RankLayout, IsAskedForWhatIsKnown) {
-  const RankLayout later = {.pp = 2, .dp_replicate = 2, .zero = true};
-  EXPECT_FALSE(find_illegal(later, LayoutFacts::kConfiguration)) << "as arithmetic";
-  EXPECT_EQ(find_illegal(later, LayoutFacts::kVersion)->text(),
-            "deepspeed_plugin: pp_size=2, but in this version ranks divide stages of a pipeline "
-            "along dp_shard, not by ZeRO; leave the plugin out, or set pp_size to 1; the nearest "
-            "layout that works: pp 2 x dp_shard 2");
   const RankLayout of_model = {.tp = 2, .experts = true, .sequence_shards = true};
-  EXPECT_FALSE(find_illegal(of_model, LayoutFacts::kVersion));
-  EXPECT_TRUE(find_illegal(of_model));
+  EXPECT_FALSE(find_illegal(of_model, LayoutFacts::kConfiguration));
+  EXPECT_EQ(find_illegal(of_model)->text(),
+            "a mixture of experts takes whole sequences, but the plan of tensor parallelism has "
+            "sequence shards; set its sequence_parallel to false; the nearest layout that works: "
+            "tp 2, experts");
 }
 
 TEST(RankLayout, OfExpertsTakesTheLargestNumberThatDivides) {
