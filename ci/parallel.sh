@@ -8,9 +8,9 @@
 # of the Bible in examples/lm, drawn anew each time) and other scales, lets PyTorch compute the losses and norms of one
 # process and of its own tensor parallelism (torch_answers.py), and runs the tests with these answers as well. It then
 # times Llama of 70 billion parameters on 1,024 folded devices, the training loop of a program with one rank along tp,
-# and operators in forward passes whose layers are divided. It also compares the recorded orders of Megatron-LM's samples with Megatron-Core's.
-# PyTorch is the newest of the Python registry, in the virtual environment of ci/torch.sh; where it cannot be installed
-# the lane says so and ends well.
+# and operators in forward passes whose layers are divided. It also compares the recorded orders of Megatron-LM's
+# samples with Megatron-Core's. PyTorch is the newest of the Python registry, in the virtual environment of ci/torch.sh;
+# where it cannot be installed the lane says so and ends well.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly python=${PYTHON:-python3} folder=integration_tests/tensor

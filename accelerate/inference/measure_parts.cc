@@ -48,7 +48,7 @@ class InEvaluation {
     module.eval();
   }
   ~InEvaluation() {
-    // A module comes before those inside of it, which follow it.
+    // Outer modules come first, and take inner modules along.
     for (const auto& [each, training] : was_training_) each->train(training);
   }
   InEvaluation(const InEvaluation&) = delete;
@@ -58,7 +58,7 @@ class InEvaluation {
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> was_training_;
 };
 
-// Those of this rank.
+// The times on this rank.
 std::vector<int64_t> own_times(torch::nn::Module& module, const at::Tensor& inputs,
                                c10::Device device, Runtime& runtime) {
   ModelStages parts = {.parts = parts_of(module), .cuts = {}, .ranks = {}};

@@ -60,7 +60,7 @@ class LayoutTechnique::BackwardEnd {
     wait(end, /*rounds=*/3);
   }
 
-  // What a backward pass has added to gradients is theirs.
+  // Behind a backward pass, when all techniques have reduced gradients.
   void finish() {
     sums_.end(synchronises_);
     if (!synchronises_) return;

@@ -146,7 +146,7 @@ TEST(StagesByZero, AccumulateAsOneProcess) {
   }
 }
 
-// All of them are told, also those that train something.
+// Ranks that train something are told as well.
 TEST(StagesByZero, AreRefusedWhereARankTrainsNothing) {
   ExpertTraining training =
       training_of({.ranks = {.pp = 2, .dp_replicate = 2, .zero = true}, .zero_stage = 1});
