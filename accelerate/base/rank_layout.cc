@@ -56,12 +56,6 @@ std::string why_not_uneven_experts(const RankLayout& layout) {
                       ", among whose ranks experts are divided");
 }
 
-std::string why_not_stages_by_zero(const RankLayout& layout) {
-  return absl::StrCat("deepspeed_plugin: pp_size=", layout.pp,
-                      ", but in this version ranks divide stages of a pipeline along dp_shard, not "
-                      "by ZeRO; leave the plugin out, or set pp_size to 1");
-}
-
 std::string why_not_fsdp_with_zero(const RankLayout& /*layout*/) {
   return "fsdp_plugin and deepspeed_plugin both say how ranks divide models; give one of them, and "
          "set one of ACCELERATE_USE_FSDP and ACCELERATE_USE_DEEPSPEED";
@@ -82,7 +76,6 @@ std::string why_not_zero_with_shards(const RankLayout& layout) {
 
 const LayoutRule kRules[] = {
     {.name = "cp with sp",
-     .facts = LayoutFacts::kConfiguration,
      .is_broken = [](const RankLayout& it) { return it.cp > 1 && it.sp > 1; },
      .why = &why_not_cp_with_sp,
      .mend =
@@ -92,7 +85,6 @@ const LayoutRule kRules[] = {
          },
      .example = {.cp = 2, .sp = 2}},
     {.name = "cp with dp_replicate alone",
-     .facts = LayoutFacts::kConfiguration,
      .is_broken =
          [](const RankLayout& it) { return it.cp > 1 && it.dp_replicate > 1 && it.dp_shard == 1; },
      .why = &why_not_cp_with_replicas,
@@ -104,7 +96,6 @@ const LayoutRule kRules[] = {
          },
      .example = {.dp_replicate = 2, .cp = 2}},
     {.name = "ep that does not divide dp_shard",
-     .facts = LayoutFacts::kConfiguration,
      .is_broken = [](const RankLayout& it) { return it.dp_shard % it.ep != 0; },
      .why = &why_not_uneven_experts,
      .mend =
@@ -114,7 +105,6 @@ const LayoutRule kRules[] = {
          },
      .example = {.dp_shard = 4, .ep = 3}},
     {.name = "FSDP without shards",
-     .facts = LayoutFacts::kConfiguration,
      .is_broken =
          [](const RankLayout& it) {
            return it.fsdp && it.dp_shard == 1 && it.cp == 1 && it.sp == 1 && it.num_ranks() > 1;
@@ -127,13 +117,11 @@ const LayoutRule kRules[] = {
          },
      .example = {.dp_replicate = 2, .tp = 2, .fsdp = true}},
     {.name = "FSDP with ZeRO",
-     .facts = LayoutFacts::kConfiguration,
      .is_broken = [](const RankLayout& it) { return it.fsdp && it.zero; },
      .why = &why_not_fsdp_with_zero,
      .mend = [](RankLayout& it) { it.zero = false; },
      .example = {.dp_shard = 2, .fsdp = true, .zero = true}},
     {.name = "ZeRO with dp_shard",
-     .facts = LayoutFacts::kConfiguration,
      .is_broken = [](const RankLayout& it) { return it.zero && it.dp_shard > 1; },
      .why = &why_not_zero_with_shards,
      .mend =
@@ -142,21 +130,11 @@ const LayoutRule kRules[] = {
            it.dp_shard = it.ep = 1;
          },
      .example = {.dp_shard = 2, .zero = true}},
-    {.name = "pp with ZeRO",
-     .facts = LayoutFacts::kVersion,
-     .is_broken = [](const RankLayout& it) { return it.pp > 1 && it.zero; },
-     .why = &why_not_stages_by_zero,
-     .mend =
-         [](RankLayout& it) {
-           it.zero = false;
-           move_to_shards(it, &RankLayout::dp_replicate);
-         },
-     .example = {.pp = 2, .dp_replicate = 2, .zero = true}},
 };
 
-const LayoutRule* broken_rule(const RankLayout& layout, LayoutFacts facts) {
+const LayoutRule* broken_rule(const RankLayout& layout) {
   for (const LayoutRule& rule : kRules) {
-    if (rule.facts <= facts && rule.is_broken(layout)) return &rule;
+    if (rule.is_broken(layout)) return &rule;
   }
   return nullptr;
 }
@@ -203,7 +181,7 @@ std::string cell(const Part& a, const Part& b) {
   RankLayout layout;
   a.add(layout);
   b.add(layout);
-  const LayoutRule* const rule = broken_rule(layout, LayoutFacts::kVersion);
+  const LayoutRule* const rule = broken_rule(layout);
   return rule == nullptr ? "yes" : absl::StrCat("no (", number_of(rule), ")");
 }
 
@@ -241,12 +219,12 @@ std::string IllegalLayout::text() const {
                       " nearest layout that works: ", nearest.text());
 }
 
-std::optional<IllegalLayout> find_illegal(const RankLayout& layout, LayoutFacts facts) {
-  const LayoutRule* const rule = broken_rule(layout, facts);
+std::optional<IllegalLayout> find_illegal(const RankLayout& layout) {
+  const LayoutRule* const rule = broken_rule(layout);
   if (rule == nullptr) return std::nullopt;
   IllegalLayout illegal{.rule = rule, .why = rule->why(layout), .nearest = layout};
   // Each turn takes an axis or a technique away, or a remainder.
-  while (const LayoutRule* const next = broken_rule(illegal.nearest, LayoutFacts::kVersion)) {
+  while (const LayoutRule* const next = broken_rule(illegal.nearest)) {
     next->mend(illegal.nearest);
   }
   return illegal;
@@ -307,7 +285,7 @@ std::string layouts_markdown() {
                   "| | what is refused | an example is told | and the nearest layout |\n"
                   "| --- | --- | --- | --- |\n");
   for (const LayoutRule& rule : kRules) {
-    const std::optional<IllegalLayout> illegal = find_illegal(rule.example, rule.facts);
+    const std::optional<IllegalLayout> illegal = find_illegal(rule.example);
     absl::StrAppend(&page, "| ", number_of(&rule), " | ", rule.name, " | ", illegal->why, " | ",
                     illegal->nearest.text(), " |\n");
   }

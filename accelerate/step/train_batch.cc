@@ -17,6 +17,7 @@
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/module.h>
@@ -106,17 +107,10 @@ Schedule schedule_for(const PipelineTechnique& pipeline, const TrainBatchOptions
                     absl::StrJoin(pipeline.stages().ranks, ", "),
                     "; give the Accelerator a PipelinePlan with the schedule");
   if (purpose == Purpose::kEvaluation) return forward_passes(schedule);
-  bool has_backward = false;
-  for (const auto& actions : schedule.ranks) {
-    for (const pipeline::Action& action : actions) {
-      has_backward = has_backward || action.pass != Pass::kForward;
-      TORCH_CHECK_VALUE(action.pass != Pass::kWeightGradient || pipeline.has_halves(),
-                        "train_batch: the schedule has backward passes in halves, as ",
-                        action_text(action),
-                        ", whose ends replicas, shards and parts along tp do not wait for in this "
-                        "version; take 1f1b or interleaved");
-    }
-  }
+  const bool has_backward = std::ranges::any_of(schedule.ranks, [](const auto& actions) {
+    return std::ranges::any_of(
+        actions, [](const pipeline::Action& action) { return action.pass != Pass::kForward; });
+  });
   TORCH_CHECK_VALUE(has_backward, "train_batch: the schedule has no backward passes");
   return schedule;
 }
@@ -206,6 +200,39 @@ bool has_late_gradients(const Schedule& schedule) {
   });
 }
 
+// Whether no backward pass of a window reaches all gradients of a rank at last, so that one behind
+// the window has to synchronise them.
+bool ends_with_reduction(const PipelineTechnique* pipeline, const Schedule& schedule,
+                         const std::vector<Technique*>& synchronising) {
+  if (pipeline == nullptr) return false;
+  const bool has_several = pipeline->stages().count() > pipeline->group()->getSize();
+  return (has_several || has_late_gradients(schedule)) &&
+         std::ranges::any_of(synchronising, [](const Technique* technique) {
+           return technique->no_sync_count() != nullptr;
+         });
+}
+
+// A backward pass that adds zeros to all gradients there are, in which ranks reduce what the passes
+// of the window, and of those before, have left on each of them.
+void reduce_gradients(const ModelState& model, const std::vector<Technique*>& synchronising) {
+  std::vector<at::Tensor> parameters, zeros;
+  for (const at::Tensor& parameter : model.module()->parameters()) {
+    const at::Tensor& gradient = parameter.grad();
+    if (!parameter.requires_grad() || !gradient.defined()) continue;
+    parameters.push_back(parameter);
+    zeros.push_back(gradient.is_sparse()
+                        ? at::zeros_like(gradient)
+                        : at::zeros({}, parameter.options()).expand(parameter.sizes()));
+  }
+  if (parameters.empty()) return;
+  for (const std::unique_ptr<Technique>& technique : model.techniques()) {
+    const bool reduces = std::ranges::count(synchronising, technique.get()) > 0;
+    technique->begin_adding(reduces ? at::TensorList(parameters) : at::TensorList());
+  }
+  torch::autograd::backward(parameters, zeros);
+  for (const std::unique_ptr<Technique>& technique : model.techniques()) technique->end_adding();
+}
+
 }  // namespace
 
 at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls& calls,
@@ -277,11 +304,13 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
     const NoSyncCount count = technique->no_sync_count();
     if (count == nullptr || *count == 0) synchronising.push_back(technique.get());
   }
+  const bool reduces_at_end =
+      synchronises && ends_with_reduction(pipeline, schedule, synchronising);
   work.backward = [&](const pipeline::Action& action, const at::Tensor& root,
                       const at::Tensor& gradient, bool is_last) {
     const absl::Cleanup end = [&] { late->end(); };
     if (action.pass == Pass::kInputGradient) late->begin({action.stage, action.micro_batch});
-    if (is_last && synchronises) {
+    if (is_last && synchronises && !reduces_at_end) {
       gradients_.set_sync_gradients(true);
       for (Technique* const technique : synchronising) technique->trigger_sync_in_backward();
     }
@@ -297,7 +326,9 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
     torch::autograd::backward({root, loss}, {gradient, at::Tensor()});
   };
   work.late_gradients = [&](const pipeline::Action& action) {
+    for (const auto& technique : model.techniques()) technique->begin_adding({});
     late->run({action.stage, action.micro_batch});
+    for (const auto& technique : model.techniques()) technique->end_adding();
   };
   {
     const NoSyncScope no_sync = this->no_sync({&model});
@@ -312,6 +343,10 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
     }
     run_batch(pipeline, schedule, calls, rows, model.module()->is_training(), state_.device(),
               work);
+    if (reduces_at_end) {
+      gradients_.set_sync_gradients(true);
+      reduce_gradients(model, synchronising);
+    }
     if (pipeline != nullptr) pipeline->end_window(synchronises);
   }
   const at::Tensor loss = calls.by_tokens

@@ -45,7 +45,7 @@ const std::vector<DrawnLayout>& layouts() {
     const auto add = [&all](int ranks, const RankLayout& like, int zero_stage) {
       for (const RankLayout& layout : legal_layouts(ranks, like)) {
         // The other model's; this one has two blocks, too.
-        if (layout.pp > 2 || layout.cp > 1 || layout.sp > 1) continue;
+        if (layout.pp > (layout.zero ? 1 : 2) || layout.cp > 1 || layout.sp > 1) continue;
         all.push_back({.ranks = layout, .zero_stage = zero_stage});
       }
     };

@@ -168,7 +168,6 @@ std::vector<Column> training_columns(const Options& options, const ModelSize& si
   if (shards_of(options) > 1) {
     for (const int stage : {1, 2, 3}) {
       if (options.zero_stage && stage != *options.zero_stage) continue;
-      if (options.pp_size > 1 && stage < 3) continue;  // stages are not divided by ZeRO
       add(absl::StrCat("ZeRO-", stage, stage == 3 ? "/FSDP" : "", rest_of_header(options)),
           {.dp_shard_size = shards_of(options), .zero_stage = stage});
     }
@@ -303,9 +302,6 @@ absl::Status check_options(const Options& options) {
   }
   if (options.zero_stage.value_or(3) < 3 && options.ep_size > 1) {
     return absl::InvalidArgumentError("--ep_size is of layouts with FSDP; leave --zero_stage out");
-  }
-  if (options.zero_stage.value_or(3) < 3 && options.pp_size > 1) {
-    return absl::InvalidArgumentError("--pp_size is of layouts with FSDP; leave --zero_stage out");
   }
   const auto illegal = find_illegal({.pp = options.pp_size,
                                      .dp_shard = options.dp_shard_size,
