@@ -36,6 +36,7 @@
 #include "accelerate/hooks/hooked.h"
 #include "accelerate/hooks/layerwise_casting.h"
 #include "accelerate/hooks/model_hook.h"
+#include "accelerate/inference/measure_parts.h"
 #include "accelerate/inference/prepare_pippy.h"
 #include "accelerate/local_sgd.h"
 #include "accelerate/megatron/indexed_dataset.h"

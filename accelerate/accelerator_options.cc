@@ -84,7 +84,7 @@ std::optional<ParallelismConfig> chosen_parallelism(const AcceleratorOptions& op
   const auto checked = [&options, &runtime](ParallelismConfig config) {
     RankLayout layout = config.layout();
     layout.zero = !options.deepspeed_plugins.empty();
-    check_layout(layout, LayoutFacts::kVersion);
+    check_layout(layout);
     warn_in_vain(config, runtime);
     return config;
   };

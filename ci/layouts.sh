@@ -3,7 +3,7 @@
 # ci/layouts.sh [COUNT [FIRST]]: many ways to divide a training among ranks, and checkpoints of all of them.
 #
 # COUNT random layouts (200) of 8 and 16 ranks, from the seed FIRST (20) on, train three steps as one process does, and
-# twice with the same bits; the tests of every run take the seeds 0 to 19. Then each of 30 layouts loads the checkpoints
+# twice with the same bits; the tests of every run take the seeds 0 to 19. Then each of 38 layouts loads the checkpoints
 # of each, to the bit. A failure has the variables that repeat one layout alone. At last the lane compares the layouts of
 # a model of 70 billion parameters on 128 devices.
 set -euo pipefail

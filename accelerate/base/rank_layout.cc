@@ -56,20 +56,6 @@ std::string why_not_uneven_experts(const RankLayout& layout) {
                       ", among whose ranks experts are divided");
 }
 
-std::string why_not_stages_by_zero(const RankLayout& layout) {
-  return absl::StrCat("deepspeed_plugin: pp_size=", layout.pp,
-                      ", but in this version ranks divide stages of a pipeline along dp_shard, not "
-                      "by ZeRO; leave the plugin out, or set pp_size to 1");
-}
-
-std::string why_not_experts_in_stages(const RankLayout& layout) {
-  return absl::StrCat(
-      "parallelism_config: pp_size=", layout.pp,
-      ", but in this version the losses of routers do not leave the stages of their "
-      "layers, so that models with mixtures of experts have one stage; set pp_size "
-      "to 1");
-}
-
 std::string why_not_fsdp_with_zero(const RankLayout& /*layout*/) {
   return "fsdp_plugin and deepspeed_plugin both say how ranks divide models; give one of them, and "
          "set one of ACCELERATE_USE_FSDP and ACCELERATE_USE_DEEPSPEED";
@@ -88,14 +74,8 @@ std::string why_not_zero_with_shards(const RankLayout& layout) {
       layout.dp_shard);
 }
 
-std::string why_not_experts_of_sequence_shards(const RankLayout& /*layout*/) {
-  return "a mixture of experts takes whole sequences, but the plan of tensor parallelism has "
-         "sequence shards; set its sequence_parallel to false";
-}
-
 const LayoutRule kRules[] = {
     {.name = "cp with sp",
-     .facts = LayoutFacts::kConfiguration,
      .is_broken = [](const RankLayout& it) { return it.cp > 1 && it.sp > 1; },
      .why = &why_not_cp_with_sp,
      .mend =
@@ -105,7 +85,6 @@ const LayoutRule kRules[] = {
          },
      .example = {.cp = 2, .sp = 2}},
     {.name = "cp with dp_replicate alone",
-     .facts = LayoutFacts::kConfiguration,
      .is_broken =
          [](const RankLayout& it) { return it.cp > 1 && it.dp_replicate > 1 && it.dp_shard == 1; },
      .why = &why_not_cp_with_replicas,
@@ -117,7 +96,6 @@ const LayoutRule kRules[] = {
          },
      .example = {.dp_replicate = 2, .cp = 2}},
     {.name = "ep that does not divide dp_shard",
-     .facts = LayoutFacts::kConfiguration,
      .is_broken = [](const RankLayout& it) { return it.dp_shard % it.ep != 0; },
      .why = &why_not_uneven_experts,
      .mend =
@@ -127,7 +105,6 @@ const LayoutRule kRules[] = {
          },
      .example = {.dp_shard = 4, .ep = 3}},
     {.name = "FSDP without shards",
-     .facts = LayoutFacts::kConfiguration,
      .is_broken =
          [](const RankLayout& it) {
            return it.fsdp && it.dp_shard == 1 && it.cp == 1 && it.sp == 1 && it.num_ranks() > 1;
@@ -140,13 +117,11 @@ const LayoutRule kRules[] = {
          },
      .example = {.dp_replicate = 2, .tp = 2, .fsdp = true}},
     {.name = "FSDP with ZeRO",
-     .facts = LayoutFacts::kConfiguration,
      .is_broken = [](const RankLayout& it) { return it.fsdp && it.zero; },
      .why = &why_not_fsdp_with_zero,
      .mend = [](RankLayout& it) { it.zero = false; },
      .example = {.dp_shard = 2, .fsdp = true, .zero = true}},
     {.name = "ZeRO with dp_shard",
-     .facts = LayoutFacts::kConfiguration,
      .is_broken = [](const RankLayout& it) { return it.zero && it.dp_shard > 1; },
      .why = &why_not_zero_with_shards,
      .mend =
@@ -155,34 +130,11 @@ const LayoutRule kRules[] = {
            it.dp_shard = it.ep = 1;
          },
      .example = {.dp_shard = 2, .zero = true}},
-    {.name = "pp with ZeRO",
-     .facts = LayoutFacts::kVersion,
-     .is_broken = [](const RankLayout& it) { return it.pp > 1 && it.zero; },
-     .why = &why_not_stages_by_zero,
-     .mend =
-         [](RankLayout& it) {
-           it.zero = false;
-           move_to_shards(it, &RankLayout::dp_replicate);
-         },
-     .example = {.pp = 2, .dp_replicate = 2, .zero = true}},
-    {.name = "pp with experts",
-     .facts = LayoutFacts::kModel,
-     .is_broken = [](const RankLayout& it) { return it.pp > 1 && it.experts; },
-     .why = &why_not_experts_in_stages,
-     .mend = [](RankLayout& it) { move_to_shards(it, &RankLayout::pp); },
-     .example = {.pp = 2, .dp_shard = 2, .experts = true}},
-    {.name = "experts with sequence shards",
-     .facts = LayoutFacts::kModel,
-     .is_broken =
-         [](const RankLayout& it) { return it.experts && it.tp > 1 && it.sequence_shards; },
-     .why = &why_not_experts_of_sequence_shards,
-     .mend = [](RankLayout& it) { it.sequence_shards = false; },
-     .example = {.tp = 2, .experts = true, .sequence_shards = true}},
 };
 
-const LayoutRule* broken_rule(const RankLayout& layout, LayoutFacts facts) {
+const LayoutRule* broken_rule(const RankLayout& layout) {
   for (const LayoutRule& rule : kRules) {
-    if (rule.facts <= facts && rule.is_broken(layout)) return &rule;
+    if (rule.is_broken(layout)) return &rule;
   }
   return nullptr;
 }
@@ -229,7 +181,7 @@ std::string cell(const Part& a, const Part& b) {
   RankLayout layout;
   a.add(layout);
   b.add(layout);
-  const LayoutRule* const rule = broken_rule(layout, LayoutFacts::kModel);
+  const LayoutRule* const rule = broken_rule(layout);
   return rule == nullptr ? "yes" : absl::StrCat("no (", number_of(rule), ")");
 }
 
@@ -267,12 +219,12 @@ std::string IllegalLayout::text() const {
                       " nearest layout that works: ", nearest.text());
 }
 
-std::optional<IllegalLayout> find_illegal(const RankLayout& layout, LayoutFacts facts) {
-  const LayoutRule* const rule = broken_rule(layout, facts);
+std::optional<IllegalLayout> find_illegal(const RankLayout& layout) {
+  const LayoutRule* const rule = broken_rule(layout);
   if (rule == nullptr) return std::nullopt;
   IllegalLayout illegal{.rule = rule, .why = rule->why(layout), .nearest = layout};
   // Each turn takes an axis or a technique away, or a remainder.
-  while (const LayoutRule* const next = broken_rule(illegal.nearest, LayoutFacts::kModel)) {
+  while (const LayoutRule* const next = broken_rule(illegal.nearest)) {
     next->mend(illegal.nearest);
   }
   return illegal;
@@ -333,7 +285,7 @@ std::string layouts_markdown() {
                   "| | what is refused | an example is told | and the nearest layout |\n"
                   "| --- | --- | --- | --- |\n");
   for (const LayoutRule& rule : kRules) {
-    const std::optional<IllegalLayout> illegal = find_illegal(rule.example, rule.facts);
+    const std::optional<IllegalLayout> illegal = find_illegal(rule.example);
     absl::StrAppend(&page, "| ", number_of(&rule), " | ", rule.name, " | ", illegal->why, " | ",
                     illegal->nearest.text(), " |\n");
   }

@@ -50,18 +50,10 @@ struct RankLayout {
 int64_t& size_along(RankLayout& layout, MeshAxis axis);
 int64_t size_along(const RankLayout& layout, MeshAxis axis);
 
-/// What a rule is about. Where a layout is checked, the rules of the earlier ones count as well.
-enum class LayoutFacts {
-  kConfiguration,  ///< sizes and plug-ins, whatever this version computes
-  kVersion,        ///< what this version computes
-  kModel,          ///< the model and its plan
-};
-
 /// One kind of layouts that a job cannot have.
 struct LayoutRule {
   /// "cp with sp"
   const char* name;
-  LayoutFacts facts;
   bool (*is_broken)(const RankLayout& layout);
   /// Why not, in one sentence or more. \pre The layout is broken.
   std::string (*why)(const RankLayout& layout);
@@ -85,10 +77,8 @@ struct IllegalLayout {
   std::string text() const;
 };
 
-/// The first rule that the layout breaks among those for which `facts` are enough. Nothing: the job
-/// may have the layout, as far as is known.
-std::optional<IllegalLayout> find_illegal(const RankLayout& layout,
-                                          LayoutFacts facts = LayoutFacts::kModel);
+/// The first rule that the layout breaks. Nothing: the job may have the layout.
+std::optional<IllegalLayout> find_illegal(const RankLayout& layout);
 
 /// The legal layouts of so many ranks, whose techniques are those of `like`: its sizes do not
 /// count. ep is above 1 only where `like` has experts. In a fixed order.

@@ -339,7 +339,7 @@ ParallelismOptions parallelism_of(const MegatronLMPlugin& plugin, int64_t num_ra
                              .ep = ep,
                              .experts = ep > 1,
                              .sequence_shards = has_sequence_shards};
-  check_layout(layout, LayoutFacts::kModel);
+  check_layout(layout);
   return {.dp_replicate_size = layout.dp_replicate,
           .dp_shard_size = layout.dp_shard,
           .tp_size = tp,

@@ -7,7 +7,8 @@
 ///
 /// The result of one part is the input of the next one, and all parts together give what forward
 /// gives, bit by bit. No other value goes from part to part: what several need, as the rotation of
-/// positions, each computes by itself.
+/// positions, each computes by itself. Losses that parts compute beside their results are handed
+/// over apart (take_router_loss).
 /// Threads: that of the forward pass.
 #pragma once
 
@@ -46,6 +47,11 @@ class ModelParts {
                       "not override ModelParts::forward_parts_at");
     return x;
   }
+  /// The losses of routers of experts in the last forward pass of the model or of some of its
+  /// parts, to be added to its loss, 0-dim; undefined without any, and when they were taken.
+  /// Accelerator::train_batch takes them behind each stage's pass, and adds them to the loss whose
+  /// gradients it computes.
+  virtual at::Tensor take_router_loss() { return {}; }
 };
 
 }  // namespace accelerate

@@ -77,7 +77,7 @@ void check(const ParallelismOptions& options) {
   check_size("pp_size", *options.pp_size);
   check_size("ep_size", *options.ep_size);
   check_product(options);
-  check_layout(layout_of(options), LayoutFacts::kConfiguration);
+  check_layout(layout_of(options));
 }
 
 ParallelismOptions resolve(ParallelismOptions options, const Environment& environment) {
@@ -117,8 +117,8 @@ absl::Span<const MeshAxis> parts_of(MeshAxis axis) {
   }
 }
 
-void check_layout(const RankLayout& layout, LayoutFacts facts) {
-  const std::optional<IllegalLayout> illegal = find_illegal(layout, facts);
+void check_layout(const RankLayout& layout) {
+  const std::optional<IllegalLayout> illegal = find_illegal(layout);
   TORCH_CHECK_VALUE(!illegal, illegal->text());
 }
 
@@ -232,7 +232,7 @@ void ParallelismConfig::validate_accelerator(const AcceleratorFacts& accelerator
       to_string(accelerator.distributed_type), ".");
   RankLayout asked = layout();
   asked.fsdp = accelerator.is_fsdp2;
-  check_layout(asked, LayoutFacts::kConfiguration);
+  check_layout(asked);
   if (!accelerator.is_main_process) return;
   std::vector<std::string> lines;
   const auto warn_of = [&](const char* axis, bool is_ignored) {

@@ -85,7 +85,7 @@ ACCELERATE_FIELDS(DeepSpeedSequenceParallelConfig, sp_seq_length, sp_seq_length_
                   sp_attn_implementation)
 
 /// Errors: c10::ValueError for a layout that a job cannot have, with the nearest one that it can.
-void check_layout(const RankLayout& layout, LayoutFacts facts);
+void check_layout(const RankLayout& layout);
 
 /// With every absent field filled in, and values checked. Local.
 TorchTensorParallelConfig resolve(TorchTensorParallelConfig handler,

@@ -38,7 +38,8 @@ struct PipelinePlan {
   /// are stages; empty: as `balance` or `weights` say.
   std::vector<std::string> split_points = {};
   StageBalance balance = StageBalance::kCount;
-  /// What each part weighs in place of that, as its measured time in nanoseconds.
+  /// What each part weighs in place of that, as its time in nanoseconds, which measure_parts
+  /// (inference/measure_parts.h) gives.
   std::vector<int64_t> weights = {};
   /// How many a window has that does not say a number (step/train_batch.h).
   int micro_batches = 1;

@@ -191,6 +191,16 @@ class Technique {
   /// Local.
   virtual void trigger_sync_in_backward() {}
 
+  /// Surround a backward pass that begins at parameters, with gradients that code has made for
+  /// them, so that no forward pass has prepared for it. `reduced`: the parameters from which it
+  /// begins if it synchronises gradients, with what earlier passes have left on their rank; empty
+  /// for a pass that leaves gradients on their rank. begin_adding is local; end_adding is
+  /// collective where the ends of backward passes are.
+  virtual void begin_adding(at::TensorList reduced) {
+    if (!reduced.empty()) trigger_sync_in_backward();
+  }
+  virtual void end_adding() {}
+
   /// What is trained in place of the parameters; null for a technique that leaves the parameters as
   /// they are. It is the same as long as the technique lives. Local.
   virtual const TrainedInPlace* trained() const { return nullptr; }

@@ -60,16 +60,7 @@ class LayoutTechnique::BackwardEnd {
     wait(end, /*rounds=*/3);
   }
 
- private:
-  static void wait(const std::weak_ptr<BackwardEnd>& end, int rounds) {
-    torch::autograd::Engine::get_default_engine().queue_callback([end, rounds] {
-      const auto alive = end.lock();
-      if (alive == nullptr) return;
-      if (rounds > 1) return wait(end, rounds - 1);
-      alive->finish();
-    });
-  }
-
+  // Behind a backward pass, when all techniques have reduced gradients.
   void finish() {
     sums_.end(synchronises_);
     if (!synchronises_) return;
@@ -87,6 +78,16 @@ class LayoutTechnique::BackwardEnd {
     }
   }
 
+ private:
+  static void wait(const std::weak_ptr<BackwardEnd>& end, int rounds) {
+    torch::autograd::Engine::get_default_engine().queue_callback([end, rounds] {
+      const auto alive = end.lock();
+      if (alive == nullptr) return;
+      if (rounds > 1) return wait(end, rounds - 1);
+      alive->finish();
+    });
+  }
+
   GradientSums sums_;
   const std::vector<Equal> equal_;
   Runtime& runtime_;
@@ -101,6 +102,13 @@ LayoutTechnique::LayoutTechnique(const std::vector<GradientSums::Owed>& owed,
       end_(std::make_shared<BackwardEnd>(owed, std::move(equal), options.gathers)) {}
 
 void LayoutTechnique::trigger_sync_in_backward() { end_->set_synchronises(true); }
+
+void LayoutTechnique::begin_adding(at::TensorList reduced) {
+  end_->set_synchronises(!reduced.empty());
+  end_->sums().begin();
+}
+
+void LayoutTechnique::end_adding() { end_->finish(); }
 
 StateDict LayoutTechnique::state_dict() const { return {.tensors = end_->sums().summed()}; }
 

@@ -43,6 +43,8 @@ class LayoutTechnique final : public Technique {
   void forward(ForwardPass& pass) override;
   NoSyncCount no_sync_count() const override { return no_sync_count_; }
   void trigger_sync_in_backward() override;
+  void begin_adding(at::TensorList reduced) override;
+  void end_adding() override;
 
   /// What ranks have summed of gradients, by name. It is loaded after the gradients themselves.
   StateDict state_dict() const override;

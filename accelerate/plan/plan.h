@@ -3,13 +3,11 @@
 /// Threads: values.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 
 #include <c10/core/Device.h>
 
 #include "accelerate/base/enums.h"
-#include "accelerate/base/rank_layout.h"
 #include "accelerate/comm/process_group.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/forward/model_state.h"
@@ -92,21 +90,6 @@ struct TechniqueContext {
   /// The techniques that were made for it by now, the outermost first.
   const Techniques& made;
 };
-
-/// How the job's ranks are arranged, and whether its plans of tensor parallelism have sequence
-/// shards. Plug-ins and what the model has are left out.
-inline RankLayout rank_layout(const ModelPlan& plan) {
-  RankLayout layout;
-  for (const MeshAxis axis : plan.mesh.axes()) size_along(layout, axis) = plan.mesh.size(axis);
-  layout.ep = plan.mesh.size(MeshAxis::kEp);
-  const auto has_shards = [](const TensorParallelPlan& each) { return each.sequence_parallel; };
-  const KwargsHandlers& handlers = plan.handlers;
-  layout.sequence_shards =
-      (handlers.tensor_parallel && has_shards(*handlers.tensor_parallel)) ||
-      std::ranges::any_of(handlers.tensor_parallel_by_class,
-                          [&](const auto& each) { return has_shards(each.second); });
-  return layout;
-}
 
 /// Whether the model's parameters become shards.
 inline bool is_sharded(const TechniqueContext& context) { return context.makes_shards; }

@@ -200,7 +200,7 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   }
   RankLayout layout = config.layout();
   layout.zero = record.deepspeed_plugins != nullptr;
-  check_layout(layout, LayoutFacts::kConfiguration);
+  check_layout(layout);
   // Sharding by the configuration alone is that of FSDP 2, which TPUs do without.
   const bool is_sharded =
       record.fsdp_plugin != nullptr ||

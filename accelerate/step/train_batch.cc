@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,7 +17,9 @@
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/module.h>
 
 #include "absl/cleanup/cleanup.h"
@@ -24,6 +27,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/config/model_parts.h"
 #include "accelerate/forward/model_state.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/parallel/pipeline/checked.h"
@@ -103,17 +107,10 @@ Schedule schedule_for(const PipelineTechnique& pipeline, const TrainBatchOptions
                     absl::StrJoin(pipeline.stages().ranks, ", "),
                     "; give the Accelerator a PipelinePlan with the schedule");
   if (purpose == Purpose::kEvaluation) return forward_passes(schedule);
-  bool has_backward = false;
-  for (const auto& actions : schedule.ranks) {
-    for (const pipeline::Action& action : actions) {
-      has_backward = has_backward || action.pass != Pass::kForward;
-      TORCH_CHECK_VALUE(action.pass != Pass::kWeightGradient || pipeline.has_halves(),
-                        "train_batch: the schedule has backward passes in halves, as ",
-                        action_text(action),
-                        ", whose ends replicas, shards and parts along tp do not wait for in this "
-                        "version; take 1f1b or interleaved");
-    }
-  }
+  const bool has_backward = std::ranges::any_of(schedule.ranks, [](const auto& actions) {
+    return std::ranges::any_of(
+        actions, [](const pipeline::Action& action) { return action.pass != Pass::kForward; });
+  });
   TORCH_CHECK_VALUE(has_backward, "train_batch: the schedule has no backward passes");
   return schedule;
 }
@@ -185,10 +182,55 @@ void run_batch(PipelineTechnique* pipeline, const Schedule& schedule, const Wind
   run_window(schedule, pipeline->rank(), &messages, work);
 }
 
+// What the forward pass before computed besides its output; undefined: nothing that has a gradient.
+at::Tensor router_loss_of(const ModelState& model, bool by_tokens) {
+  auto* const parts = dynamic_cast<ModelParts*>(model.module().get());
+  if (parts == nullptr) return {};
+  at::Tensor loss = parts->take_router_loss();
+  if (!loss.defined() || !loss.requires_grad()) return {};
+  TORCH_CHECK_VALUE(!by_tokens,
+                    "train_batch: routers of experts have losses, which are means over tokens; "
+                    "give a loss function that returns a mean as well, and not a TokenLoss");
+  return loss;
+}
+
 bool has_late_gradients(const Schedule& schedule) {
   return std::ranges::any_of(schedule.ranks, [](const std::vector<pipeline::Action>& actions) {
     return std::ranges::count(actions, Pass::kWeightGradient, &pipeline::Action::pass) > 0;
   });
+}
+
+// Whether no backward pass of a window reaches all gradients of a rank at last, so that one behind
+// the window has to synchronise them.
+bool ends_with_reduction(const PipelineTechnique* pipeline, const Schedule& schedule,
+                         const std::vector<Technique*>& synchronising) {
+  if (pipeline == nullptr) return false;
+  const bool has_several = pipeline->stages().count() > pipeline->group()->getSize();
+  return (has_several || has_late_gradients(schedule)) &&
+         std::ranges::any_of(synchronising, [](const Technique* technique) {
+           return technique->no_sync_count() != nullptr;
+         });
+}
+
+// A backward pass that adds zeros to all gradients there are, in which ranks reduce what the passes
+// of the window, and of those before, have left on each of them.
+void reduce_gradients(const ModelState& model, const std::vector<Technique*>& synchronising) {
+  std::vector<at::Tensor> parameters, zeros;
+  for (const at::Tensor& parameter : model.module()->parameters()) {
+    const at::Tensor& gradient = parameter.grad();
+    if (!parameter.requires_grad() || !gradient.defined()) continue;
+    parameters.push_back(parameter);
+    zeros.push_back(gradient.is_sparse()
+                        ? at::zeros_like(gradient)
+                        : at::zeros({}, parameter.options()).expand(parameter.sizes()));
+  }
+  if (parameters.empty()) return;
+  for (const std::unique_ptr<Technique>& technique : model.techniques()) {
+    const bool reduces = std::ranges::count(synchronising, technique.get()) > 0;
+    technique->begin_adding(reduces ? at::TensorList(parameters) : at::TensorList());
+  }
+  torch::autograd::backward(parameters, zeros);
+  for (const std::unique_ptr<Technique>& technique : model.techniques()) technique->end_adding();
 }
 
 }  // namespace
@@ -224,6 +266,16 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
   const bool has_halves = has_late_gradients(schedule);
   std::optional<StageDraws> draws;
   if (pipeline != nullptr) draws.emplace();
+  const auto weight_of = [&](int i) {
+    return calls.by_tokens ? 1
+                           : static_cast<double>(rows_of(i).count) / static_cast<double>(all_rows);
+  };
+  const auto scaled = [&](const at::Tensor& loss, int i) {
+    const double scale = weight_of(i) / steps;
+    return scale == 1 ? loss : loss * scale;
+  };
+  // Those of routers in stages before the last one, by stage and micro-batch.
+  std::map<std::pair<int, int>, at::Tensor> router_losses;
   work.forward = [&](int stage, int i, at::Tensor x) {
     if (pipeline == nullptr) return calls.forward(x, options.positions);
     at::Tensor output;
@@ -231,17 +283,20 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
       output = pipeline->forward_stage(model, stage, std::move(x), options.positions,
                                        has_halves ? late : nullptr);
     });
+    // The last stage's are taken behind the loss function, which may have taken them.
+    if (stage + 1 < schedule.stages) {
+      at::Tensor loss = router_loss_of(model, calls.by_tokens);
+      if (loss.defined()) router_losses[{stage, i}] = scaled(loss, i);
+    }
     return output;
   };
   work.loss = [&](const at::Tensor& output, int i) {
     const TokenLoss loss = calls.loss(output, rows_of(i).first, rows_of(i).count);
     tokens += loss.tokens;
-    const double weight =
-        calls.by_tokens ? 1 : static_cast<double>(rows_of(i).count) / static_cast<double>(all_rows);
-    const at::Tensor share = loss.sum.detach() * weight;
+    const at::Tensor share = loss.sum.detach() * weight_of(i);
     total = total.defined() ? total + share : share;
-    const double scale = weight / steps;
-    return scale == 1 ? loss.sum : loss.sum * scale;
+    const at::Tensor of_routers = router_loss_of(model, calls.by_tokens);
+    return scaled(of_routers.defined() ? loss.sum + of_routers : loss.sum, i);
   };
   // LocalSGD and no_sync keep others from it, in whole windows as in single passes.
   std::vector<Technique*> synchronising;
@@ -249,21 +304,31 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
     const NoSyncCount count = technique->no_sync_count();
     if (count == nullptr || *count == 0) synchronising.push_back(technique.get());
   }
+  const bool reduces_at_end =
+      synchronises && ends_with_reduction(pipeline, schedule, synchronising);
   work.backward = [&](const pipeline::Action& action, const at::Tensor& root,
                       const at::Tensor& gradient, bool is_last) {
     const absl::Cleanup end = [&] { late->end(); };
     if (action.pass == Pass::kInputGradient) late->begin({action.stage, action.micro_batch});
-    if (is_last && synchronises) {
+    if (is_last && synchronises && !reduces_at_end) {
       gradients_.set_sync_gradients(true);
       for (Technique* const technique : synchronising) technique->trigger_sync_in_backward();
     }
     if (!gradient.defined()) return engine.backward(root, {});
     // The last stage's loss was scaled.
-    if (const auto& scaler = training_.precision.scaler()) scaler->begin_backward();
-    root.backward(gradient);
+    const auto& scaler = training_.precision.scaler();
+    if (scaler) scaler->begin_backward();
+    const auto of_routers = router_losses.find({action.stage, action.micro_batch});
+    if (of_routers == router_losses.end()) return root.backward(gradient);
+    const at::Tensor loss =
+        scaler ? scaler->scaler().scale(of_routers->second) : of_routers->second;
+    router_losses.erase(of_routers);
+    torch::autograd::backward({root, loss}, {gradient, at::Tensor()});
   };
   work.late_gradients = [&](const pipeline::Action& action) {
+    for (const auto& technique : model.techniques()) technique->begin_adding({});
     late->run({action.stage, action.micro_batch});
+    for (const auto& technique : model.techniques()) technique->end_adding();
   };
   {
     const NoSyncScope no_sync = this->no_sync({&model});
@@ -278,6 +343,10 @@ at::Tensor TrainingStep::train_batch(const ModelState& model, const WindowCalls&
     }
     run_batch(pipeline, schedule, calls, rows, model.module()->is_training(), state_.device(),
               work);
+    if (reduces_at_end) {
+      gradients_.set_sync_gradients(true);
+      reduce_gradients(model, synchronising);
+    }
     if (pipeline != nullptr) pipeline->end_window(synchronises);
   }
   const at::Tensor loss = calls.by_tokens

@@ -47,9 +47,9 @@ DrawnLayout draw_layout(uint64_t seed) {
   like.experts = draw(2) == 0;
   like.zero = draw(4) == 0;
   like.fsdp = !like.zero && draw(4) == 0;
-  like.sequence_shards = !like.experts && draw(2) == 0;
+  like.sequence_shards = draw(2) == 0;
   // Few of the layouts have stages, so that these are drawn by themselves.
-  const bool has_stages = !like.zero && !like.experts && !like.sequence_shards && draw(2) == 0;
+  const bool has_stages = draw(2) == 0;
   std::vector<RankLayout> all;
   for (const RankLayout& layout : legal_layouts(draw(2) == 0 ? 8 : 16, like)) {
     if (has_stages != (layout.pp > 1)) continue;

@@ -38,6 +38,7 @@ std::vector<RankLayout> layouts() {
       {.dp_shard = 2, .cp = 2},
       {.pp = 2, .dp_shard = 2},
       {.dp_replicate = 2, .dp_shard = 2, .tp = 2, .ep = 2, .experts = true},
+      {.pp = 2, .dp_shard = 2, .ep = 2, .experts = true},
   };
 }
 

@@ -23,9 +23,13 @@ namespace {
 
 // Each axis, and each way to divide a model.
 std::vector<RankLayout> layouts() {
-  return {{.dp_replicate = 2, .tp = 2}, {.dp_replicate = 2, .dp_shard = 2},
-          {.dp_shard = 2, .cp = 2},     {.dp_replicate = 2, .sp = 2},
-          {.pp = 2, .dp_shard = 2},     {.dp_shard = 2, .tp = 2, .ep = 2, .experts = true}};
+  return {{.dp_replicate = 2, .tp = 2},
+          {.dp_replicate = 2, .dp_shard = 2},
+          {.dp_shard = 2, .cp = 2},
+          {.dp_replicate = 2, .sp = 2},
+          {.pp = 2, .dp_shard = 2},
+          {.dp_shard = 2, .tp = 2, .ep = 2, .experts = true},
+          {.pp = 2, .dp_shard = 2, .ep = 2, .experts = true}};
 }
 
 at::Tensor weights_of(const ModelState& state) {

@@ -51,6 +51,29 @@ TEST(LayoutPlan, OfFewBlocksAndPassesIsThatOfAll) {
   }
 }
 
+// Stages, and parts of sequences, are among the choices where they are asked for.
+TEST(LayoutPlan, OfStagesAndSequencesIsThatOfAll) {
+  PlanRequest request = small_request();
+  request.most_pp = request.most_cp = request.most_sp = 2;
+  EXPECT_EQ(layout_choices(request).size(), 44)
+      << "16 layouts and 6 with sequence shards, each with recomputation";
+  for (const accelerate::RankLayout& ranks :
+       std::vector<accelerate::RankLayout>{{.pp = 2, .tp = 2},
+                                           {.pp = 2, .dp_shard = 2},
+                                           {.dp_shard = 2, .cp = 2},
+                                           {.dp_shard = 2, .sp = 2},
+                                           {.pp = 2, .tp = 2, .sequence_shards = true}}) {
+    const LayoutChoice choice{.ranks = ranks};
+    SCOPED_TRACE(choice.text());
+    const PlannedLayout told = planned(request, choice), exact = exactly(request, choice);
+    ASSERT_TRUE(told.fits) << told.why;
+    ASSERT_TRUE(exact.fits) << exact.why;
+    EXPECT_NEAR(told.step_seconds, exact.step_seconds, 0.05 * exact.step_seconds);
+    const auto memory = static_cast<double>(exact.peak_memory);
+    EXPECT_NEAR(static_cast<double>(told.peak_memory), memory, 0.05 * memory);
+  }
+}
+
 TEST(LayoutPlan, HasTheOrderOfTheExecutedSteps) {
   const PlanRequest request = small_request();
   const std::vector<PlannedLayout> layouts = plan(request);
@@ -82,11 +105,24 @@ TEST(LayoutPlan, DividesExperts) {
   const PlanRequest request =
       request_of({{"model", "llama-tiny"}, {"cluster", "1x4:h100"}, {"layers", 2}, {"experts", 8}});
   for (const LayoutChoice& choice : layout_choices(request)) {
-    EXPECT_FALSE(choice.ranks.sequence_shards) << "which experts do not take";
     if (choice.ranks.ep == 1) continue;
     const PlannedLayout layout = planned(request, choice);
     EXPECT_TRUE(layout.fits) << choice.text() << ": " << layout.why;
   }
+}
+
+// The rank with the first expert has more tokens than the others, which wait for it.
+TEST(LayoutPlan, TakesLongerWithASkew) {
+  nlohmann::json request = {{"model", "llama-125m"},  {"cluster", "1x2:h100"}, {"layers", 2},
+                            {"sequence_length", 512}, {"experts", 8},          {"batch_size", 8},
+                            {"micro_batch_size", 4}};
+  const LayoutChoice choice{.ranks = {.dp_shard = 2, .ep = 2, .experts = true}};
+  const PlannedLayout balanced = planned(request_of(request), choice);
+  request["skew"] = 4;
+  const PlannedLayout skewed = planned(request_of(request), choice);
+  ASSERT_TRUE(balanced.fits) << balanced.why;
+  ASSERT_TRUE(skewed.fits) << skewed.why;
+  EXPECT_GT(skewed.step_seconds, balanced.step_seconds);
 }
 
 TEST(LayoutPlan, SaysWhyALayoutDoesNotFit) {
@@ -140,6 +176,11 @@ TEST(PlanRequests, ThatCannotBeMetAreRefused) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("names no device")));
   EXPECT_THAT([] { request_of({{"model", "gpt-7b"}, {"cluster", "1x1:h100"}, {"experts", 4}}); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("experts are for Llama's blocks")));
+  EXPECT_THAT(
+      [] {
+        request_of({{"model", "llama-7b"}, {"cluster", "1x1:h100"}, {"skew", 2}});
+      },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("give a number of experts as well")));
 }
 
 }  // namespace

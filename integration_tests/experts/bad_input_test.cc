@@ -83,15 +83,35 @@ TEST(Experts, ThatThereAreNotAreNamed) {
                         "ep_size to 1"));
 }
 
-TEST(Experts, AreRefusedWithSequenceShards) {
-  AcceleratorOptions options = with({.dp_shard_size = 2, .tp_size = 2, .ep_size = 2});
-  TensorParallelPlan plan = *lm::Lm(tiny_experts(1))->tensor_parallel_plan();
-  plan.sequence_parallel = true;
-  options.kwargs_handlers.emplace_back(plan);
-  EXPECT_THAT(refused("1x4:h100", options, [] { return lm::Lm(tiny_experts(1)).ptr(); }),
-              AllOf(HasSubstr("a mixture of experts takes whole sequences"),
-                    HasSubstr("set its sequence_parallel to false; the nearest layout that works: "
-                              "dp_shard 2 x tp 2, ep 2, experts")));
+TEST(RoutersWithLosses, InStagesThatDoNotHandThemOverAreRefused) {
+  EXPECT_THAT(
+      refused("1x2:h100", with({.pp_size = 2}),
+              [] {
+                torch::nn::Sequential layers(torch::nn::Linear(8, 8),
+                                             MixtureOfExperts(MixtureOptions{
+                                                 .hidden = 8,
+                                                 .intermediate = 8,
+                                                 .router = {.experts = 4, .balance_loss = 0.01}}));
+                return layers.ptr();
+              }),
+      AllOf(HasSubstr("the router of mixture \"1\" has losses, which the stages of a Sequential do "
+                      "not hand over"),
+            HasSubstr("leave balance_loss and z_loss 0")));
+}
+
+TEST(RoutersWithLosses, BesideALossThatIsASumAreRefused) {
+  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator;
+    lm::Lm net(tiny_experts(1), lm::LmOptions{.router = {.balance_loss = 0.01}});
+    auto model = accelerator.prepare(net.ptr());
+    const at::Tensor tokens = torch::zeros({2, 8}, torch::kLong).to(accelerator.device());
+    const auto sum = [](const at::Tensor& logits, const at::Tensor& labels) {
+      return TokenLoss{.sum = logits.sum(), .tokens = labels.numel()};
+    };
+    EXPECT_THAT(
+        value_error_of([&] { accelerator.train_batch(model, std::pair(tokens, tokens), sum); }),
+        HasSubstr("routers of experts have losses, which are means over tokens"));
+  });
 }
 
 TEST(UnevenInputs, OfRanksThatTrainAlikeAreRefused) {

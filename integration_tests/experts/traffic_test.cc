@@ -1,6 +1,8 @@
 // What ranks along ep send each other for experts, to the byte, and what they compute meanwhile;
 // and that a fixed rule for the choice of experts needs no values. On clusters of that shape.
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -64,9 +66,21 @@ TEST(TrafficOfExperts, OfARouterHasItsCounts) {
   EXPECT_EQ(sent_in_a_step(training) % 512, 4 * 4 * 8);
 }
 
-// How many kernels of the first rank run while tokens or their results travel, in a forward pass of
-// a mixture by itself.
-int64_t kernels_beside_messages(int64_t shared_intermediate) {
+struct Span {
+  int64_t start_ns = 0;
+  int64_t end_ns = 0;
+};
+
+// What the first rank does in a forward pass of a mixture by itself, by the time when it begins.
+struct PassOfAMixture {
+  Span dispatch, combine;
+  /// From the dispatch on.
+  std::vector<Span> kernels = {};
+
+  int64_t duration_ns() const { return kernels.back().end_ns - dispatch.start_ns; }
+};
+
+PassOfAMixture pass_of_a_mixture(int64_t shared_intermediate) {
   using simulator::SliceKind;
   simulator::ClusterOptions options;
   options.record = true;
@@ -85,25 +99,56 @@ int64_t kernels_beside_messages(int64_t shared_intermediate) {
     model(at::zeros({16'384, 1024}).to(accelerator.device()));
   });
   const simulator::Trace& trace = cluster.trace();
-  int64_t exchanges = 0, kernels = 0;
+  std::vector<Span> exchanges, kernels;
   for (const simulator::Slice& slice : trace.slices) {
-    if (slice.rank != 0 || slice.kind != SliceKind::kCollective ||
-        trace.names[slice.name] != "all_to_all_single") {
-      continue;
-    }
-    ++exchanges;
-    for (const simulator::Slice& other : trace.slices) {
-      const bool is_beside = other.start_ns < slice.end_ns && slice.start_ns < other.end_ns;
-      kernels += other.rank == 0 && other.kind == SliceKind::kKernel && is_beside ? 1 : 0;
-    }
+    if (slice.rank != 0) continue;
+    const bool is_exchange =
+        slice.kind == SliceKind::kCollective && trace.names[slice.name] == "all_to_all_single";
+    if (is_exchange) exchanges.push_back({slice.start_ns, slice.end_ns});
+    if (slice.kind == SliceKind::kKernel) kernels.push_back({slice.start_ns, slice.end_ns});
   }
-  EXPECT_EQ(exchanges, 2) << "there and back";
-  return kernels;
+  std::ranges::sort(exchanges, {}, &Span::start_ns);
+  std::ranges::sort(kernels, {}, &Span::start_ns);
+  EXPECT_EQ(exchanges.size(), 2) << "there and back";
+  PassOfAMixture pass{.dispatch = exchanges.front(), .combine = exchanges.back()};
+  for (const Span& kernel : kernels) {
+    if (kernel.start_ns >= pass.dispatch.start_ns) pass.kernels.push_back(kernel);
+  }
+  return pass;
+}
+
+// How many kernels run while tokens or their results travel.
+int64_t kernels_beside_messages(const PassOfAMixture& pass) {
+  return std::ranges::count_if(pass.kernels, [&pass](const Span& kernel) {
+    const auto is_beside = [&kernel](const Span& exchange) {
+      return kernel.start_ns < exchange.end_ns && exchange.start_ns < kernel.end_ns;
+    };
+    return is_beside(pass.dispatch) || is_beside(pass.combine);
+  });
 }
 
 TEST(ASharedExpert, IsComputedWhileTokensTravel) {
-  EXPECT_EQ(kernels_beside_messages(/*shared_intermediate=*/0), 0);
-  EXPECT_GT(kernels_beside_messages(/*shared_intermediate=*/4096), 0);
+  EXPECT_EQ(kernels_beside_messages(pass_of_a_mixture(/*shared_intermediate=*/0)), 0);
+  EXPECT_GT(kernels_beside_messages(pass_of_a_mixture(/*shared_intermediate=*/4096)), 0);
+}
+
+// The experts begin when both the tokens and the shared expert's result are there, so that the pass
+// takes longer by what the shared expert takes beyond the dispatch, and by the sum of both results.
+TEST(ASharedExpert, TakesTheTimeBeyondTheDispatchAlone) {
+  const PassOfAMixture without = pass_of_a_mixture(/*shared_intermediate=*/0);
+  for (const int64_t size : {32, 4096}) {
+    SCOPED_TRACE(size);
+    const PassOfAMixture with = pass_of_a_mixture(size);
+    ASSERT_GT(with.kernels.size(), without.kernels.size() + 1);
+    const size_t of_shared = with.kernels.size() - without.kernels.size() - 1;
+    const int64_t shared_end = with.kernels[of_shared - 1].end_ns;
+    const int64_t both_there = std::max(with.dispatch.end_ns, shared_end);
+    EXPECT_GE(with.kernels[of_shared].start_ns, both_there);
+    const Span& sum = with.kernels.back();
+    const double expected = static_cast<double>(without.duration_ns() + both_there -
+                                                with.dispatch.end_ns + sum.end_ns - sum.start_ns);
+    EXPECT_NEAR(static_cast<double>(with.duration_ns()), expected, 0.02 * expected);
+  }
 }
 
 TEST(BalancedRouting, NeedsNoValues) {

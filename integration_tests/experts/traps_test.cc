@@ -11,12 +11,15 @@
 #include <torch/torch.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/accelerate.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/runtime/runtime.h"
 #include "integration_tests/experts/expert_training.h"
 #include "integration_tests/layouts/placed_parts.h"
+#include "integration_tests/tensor/formula_model.h"
+#include "simulator/cluster/cluster.h"
 
 namespace accelerate {
 namespace {
@@ -41,7 +44,7 @@ ExpertTraining on(const Layout& layout) {
   return {.sizes = layout.sizes, .cluster = layout.cluster, .steps = 1, .clips = false};
 }
 
-constexpr size_t kMostRanks = 4;
+constexpr size_t kMostRanks = 8;
 
 size_t rank_of(const ModelState& state) { return static_cast<size_t>(state.placements().rank); }
 
@@ -50,10 +53,12 @@ PlacedParts gradients_of(const ModelState& state) {
   PlacedParts parts;
   const ModelPlacements& placements = state.placements();
   for (const TrainedParameter& each : state.trained()) {
+    std::vector<PlacedBox> boxes =
+        boxes_of(*each.placement, placements.layout->mesh(), placements.rank);
+    if (boxes.empty()) continue;  // of another stage
     EXPECT_TRUE(each.trained.grad().defined()) << each.name;
     if (!each.trained.grad().defined()) continue;
-    parts.push_back({each.name, each.placement->shape,
-                     boxes_of(*each.placement, placements.layout->mesh(), placements.rank),
+    parts.push_back({each.name, each.placement->shape, std::move(boxes),
                      each.trained.grad().detach().cpu().clone()});
   }
   return parts;
@@ -109,6 +114,41 @@ TEST(GradientsOfExperts, AreSumsOverTheRanksThatHaveThem) {
                             "1x4:h100",
                             {.dp_replicate_size = 2, .dp_shard_size = 2, .ep_size = 2}}}) {
     expect_gradients(layout.name, whole_gradients(on(layout)), expected);
+  }
+}
+
+// Router and experts have whole sequences, and all other layers parts of them.
+TEST(GradientsOfExperts, BesideSequenceShardsAreThoseOfOneProcess) {
+  ExpertTraining alone = one_process();
+  alone.config.shared_intermediate = 64;
+  alone.router = {.capacity_factor = 1.25, .balance_loss = 0.01};
+  const WholeTensors expected = whole_gradients(alone);
+  EXPECT_GT(expected.at("blocks.0.mlp.shared.down.weight").norm().item<double>(), 0.01);
+  for (const int64_t ep : {1, 2}) {
+    for (const bool computes_again : {false, true}) {
+      ExpertTraining training =
+          on({"", "1x4:h100", {.dp_shard_size = 2, .tp_size = 2, .ep_size = ep}});
+      training.config = alone.config;
+      training.router = alone.router;
+      training.computes_again = computes_again;
+      training.change = with_modes({.sequence_shards = true}, alone.config);
+      expect_gradients(absl::StrCat("ep ", ep, computes_again ? ", computed again" : ""),
+                       whole_gradients(training), expected);
+    }
+  }
+}
+
+// Stages, layers, experts and rows are divided along four axes, and ranks add up one norm.
+TEST(NormsOfGradients, OfStagesLayersAndExpertsAreThoseOfOneProcess) {
+  const ExpertOutcome expected = train_experts({.steps = 2, .micro_steps = 4});
+  // All ranks have the same 64 bits, as train_experts expects.
+  const ExpertOutcome outcome = train_experts(
+      {.sizes = ParallelismOptions{.dp_shard_size = 2, .tp_size = 2, .pp_size = 2, .ep_size = 2},
+       .cluster = "1x8:h100",
+       .steps = 2});
+  ASSERT_EQ(outcome.norms.size(), 2);
+  for (size_t step = 0; step < 2; ++step) {
+    EXPECT_NEAR(outcome.norms[step], expected.norms[step], 1e-6 * expected.norms[step]) << step;
   }
 }
 
@@ -194,6 +234,71 @@ TEST(LossesOfRouters, HaveTheGradientsOfOneProcess) {
           << layout.name << (is_z ? ", z" : ", balance");
     }
   }
+}
+
+// A stage's routers have losses of their own, whose gradients reach the stages before. Each of two
+// shares has two micro-batches.
+TEST(LossesOfRouters, OfStagesHaveTheGradientsOfOneProcess) {
+  for (const bool is_z : {false, true}) {
+    ExpertTraining alone = one_process();
+    alone.micro_steps = 4;
+    alone.loss_factor = 0;
+    (is_z ? alone.router.z_loss : alone.router.balance_loss) = 0.01;
+    const WholeTensors expected = whole_gradients(alone);
+    for (const Layout& layout : std::vector<Layout>{
+             {"pp 2 x dp_replicate 2", "1x4:h100", {.dp_replicate_size = 2, .pp_size = 2}},
+             {"pp 2 x ep 2", "1x4:h100", {.dp_shard_size = 2, .pp_size = 2, .ep_size = 2}},
+             {"pp 2 x ep 2 x tp 2",
+              "1x8:h100",
+              {.dp_shard_size = 2, .tp_size = 2, .pp_size = 2, .ep_size = 2}}}) {
+      ExpertTraining training = on(layout);
+      training.loss_factor = 0;
+      training.router = alone.router;
+      const WholeTensors actual = whole_gradients(training);
+      for (int block = 0; block < 4; ++block) {
+        const std::string name = absl::StrCat("blocks.", block, ".mlp.router.weight");
+        ASSERT_TRUE(actual.contains(name)) << layout.name << ", " << name;
+        const at::Tensor& router = actual.at(name);
+        const at::Tensor& of_one = expected.at(name);
+        EXPECT_GT(of_one.norm().item<double>(), 1e-7) << name;
+        EXPECT_LE((router - of_one).norm().item<double>(), 1e-5 * of_one.norm().item<double>())
+            << layout.name << ", " << name << (is_z ? ", z" : ", balance");
+      }
+    }
+  }
+}
+
+// A program's loss function may add what train_batch would.
+TEST(LossesOfRouters, AreAddedOnceByTrainBatch) {
+  enum class Adds { kBackward, kTrainBatch, kLossFunction };
+  std::vector<at::Tensor> gradients;
+  for (const Adds adds : {Adds::kBackward, Adds::kTrainBatch, Adds::kLossFunction}) {
+    simulator::Cluster("1x1:h100").run_on_every_rank([&](simulator::Rank&) {
+      Accelerator accelerator;
+      lm::Lm net(tiny_experts(1), lm::LmOptions{.router = {.balance_loss = 0.01}});
+      fill_experts_by_formula(*net, {});
+      auto model = accelerator.prepare(net.ptr());
+      const auto [inputs, labels] = formula_batch(0, 4, 128);
+      const at::Tensor tokens = inputs.to(accelerator.device());
+      const at::Tensor targets = labels.to(accelerator.device());
+      const auto loss = [&](const at::Tensor& logits, const at::Tensor& of_rows) {
+        at::Tensor sum = torch::cross_entropy_loss(logits.flatten(0, 1), of_rows.flatten());
+        if (adds == Adds::kTrainBatch) return sum;
+        return sum + model->take_router_loss();
+      };
+      if (adds == Adds::kBackward) {
+        accelerator.backward(loss(model(tokens), targets));
+      } else {
+        accelerator.train_batch(model, std::pair(tokens, targets), loss);
+      }
+      const at::Tensor router = net->named_parameters()["blocks.0.mlp.router.weight"];
+      gradients.push_back(router.grad().cpu().clone());
+    });
+  }
+  ASSERT_EQ(gradients.size(), 3);
+  EXPECT_GT(gradients[0].norm().item<double>(), 1e-7);
+  EXPECT_TRUE(gradients[1].equal(gradients[0]));
+  EXPECT_TRUE(gradients[2].equal(gradients[0]));
 }
 
 // A rank that begins with other values gets those of the first rank with the same experts.

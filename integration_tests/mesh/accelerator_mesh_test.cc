@@ -134,10 +134,10 @@ TEST(AcceleratorMesh, OfOneRankHasNoGroups) {
 
 TEST(AcceleratorMesh, RefusesProductsOfAxesThatItDoesNotComputeByName) {
   Cluster("1x4:h100").run_on_every_rank([](Rank&) {
-    AcceleratorOptions stages_and_zero{.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = 2}};
-    stages_and_zero.parallelism_config = ParallelismConfig({.dp_replicate_size = 2, .pp_size = 2});
-    EXPECT_THAT(value_error_of([&] { Accelerator accelerator(stages_and_zero); }),
-                HasSubstr("deepspeed_plugin: pp_size=2, but in this version "));
+    AcceleratorOptions shards_and_zero{.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = 2}};
+    shards_and_zero.parallelism_config = ParallelismConfig({.dp_shard_size = 2, .pp_size = 2});
+    EXPECT_THAT(value_error_of([&] { Accelerator accelerator(shards_and_zero); }),
+                HasSubstr("deepspeed_plugin: its stage says what ranks divide"));
     EXPECT_EQ(PartialState::find(), nullptr) << "a refused Accelerator leaves nothing behind";
   });
 }

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
+#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/model_parts.h"
 #include "accelerate/config/pipeline_plan.h"
 #include "accelerate/pipeline/schedule.h"
@@ -238,14 +239,14 @@ TEST(BadWindows, HaveSchedulesOfOtherStages) {
   EXPECT_NE(told_alike({}, window({.own_schedule = own})), "no error");
 }
 
-// Nothing waits for the second ones.
-TEST(BadWindows, HavePassesInHalvesBesideReplicas) {
-  const TrainBatchOptions halves = {.micro_batches = 2, .schedule = kZeroBubbleH1};
-  EXPECT_EQ(told_alike({}, window(halves)), "no error");
+// All ranks are told before a window begins, in which they would wait for each other.
+TEST(BadOptions, AreAStaticGraphOfReplicasWithStages) {
   Cluster("1x4:h100").run_on_every_rank([&](Rank& rank) {
-    Accelerator accelerator(with_stages({.dp_replicate_size = 2, .pp_size = 2}));
-    EXPECT_THAT(value_error_of([&] { window(halves)(accelerator, rank); }),
-                AllOf(HasSubstr("backward passes in halves"), HasSubstr("take 1f1b")));
+    AcceleratorOptions options = with_stages({.dp_replicate_size = 2, .pp_size = 2});
+    options.kwargs_handlers.emplace_back(DistributedDataParallelKwargs{.static_graph = true});
+    Accelerator accelerator(options);
+    EXPECT_THAT(value_error_of([&] { prepare_small(accelerator, rank); }),
+                AllOf(HasSubstr("pipeline: static_graph"), HasSubstr("leave it out")));
   });
 }
 

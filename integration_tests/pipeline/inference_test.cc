@@ -19,6 +19,7 @@
 #include "accelerate/config/model_parts.h"
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
+#include "accelerate/inference/measure_parts.h"
 #include "accelerate/state/partial_state.h"
 #include "accelerate/testing/value_error.h"
 #include "integration_tests/pipeline/small_pipeline.h"
@@ -247,6 +248,49 @@ TEST(BadPippy, HasStagesThatThereAreNot) {
               HasSubstr("cannot have 2 stages; it can have 1 at most"));
   EXPECT_THAT(told([] { prepare_pippy(torch::nn::Linear(2, 2).ptr()); }),
               HasSubstr("nothing says which parts"));
+}
+
+// Ranks measure other batches, and get the numbers of the slowest.
+TEST(MeasuredParts, AreThoseOfTheSlowestRankAndLeaveTheModelAsItIs) {
+  std::vector<std::vector<int64_t>> times(2);
+  std::vector<int64_t> of_few_rows;
+  Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+    torch::nn::Sequential layers(torch::nn::Linear(2048, 2048), torch::nn::Tanh(),
+                                 torch::nn::BatchNorm1d(2048), torch::nn::Dropout(0.5));
+    layers[1]->eval();
+    const Tensor weight = layers->parameters()[0].clone();
+    const Tensor few = torch::ones({8, 2048}), many = torch::ones({1024, 2048});
+    std::vector<int64_t>& own = times[static_cast<size_t>(rank.index())];
+    own = measure_parts(layers.ptr(), rank.index() == 0 ? few : many);
+    const std::vector<int64_t> of_few = measure_parts(layers.ptr(), few);
+    if (rank.index() == 0) of_few_rows = of_few;
+    for (const Tensor& each : layers->parameters()) EXPECT_TRUE(each.is_cpu());
+    for (const Tensor& each : layers->buffers()) EXPECT_TRUE(each.is_cpu());
+    EXPECT_TRUE(layers->parameters()[0].equal(weight));
+    EXPECT_EQ(layers->named_buffers()["2.num_batches_tracked"].item<int64_t>(), 0);
+    EXPECT_TRUE(layers[0]->is_training());
+    EXPECT_FALSE(layers[1]->is_training());
+    EXPECT_TRUE(layers[3]->is_training());
+    // The first part takes more than all others, so that a stage has it alone.
+    Accelerator accelerator(with_stages({.pp_size = 2}, {.weights = own}));
+    accelerator.prepare(layers.ptr());
+    EXPECT_EQ(layers->parameters()[0].size(0), rank.index() == 0 ? 2048 : 0);
+    EXPECT_EQ(layers->named_parameters()["2.weight"].size(0), rank.index() == 0 ? 0 : 2048);
+  });
+  ASSERT_EQ(times[0].size(), 4U);
+  EXPECT_EQ(times[0], times[1]);
+  EXPECT_GT(times[0][0], of_few_rows[0]);
+  for (size_t part = 1; part < 4; ++part) EXPECT_GT(times[0][0], times[0][part]) << part;
+}
+
+TEST(MeasuredParts, AreRefusedByAllRanksWhereOneModelThrows) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+    const int64_t columns = rank.index() == 0 ? 8 : 7;
+    EXPECT_THAT(value_error_of([&] {
+                  measure_parts(small_sequential().ptr(), torch::ones({2, columns}));
+                }),
+                HasSubstr("rank 1"));
+  });
 }
 
 }  // namespace

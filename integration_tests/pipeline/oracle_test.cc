@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerator_options.h"
+#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/config/pipeline_plan.h"
 #include "accelerate/examples/lm/config.h"
@@ -67,6 +68,49 @@ std::vector<Layout> layouts() {
            "1x8:h100",
            {.dp_replicate_size = 2, .dp_shard_size = 2, .pp_size = 2},
            {}},
+          // Several stages a rank, and passes in halves: what ranks share is reduced when windows
+          // end.
+          {"pp 2 x dp_replicate 2, interleaved",
+           "1x4:h100",
+           {.dp_replicate_size = 2, .pp_size = 2},
+           {.schedule = kInterleaved, .stages_per_rank = 2}},
+          {"pp 2 x dp_replicate 2, zb_h1",
+           "1x4:h100",
+           {.dp_replicate_size = 2, .pp_size = 2},
+           {.schedule = kZeroBubbleH1}},
+          {"pp 2 x dp_shard 2, interleaved",
+           "1x4:h100",
+           {.dp_shard_size = 2, .pp_size = 2},
+           {.schedule = kInterleaved, .stages_per_rank = 2}},
+          {"pp 2 x dp_shard 2, zb_h1",
+           "1x4:h100",
+           {.dp_shard_size = 2, .pp_size = 2},
+           {.schedule = kZeroBubbleH1}},
+          {"pp 2 x dp_shard 2, zb_v",
+           "1x4:h100",
+           {.dp_shard_size = 2, .pp_size = 2},
+           {.schedule = kZeroBubbleV, .stages_per_rank = 2}},
+          {"pp 2 x dp_replicate 2 x dp_shard 2, looped_bfs",
+           "1x8:h100",
+           {.dp_replicate_size = 2, .dp_shard_size = 2, .pp_size = 2},
+           {.schedule = kLoopedBreadthFirst, .stages_per_rank = 2}},
+          {"pp 2 x tp 2, interleaved",
+           "1x4:h100",
+           {.tp_size = 2, .pp_size = 2},
+           {.schedule = kInterleaved, .stages_per_rank = 2}},
+          {"pp 2 x tp 2, zb_v",
+           "1x4:h100",
+           {.tp_size = 2, .pp_size = 2},
+           {.schedule = kZeroBubbleV, .stages_per_rank = 2}},
+          {"pp 2 x tp 2, sequence shards, zb_h1",
+           "1x4:h100",
+           {.tp_size = 2, .pp_size = 2},
+           {.schedule = kZeroBubbleH1},
+           {.sequence_shards = true}},
+          {"pp 2 x cp 2, zb_v",
+           "1x4:h100",
+           {.cp_size = 2, .pp_size = 2},
+           {.schedule = kZeroBubbleV, .stages_per_rank = 2}},
           {.name = "pp 2, recomputed", .cluster = "1x2:h100", .sizes = two, .recomputes = true},
           {.name = "pp 2, zb_h1, recomputed",
            .cluster = "1x2:h100",
@@ -196,6 +240,23 @@ TEST(WindowsOfReplicas, AreOneProcess) {
   const Layout replicas = {"dp_replicate 2", "1x2:h100", {.dp_replicate_size = 2}, {}};
   expect_equal("gpt", train_by_formula(training_of(answers, Blocks::kGpt, replicas)),
                of_one_process(answers, Blocks::kGpt));
+}
+
+// The pass behind a window reaches what the window has used.
+TEST(ReplicasOfSeveralStages, MayLookForUnusedParameters) {
+  const Answers answers = accelerate::answers();
+  FormulaTraining training =
+      training_of(answers, Blocks::kLlama,
+                  {.name = "unused parameters",
+                   .cluster = "1x4:h100",
+                   .sizes = {.dp_replicate_size = 2, .pp_size = 2},
+                   .plan = {.schedule = kInterleaved, .stages_per_rank = 2}});
+  training.change = [change = training.change](AcceleratorOptions& options) {
+    change(options);
+    options.kwargs_handlers.emplace_back(
+        DistributedDataParallelKwargs{.find_unused_parameters = true});
+  };
+  expect_equal("llama", train_by_formula(training), of_one_process(answers, Blocks::kLlama));
 }
 
 // By the closed form of the whole model's elements; the tied table is in both stages.

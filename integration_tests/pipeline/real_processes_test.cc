@@ -34,14 +34,16 @@ std::vector<std::string> results(const std::string& text) {
   return found;
 }
 
-void expect_equal(int ranks, const std::vector<std::string>& backends) {
+// `mode`: behind the backend.
+void expect_equal(int ranks, const std::vector<std::string>& backends,
+                  const std::string& mode = "") {
   const ChildResult simulated =
-      mpi_tests::run(absl::StrCat("ACCELERATE_SIMULATE=1x", ranks, " ", kProgram, "sim"));
+      mpi_tests::run(absl::StrCat("ACCELERATE_SIMULATE=1x", ranks, " ", kProgram, "sim", mode));
   // Two models, four schedules, three steps.
   ASSERT_EQ(results(simulated.output).size(), static_cast<size_t>(ranks * 2 * 4 * 3))
       << simulated.output;
   for (const std::string& backend : backends) {
-    const ChildResult real = mpi_tests::mpirun(ranks, kProgram + backend);
+    const ChildResult real = mpi_tests::mpirun(ranks, kProgram + backend + mode);
     EXPECT_EQ(real.exit_code, 0) << real.output;
     EXPECT_EQ(results(real.output), results(simulated.output)) << backend << ": " << real.output;
   }
@@ -50,6 +52,11 @@ void expect_equal(int ranks, const std::vector<std::string>& backends) {
 TEST(PipelineProcesses, EqualTwoSimulatedRanksBitForBit) { expect_equal(2, {"mpi", "gloo"}); }
 
 TEST(PipelineProcesses, EqualFourSimulatedRanksBitForBit) { expect_equal(4, {"gloo"}); }
+
+// Ranks on CPUs compare what they use and reduce.
+TEST(PipelineProcesses, OfDividedStagesEqualSimulatedRanksBitForBit) {
+  expect_equal(4, {"gloo"}, " shards");
+}
 
 TEST(PipelineProcesses, EndWithTheTextOfAStageThatThrows) {
   const ChildResult output = mpi_tests::mpirun(2, absl::StrCat(kProgram, "gloo throws"));

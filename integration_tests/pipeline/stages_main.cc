@@ -1,10 +1,11 @@
 // Trains language models of which all ranks have stages, in several schedules, and prints every
-// rank's losses and norms bit for bit: stages BACKEND. With `stages BACKEND throws` the last stage
-// throws.
+// rank's losses and norms bit for bit: stages BACKEND. With `stages BACKEND shards` two ranks
+// divide each stage, and with `stages BACKEND throws` the last stage throws.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 #include "accelerate/accelerate.h"
@@ -41,10 +42,12 @@ int throw_in_last_stage(const char* backend) {
 }
 
 int train(int argc, char** argv) {
-  if (argc > 2) return throw_in_last_stage(argv[1]);
+  const std::string_view mode = argc > 2 ? argv[2] : "";
+  if (mode == "throws") return throw_in_last_stage(argv[1]);
   using enum pipeline::ScheduleKind;
-  const int64_t ranks = Runtime::current().topology().world_size;
-  const ParallelismOptions sizes = {.pp_size = ranks};
+  const int shards = mode == "shards" ? 2 : 1;
+  const int64_t ranks = Runtime::current().topology().world_size / shards;
+  const ParallelismOptions sizes = {.dp_shard_size = shards, .pp_size = ranks};
   // With the table and the head two stages a rank of one part each.
   const int64_t layers = 2 * ranks - 2;
   // The first Accelerator decides on the backend.
@@ -63,7 +66,7 @@ int train(int argc, char** argv) {
            .rows = 4,
            .change =
                [&plan](AcceleratorOptions& options) { options.kwargs_handlers.emplace_back(plan); },
-           .window = TrainBatchOptions{.micro_batches = 4}});
+           .window = TrainBatchOptions{.micro_batches = 4 / shards}});
       for (size_t i = 0; i < outcome.losses.size(); ++i) {
         print(step++, outcome.losses[i], outcome.norms[i]);
       }
@@ -77,7 +80,7 @@ int train(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (argc != 2 && argc != 3) {
-    std::fprintf(stderr, "usage: %s BACKEND [throws]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s BACKEND [shards|throws]\n", argv[0]);
     return 2;
   }
   return accelerate::run(argc, argv, accelerate::train);

@@ -228,6 +228,28 @@ TEST(AccumulatedWindows, AreOneBatch) {
   }
 }
 
+// A window that is not the last one leaves all gradients on their rank, and the last one reduces
+// those of all windows once.
+TEST(AccumulatedWindows, AreOneBatchWhereRanksReduceBehindWindows) {
+  const std::vector<PipelinePlan> plans = {
+      {.schedule = kZeroBubbleH1},
+      {.schedule = kZeroBubbleV, .stages_per_rank = 2},
+      {.schedule = kInterleaved, .stages_per_rank = 2},
+  };
+  for (const ParallelismOptions& sizes :
+       {ParallelismOptions{.dp_replicate_size = 2, .pp_size = 2},
+        ParallelismOptions{.dp_shard_size = 2, .pp_size = 2},
+        ParallelismOptions{.dp_replicate_size = 2, .dp_shard_size = 2, .pp_size = 2}}) {
+    SmallTraining training = {.sizes = sizes, .windows = steps_of(3, 2), .batches = {{16, 4}}};
+    const SmallOutcome expected = in_one_process(training);
+    training.accumulation = 2;
+    for (const PipelinePlan& plan : plans) {
+      training.plan = plan;
+      expect_equal(train_small(training), expected, to_string(plan.schedule));
+    }
+  }
+}
+
 // Replicas train by themselves, with and without stages, until their weights are averaged.
 TEST(WindowsInLocalSgd, SendReplicasNothing) {
   for (const int64_t stages : {1, 2}) {

@@ -29,6 +29,7 @@
 #include "launch/estimate/architecture.h"
 #include "launch/estimate/device_plan.h"
 #include "launch/estimate/ep_part.h"
+#include "launch/estimate/pp_part.h"
 #include "launch/estimate/tp_part.h"
 #include "launch/estimate/tp_plan.h"
 
@@ -116,6 +117,7 @@ struct Options {
   int64_t ep_size = 1;
   int64_t cp_size = 1;
   int64_t sp_size = 1;
+  int64_t pp_size = 1;
   std::string tp_plan;
   bool sequence_parallel = false;
   std::optional<int> zero_stage;
@@ -137,11 +139,11 @@ int64_t shards_of(const Options& options) {
 std::string rest_of_header(const Options& options) {
   std::string text;
   for (const auto& [name, size] :
-       {std::pair("TP", options.tp_size), std::pair("CP", options.cp_size),
-        std::pair("SP", options.sp_size)}) {
+       {std::pair("TP", options.tp_size), std::pair("PP", options.pp_size),
+        std::pair("CP", options.cp_size), std::pair("SP", options.sp_size)}) {
     if (size > 1) absl::StrAppend(&text, ", ", name, " ", size);
   }
-  return absl::StrCat(text, " on ", shards_of(options) * options.tp_size);
+  return absl::StrCat(text, " on ", shards_of(options) * options.tp_size * options.pp_size);
 }
 
 // A column: what is above it, and its text for a dtype.
@@ -150,7 +152,7 @@ struct Column {
   std::function<std::optional<double>(const std::string& dtype)> bytes;
 };
 
-// `size` is that of a rank's part along tp.
+// `size` is that of a rank's part along tp and pp.
 std::vector<Column> training_columns(const Options& options, const ModelSize& size) {
   std::vector<Column> columns;
   const auto add = [&](std::string header, const estimate::Division& division) {
@@ -158,7 +160,11 @@ std::vector<Column> training_columns(const Options& options, const ModelSize& si
                          return estimate::divided_training(dtype, size, division);
                        }});
   };
-  if (options.tp_size > 1) add(absl::StrCat("Adam, TP ", options.tp_size), {});
+  if (options.tp_size * options.pp_size > 1) {
+    add(absl::StrCat("Adam", options.tp_size > 1 ? absl::StrCat(", TP ", options.tp_size) : "",
+                     options.pp_size > 1 ? absl::StrCat(", PP ", options.pp_size) : ""),
+        {});
+  }
   if (shards_of(options) > 1) {
     for (const int stage : {1, 2, 3}) {
       if (options.zero_stage && stage != *options.zero_stage) continue;
@@ -179,6 +185,29 @@ Column experts_column(const Options& options, const estimate::EpPart& part) {
             if (bytes) *bytes += *estimate::divided_training(dtype, experts, {});
             return bytes;
           }};
+}
+
+// Those of a rank whose part of the model this is.
+std::vector<Column> columns_of(const Options& options, const Architecture& part) {
+  if (options.ep_size == 1) return training_columns(options, estimate::model_size(part));
+  // A stage may have no experts.
+  return {experts_column(
+      options, estimate::ep_part(part, options.ep_size).value_or(estimate::EpPart{.rest = part}))};
+}
+
+// The most of any stage.
+std::vector<Column> largest_of(const std::vector<std::vector<Column>>& by_stage) {
+  std::vector<Column> columns;
+  for (size_t i = 0; i < by_stage.front().size(); ++i) {
+    columns.push_back({by_stage.front()[i].header, [by_stage, i](const std::string& dtype) {
+                         std::optional<double> most;
+                         for (const std::vector<Column>& stage : by_stage) {
+                           most = std::max(most, stage[i].bytes(dtype));
+                         }
+                         return most;
+                       }});
+  }
+  return columns;
 }
 
 // What the model says of itself, but for what the options say in its place.
@@ -217,8 +246,20 @@ absl::StatusOr<std::optional<Column>> activation_column(const Options& options,
       .sequence_parallel = options.sequence_parallel,
       .keeps_attention_scores = options.attn_implementation == "eager",
       .activation_checkpointing = options.activation_checkpointing};
-  return Column{"Activations", [shape, activations](const std::string& dtype) {
-                  return estimate::activation_bytes(dtype, shape, activations);
+  TransformerShape kept = shape;
+  if (options.pp_size > 1) {
+    const auto blocks = estimate::blocks_of_stages(shape.num_hidden_layers, options.pp_size);
+    if (!blocks.ok()) return blocks.status();
+    kept.num_hidden_layers = 0;
+    // In the order of 1F1B a stage keeps a micro-batch for itself and for each stage behind it.
+    for (int64_t stage = 0; stage < options.pp_size; ++stage) {
+      const int64_t micro_batches = options.pp_size - stage;
+      kept.num_hidden_layers =
+          std::max(kept.num_hidden_layers, (*blocks)[static_cast<size_t>(stage)] * micro_batches);
+    }
+  }
+  return Column{"Activations", [kept, activations](const std::string& dtype) {
+                  return estimate::activation_bytes(dtype, kept, activations);
                 }};
 }
 
@@ -262,7 +303,8 @@ absl::Status check_options(const Options& options) {
   if (options.zero_stage.value_or(3) < 3 && options.ep_size > 1) {
     return absl::InvalidArgumentError("--ep_size is of layouts with FSDP; leave --zero_stage out");
   }
-  const auto illegal = find_illegal({.dp_shard = options.dp_shard_size,
+  const auto illegal = find_illegal({.pp = options.pp_size,
+                                     .dp_shard = options.dp_shard_size,
                                      .cp = options.cp_size,
                                      .sp = options.sp_size,
                                      .tp = options.tp_size,
@@ -303,14 +345,25 @@ absl::StatusOr<std::optional<estimate::TpPart>> part_of_rank(const Options& opti
   return *std::move(part);
 }
 
-// The part of a rank along ep; nothing where there is one rank.
-absl::StatusOr<std::optional<estimate::EpPart>> experts_of_rank(const Options& options,
-                                                                const Architecture& architecture) {
-  if (options.ep_size == 1) return std::nullopt;
-  absl::StatusOr<estimate::EpPart> part = estimate::ep_part(architecture, options.ep_size);
-  if (part.ok()) return *std::move(part);
-  return absl::InvalidArgumentError(
-      absl::StrCat(options.model_name, ": ", part.status().message()));
+absl::Status with_model_name(const Options& options, const absl::Status& status) {
+  return absl::InvalidArgumentError(absl::StrCat(options.model_name, ": ", status.message()));
+}
+
+// Whether ranks along ep divide the experts evenly.
+absl::Status check_experts(const Options& options, const Architecture& architecture) {
+  if (options.ep_size == 1) return absl::OkStatus();
+  const absl::StatusOr<estimate::EpPart> part = estimate::ep_part(architecture, options.ep_size);
+  return part.ok() ? absl::OkStatus() : with_model_name(options, part.status());
+}
+
+// What each stage has of a rank's part along tp, which is all of it where there is one.
+absl::StatusOr<std::vector<Architecture>> stages_of(const Options& options,
+                                                    const Architecture& architecture) {
+  if (options.pp_size == 1) return std::vector{architecture};
+  absl::StatusOr<std::vector<Architecture>> stages =
+      estimate::pp_parts(architecture, options.pp_size);
+  if (!stages.ok()) return with_model_name(options, stages.status());
+  return stages;
 }
 
 double elements_of(const Architecture& architecture) {
@@ -327,6 +380,15 @@ std::string part_text(const Options& options, const Architecture& whole,
   return absl::StrFormat("\n\nEach of %d ranks along tp has %.0f of %.0f elements: %s",
                          options.tp_size, elements_of(part.architecture), elements_of(whole),
                          part.why);
+}
+
+// How much of that the largest stage has; "" for one stage.
+std::string stages_text(const std::vector<Architecture>& stages, const Architecture& of_rank) {
+  if (stages.size() == 1) return "";
+  double largest = 0;
+  for (const Architecture& stage : stages) largest = std::max(largest, elements_of(stage));
+  return absl::StrFormat("\n\nThe largest of %d stages has %.0f of %.0f elements", stages.size(),
+                         largest, elements_of(of_rank));
 }
 
 // Where each part goes with the limits, in the first of the dtypes, and why.
@@ -357,10 +419,10 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
   const absl::StatusOr<std::optional<estimate::TpPart>> part = part_of_rank(options, *architecture);
   if (!part.ok()) return part.status();
   const ModelSize size = estimate::model_size(*architecture);
-  const ModelSize of_rank = *part ? estimate::model_size((*part)->architecture) : size;
-  const absl::StatusOr<std::optional<estimate::EpPart>> experts =
-      experts_of_rank(options, *part ? (*part)->architecture : *architecture);
-  if (!experts.ok()) return experts.status();
+  const Architecture& of_rank = *part ? (*part)->architecture : *architecture;
+  if (absl::Status ok = check_experts(options, of_rank); !ok.ok()) return ok;
+  const absl::StatusOr<std::vector<Architecture>> stages = stages_of(options, of_rank);
+  if (!stages.ok()) return stages.status();
   std::vector<Column> columns = {
       {"Largest Layer",
        [&](const std::string& dtype) { return size_in(dtype, size.largest_layer); }},
@@ -370,11 +432,9 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
          if (!usage) return std::nullopt;
          return usage->maximum();
        }}};
-  if (*experts) {
-    columns.push_back(experts_column(options, **experts));
-  } else {
-    for (Column& column : training_columns(options, of_rank)) columns.push_back(std::move(column));
-  }
+  std::vector<std::vector<Column>> by_stage;
+  for (const Architecture& stage : *stages) by_stage.push_back(columns_of(options, stage));
+  for (Column& column : largest_of(by_stage)) columns.push_back(std::move(column));
   absl::StatusOr<std::optional<Column>> activations = activation_column(options, shape);
   if (!activations.ok()) return activations.status();
   if (*activations) columns.push_back(**std::move(activations));
@@ -397,7 +457,7 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
       is_of_timm ? estimate::add_timm_hub_prefix(options.model_name) : options.model_name;
   return absl::StrCat(
       text_table(headers, rows, absl::StrCat("Memory Usage for loading `", name, "`")),
-      *part ? part_text(options, *architecture, **part) : "", *plan);
+      *part ? part_text(options, *architecture, **part) : "", stages_text(*stages, of_rank), *plan);
 }
 
 int run(const Options& options, Invocation& invocation) {
@@ -456,6 +516,8 @@ RunCommand declare(CLI::App& app) {
         kDivided);
   count("--sp_size", options->sp_size,
         "the same of ranks that divide the heads of attention (Ulysses)", kDivided);
+  count("--pp_size", options->pp_size,
+        "ranks with stages of the blocks, of which the columns have the largest", kDivided);
   app.add_option("--tp_plan", options->tp_plan,
                  "JSON file that says how, as {\"layers.*.up_proj\": \"colwise\"}; default: the "
                  "description's, or by the usual names of layers")
@@ -466,7 +528,8 @@ RunCommand declare(CLI::App& app) {
       ->check(CLI::Range(1, 3))
       ->group(kDivided);
   constexpr char kActivations[] = "Activations of a transformer (an extra column)";
-  count("--batch_size", options->batch_size, "samples on each rank", kActivations);
+  count("--batch_size", options->batch_size,
+        "samples on each rank, with --pp_size in each micro-batch", kActivations);
   count("--sequence_length", options->sequence_length, "tokens in a sample", kActivations);
   app.add_option("--attn_implementation", options->attn_implementation,
                  "eager keeps scores, sdpa does not (default sdpa)")

@@ -340,6 +340,27 @@ TEST_F(EstimateMemory, DividesTheLayersOverRanksByNames) {
   EXPECT_THAT(run({path}).out, Not(HasSubstr("ranks along tp")));
 }
 
+// Two stages: 49,152 elements before the blocks and two of these, 198,272 each. Four: two blocks,
+// for which the second stage keeps three micro-batches.
+TEST_F(EstimateMemory, DividesBlocksIntoStages) {
+  const std::string path = write("gpt.json", kGpt);
+  const std::string two = run({path, "--dtypes", "float32", "--pp_size", "2"}).out;
+  EXPECT_THAT(two, AllOf(HasSubstr("Adam, PP 2"), HasSubstr(" 6.8 MB "),
+                         HasSubstr("The largest of 2 stages has 445696 of 842496 elements\n")));
+  EXPECT_THAT(run({path, "--dtypes", "float32", "--pp_size", "2", "--dp_shard_size", "2"}).out,
+              AllOf(HasSubstr("│ZeRO-1, PP 2 on 4│"), HasSubstr("ZeRO-3/FSDP, PP 2 on 4")));
+  EXPECT_THAT(run({path, "--dtypes", "float32", "--pp_size", "4", "--batch_size", "4",
+                   "--sequence_length", "128"})
+                  .out,
+              AllOf(HasSubstr("│ 6.05 MB  │"), HasSubstr("│  25.59 MB │")));
+  EXPECT_THAT(run({path, "--dtypes", "float32", "--pp_size", "2", "--tp_size", "2"}).out,
+              AllOf(HasSubstr("Adam, TP 2, PP 2"), HasSubstr("ranks along tp has 431104"),
+                    HasSubstr(" of 431104 elements\n")));
+  EXPECT_THAT(error_of({path, "--pp_size", "8"}),
+              HasSubstr("gpt.json: 4 blocks are 6 parts with what is before and behind them, so "
+                        "that --pp_size is 6 at most"));
+}
+
 TEST_F(EstimateMemory, DividesTheLayersOverRanksByAPlan) {
   const std::string path = write("gpt.json", kGpt);
   const std::string plan = write("plan.json", R"({"blocks.*.mlp.up": "colwise",

@@ -27,7 +27,8 @@ constexpr char kName[] = "plan";
 struct Options {
   std::string model;
   std::string cluster;
-  std::optional<int64_t> batch_size, sequence_length, layers, experts;
+  std::optional<int64_t> batch_size, sequence_length, layers, experts, most_pp, most_cp, most_sp;
+  std::optional<double> skew;
   int64_t micro_batch_size = 1;
   std::string mixed_precision = "bf16";
   bool exact = false;
@@ -50,13 +51,17 @@ nlohmann::ordered_json request_of(const Options& options) {
                                     {"micro_batch_size", options.micro_batch_size},
                                     {"mixed_precision", options.mixed_precision},
                                     {"exact", options.exact}};
-  const auto add = [&request](const char* name, const std::optional<int64_t>& value) {
+  const auto add = [&request](const char* name, const auto& value) {
     if (value) request[name] = *value;
   };
   add("batch_size", options.batch_size);
   add("sequence_length", options.sequence_length);
   add("layers", options.layers);
   add("experts", options.experts);
+  add("skew", options.skew);
+  add("most_pp", options.most_pp);
+  add("most_cp", options.most_cp);
+  add("most_sp", options.most_sp);
   if (options.as_json) request["json"] = true;
   return request;
 }
@@ -102,6 +107,15 @@ RunCommand declare(CLI::App& app) {
   count("--layers", options->layers, "blocks, instead of the model's");
   count("--experts", options->experts,
         "in Llama's blocks: so many perceptrons, of which each token has two");
+  app.add_option(
+         "--skew", options->skew,
+         "how many times the mean the first expert has of tokens; default: all have as many")
+      ->type_name("X")
+      ->check(CLI::Range(0.0, 1e9));
+  count("--most_pp", options->most_pp, "also layouts with up to so many stages; default 1");
+  count("--most_cp", options->most_cp,
+        "also layouts with up to so many parts of each sequence along cp; default 1");
+  count("--most_sp", options->most_sp, "the same along sp; default 1");
   app.add_option("--mixed_precision", options->mixed_precision, "default bf16")
       ->type_name("")
       ->check(CLI::IsMember({"no", "bf16", "fp16", "fp8"}));

@@ -59,7 +59,7 @@ TEST_F(Plan, AsksTheProgramForWhatWasTyped) {
   const CommandResult result =
       run({"llama-1b", "--on", "1x8:h100,mem=40GB", "--batch_size", "64", "--micro_batch_size", "2",
            "--sequence_length", "512", "--layers", "4", "--experts", "8", "--mixed_precision", "no",
-           "--exact"});
+           "--exact", "--skew", "2.5", "--most_pp", "4", "--most_cp", "2", "--most_sp", "8"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(said(), json({{"model", "llama-1b"},
                           {"cluster", "1x8:h100,mem=40GB"},
@@ -68,6 +68,10 @@ TEST_F(Plan, AsksTheProgramForWhatWasTyped) {
                           {"sequence_length", 512},
                           {"layers", 4},
                           {"experts", 8},
+                          {"skew", 2.5},
+                          {"most_pp", 4},
+                          {"most_cp", 2},
+                          {"most_sp", 8},
                           {"mixed_precision", "no"},
                           {"exact", true}}));
 }

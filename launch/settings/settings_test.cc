@@ -414,7 +414,7 @@ TEST(CheckMeshSize, RefusesTheProductsThatTheTableRefuses) {
       const Settings settings = resolved(typed);
       const RankLayout layout = layout_of(settings);
       SCOPED_TRACE(layout.text());
-      const auto illegal = find_illegal(layout, LayoutFacts::kVersion);
+      const auto illegal = find_illegal(layout);
       EXPECT_EQ(check_mesh_size(settings, layout.num_ranks()).message(),
                 illegal ? illegal->text() : "");
     }

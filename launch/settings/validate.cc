@@ -324,7 +324,7 @@ absl::Status check_ranks(Settings& settings, const Machine& machine) {
 
 // By the table that the ranks read.
 absl::Status check_layout(const Settings& settings) {
-  const auto illegal = find_illegal(layout_of(settings), LayoutFacts::kVersion);
+  const auto illegal = find_illegal(layout_of(settings));
   return illegal ? refuse(illegal->text()) : absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/zeros.h>
 #include <torch/optim/adamw.h>
@@ -24,6 +25,7 @@
 #include "accelerate/big_model/empty_model.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/model.h"
+#include "accelerate/mesh/device_mesh.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/operators/default_device.h"
 #include "accelerate/optim/fused_optimizers.h"
@@ -37,6 +39,7 @@ namespace {
 
 using accelerate::Accelerator;
 using accelerate::AcceleratorOptions;
+using accelerate::MeshAxis;
 using accelerate::RankLayout;
 using accelerate::simulator::Cluster;
 using accelerate::simulator::ClusterOptions;
@@ -86,12 +89,16 @@ AcceleratorOptions options_of(const PlanRequest& request, const RankLayout& rank
       // Gradients take as much memory as parameters; one copy of them is enough.
       .kwargs_handlers = {
           accelerate::DistributedDataParallelKwargs{.gradient_as_bucket_view = true}}};
-  if (micro_steps > 1) options.gradient_accumulation_steps = micro_steps;
+  // Stages have one window in a step.
+  if (micro_steps > 1 && ranks.pp == 1) options.gradient_accumulation_steps = micro_steps;
   if (ranks.num_ranks() > 1) {
     options.parallelism_config =
         accelerate::ParallelismConfig({.dp_replicate_size = ranks.dp_replicate,
                                        .dp_shard_size = ranks.dp_shard,
                                        .tp_size = ranks.tp,
+                                       .cp_size = ranks.cp,
+                                       .sp_size = ranks.sp,
+                                       .pp_size = ranks.pp,
                                        .ep_size = ranks.ep});
   }
   if (ranks.tp > 1) {
@@ -107,30 +114,63 @@ AcceleratorOptions options_of(const PlanRequest& request, const RankLayout& rank
 
 // On the device from the beginning; without values where ranks divide the model, so that no device
 // has all of it.
-Lm built_model(const Config& config, const LayoutChoice& choice, c10::Device device) {
+Lm built_model(const PlanRequest& request, const LayoutChoice& choice, const Config& config,
+               c10::Device device) {
   const accelerate::DefaultDeviceScope scope(device);
+  const RankLayout& ranks = choice.ranks;
   const LmOptions rules{.activation_checkpointing = choice.recomputes,
-                        .router = {.routing = accelerate::Routing::kBalanced}};
-  if (choice.ranks.tp == 1 && choice.ranks.dp_shard == 1) return Lm(config, rules);
+                        .shares_key_heads = ranks.cp * ranks.sp > 1,
+                        .router = {.routing = request.skew ? accelerate::Routing::kSkewed
+                                                           : accelerate::Routing::kBalanced,
+                                   .skew = request.skew.value_or(1)}};
+  if (ranks.pp == 1 && ranks.tp == 1 && ranks.dp_shard == 1) return Lm(config, rules);
   const accelerate::EmptyInit empty = accelerate::init_empty_weights();
   return Lm(config, rules);
 }
 
 void train(const PlanRequest& request, const LayoutChoice& choice, const Config& config,
            int64_t micro_steps) {
-  Accelerator accelerator(options_of(request, choice.ranks, config, micro_steps));
-  Lm net = built_model(config, choice, accelerator.device());
+  const RankLayout& ranks = choice.ranks;
+  Accelerator accelerator(options_of(request, ranks, config, micro_steps));
+  Lm net = built_model(request, choice, config, accelerator.device());
   const std::shared_ptr<torch::optim::Optimizer> adamw = std::make_shared<accelerate::optim::AdamW>(
       net->parameters(), torch::optim::AdamWOptions(1e-3));
-  auto [model, optimizer] = accelerator.prepare(net.ptr(), adamw);
-  const at::Tensor tokens = at::zeros({request.micro_batch_size, config.sequence_length}, at::kLong)
-                                .to(accelerator.device());
-  for (int64_t pass = 0; pass < kSteps * micro_steps; ++pass) {
+  auto [prepared, optimizer] = accelerator.prepare(net.ptr(), adamw);
+  auto& model = prepared;
+  // Along sp a rank is given its tokens of each sequence; along cp a scope leaves it them.
+  const int64_t passes = ranks.pp > 1 ? 1 : micro_steps, length = config.sequence_length / ranks.sp;
+  const at::Tensor tokens =
+      at::zeros({request.micro_batch_size * (micro_steps / passes), length}, at::kLong)
+          .to(accelerator.device());
+  const bool has_parts = ranks.cp * ranks.sp > 1;
+  at::Tensor labels = tokens, positions;
+  if (has_parts) {
+    const int64_t first = length * accelerator.torch_device_mesh()->coordinate(MeshAxis::kSp);
+    labels = tokens.clone();
+    positions = at::arange(first, first + length, tokens.options());
+  }
+  const auto loss_of = [&](const at::Tensor& output, const at::Tensor& of_rows) {
+    const at::Tensor logits = output.flatten(0, 1), targets = of_rows.flatten();
+    return ranks.tp > 1 ? accelerate::parallel_cross_entropy(model, logits, targets)
+                        : at::cross_entropy_loss(logits, targets);
+  };
+  const auto compute = [&] {
+    if (ranks.pp > 1) {
+      accelerator.train_batch(
+          model, std::pair(tokens, labels), loss_of,
+          {.micro_batches = static_cast<int>(micro_steps), .positions = positions});
+    } else {
+      accelerator.backward(loss_of(has_parts ? model(tokens, positions) : model(tokens), labels));
+    }
+  };
+  for (int64_t pass = 0; pass < kSteps * passes; ++pass) {
     const auto scope = accelerator.accumulate(model);
-    const at::Tensor logits = model(tokens).flatten(0, 1), labels = tokens.flatten();
-    accelerator.backward(choice.ranks.tp > 1
-                             ? accelerate::parallel_cross_entropy(model, logits, labels)
-                             : at::cross_entropy_loss(logits, labels));
+    if (ranks.cp > 1) {
+      const auto parts = accelerator.maybe_context_parallel({tokens, labels, positions}, {1, 1, 0});
+      compute();
+    } else {
+      compute();
+    }
     optimizer.step();
     optimizer.zero_grad();
   }
@@ -145,12 +185,20 @@ Measured measure(const PlanRequest& request, const LayoutChoice& choice, int64_t
   options.record = true;
   options.unknown_value = [](const std::string&) { return std::nan(""); };
   if (const RankLayout& ranks = choice.ranks; ranks.num_ranks() > 1) {
+    // Stages differ, and so do ranks along ep of which some have more tokens. Ranks along cp
+    // compute with the keys of the others in another order each.
+    std::vector<MeshAxis> along = {MeshAxis::kDpReplicate, MeshAxis::kSp, MeshAxis::kTp};
+    if (!request.skew || ranks.ep == 1) along.push_back(MeshAxis::kDpShard);
     options.fold = accelerate::simulator::Folding{
         .spot_checks = 0,
-        .mesh = accelerate::Mesh({.dp_replicate = static_cast<int>(ranks.dp_replicate),
+        .mesh = accelerate::Mesh({.pp = static_cast<int>(ranks.pp),
+                                  .dp_replicate = static_cast<int>(ranks.dp_replicate),
                                   .dp_shard = static_cast<int>(ranks.dp_shard),
+                                  .cp = static_cast<int>(ranks.cp),
+                                  .sp = static_cast<int>(ranks.sp),
                                   .tp = static_cast<int>(ranks.tp),
-                                  .ep = static_cast<int>(ranks.ep)})};
+                                  .ep = static_cast<int>(ranks.ep)}),
+        .along = std::move(along)};
   }
   Cluster cluster(request.cluster, options);
   cluster.run_on_every_rank(
@@ -188,16 +236,19 @@ std::vector<Sample> samples_of(int64_t whole, int64_t few, int64_t more, bool is
 
 Measured measure_whole(const PlanRequest& request, const LayoutChoice& choice,
                        int64_t micro_steps) {
-  const std::vector<Sample> passes = samples_of(micro_steps, 1, 2, request.is_exact);
+  // The blocks that are left where stages do not have as many each are the same in all samples.
+  const int64_t stages = choice.ranks.pp, left = request.config.layers % stages;
+  const std::vector<Sample> passes = samples_of(micro_steps, stages, 2 * stages, request.is_exact);
   Measured whole;
-  for (const Sample& layers :
-       samples_of(request.config.layers, kFewBlocks, kMoreBlocks, request.is_exact)) {
+  for (const Sample& layers : samples_of(request.config.layers, kFewBlocks * stages + left,
+                                         kMoreBlocks * stages + left, request.is_exact)) {
     for (const Sample& pass : passes) {
       const Measured part = measure(request, choice, layers.size, pass.size);
       whole.memory = part.memory;
       whole.seconds += layers.weight * pass.weight * part.seconds;
       whole.useful_seconds += layers.weight * pass.weight * part.useful_seconds;
-      // A further micro-step needs no more memory than the second one.
+      // A further micro-step needs no more memory than the second one, and a further micro-batch
+      // no more than as many as there are stages.
       if (&pass == &passes.back()) whole.peak_memory += layers.weight * part.peak_memory;
     }
   }
@@ -209,9 +260,12 @@ double state_bytes(const Config& config, const RankLayout& ranks) {
   const auto all = static_cast<double>(parameter_count(config));
   const double experts = 3.0 * static_cast<double>(config.layers * config.hidden) *
                          static_cast<double>(config.experts * config.expert_intermediate);
-  const auto rows = static_cast<double>(ranks.dp_shard * ranks.tp);
+  // Ranks with parts of sequences divide the rows of shards, too.
+  const int64_t sequence_parts = ranks.dp_shard > 1 ? ranks.cp * ranks.sp : 1;
+  const auto rows = static_cast<double>(ranks.dp_shard * sequence_parts * ranks.tp * ranks.pp);
   // Ranks along ep have whole experts.
-  const double expert_parts = ranks.ep > 1 ? static_cast<double>(ranks.ep * ranks.tp) : rows;
+  const double expert_parts =
+      ranks.ep > 1 ? static_cast<double>(ranks.ep * ranks.tp * ranks.pp) : rows;
   return kStateBytes * ((all - experts) / rows + experts / expert_parts);
 }
 
@@ -271,7 +325,15 @@ PlanRequest request_of(const json& request) {
                      .batch_size = request.value("batch_size", int64_t{0}),
                      .micro_batch_size = request.value("micro_batch_size", int64_t{1}),
                      .mixed_precision = request.value("mixed_precision", "bf16"),
-                     .is_exact = request.value("exact", false)};
+                     .is_exact = request.value("exact", false),
+                     .most_pp = request.value("most_pp", int64_t{1}),
+                     .most_cp = request.value("most_cp", int64_t{1}),
+                     .most_sp = request.value("most_sp", int64_t{1})};
+  if (request.contains("skew")) parsed.skew = request.at("skew").get<double>();
+  if (parsed.skew && parsed.config.experts == 0) {
+    throw std::invalid_argument(
+        "a skew is of the tokens that a layer's experts have; give a number of experts as well");
+  }
   spec_of(parsed);
   return parsed;
 }
@@ -288,8 +350,9 @@ std::vector<LayoutChoice> layout_choices(const PlanRequest& request) {
                           .sequence_shards = sequence_shards};
     for (const RankLayout& ranks : accelerate::legal_layouts(spec.world_size(), like)) {
       if (sequence_shards && ranks.tp == 1) continue;
-      // The training here has whole models and sequences.
-      if (ranks.pp > 1 || ranks.cp > 1 || ranks.sp > 1) continue;
+      const bool is_asked_for =
+          ranks.pp <= request.most_pp && ranks.cp <= request.most_cp && ranks.sp <= request.most_sp;
+      if (!is_asked_for) continue;
       for (const bool recomputes : {false, true}) choices.push_back({ranks, recomputes});
     }
   }

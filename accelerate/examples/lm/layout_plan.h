@@ -4,7 +4,9 @@
 /// A layout is trained for three steps with shapes alone on the folded cluster. A model of many
 /// blocks is trained with few, twice, and a step of many micro-steps with one and with two: time
 /// and memory grow evenly with each further block, and time with each further micro-step, so that
-/// those of the whole follow. PlanRequest::is_exact takes the whole model instead.
+/// those of the whole follow. Where ranks have stages, each of these has the few blocks, and
+/// windows have as many micro-batches as there are stages, and twice as many. PlanRequest::is_exact
+/// takes the whole model instead.
 ///
 /// Units:   seconds, bytes.
 /// Errors:  std::invalid_argument for a request that no layout can meet.
@@ -12,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,11 +32,18 @@ struct PlanRequest {
   int64_t micro_batch_size = 1;  ///< sequences of a rank in one forward pass
   std::string mixed_precision = "bf16";
   bool is_exact = false;
+  /// The most stages, and parts of sequences along cp and along sp, of a layout. There are many
+  /// such layouts, so that they are asked for.
+  int64_t most_pp = 1, most_cp = 1, most_sp = 1;
+  /// How many times the mean the first of a layer's experts has of tokens; absent: all have as
+  /// many.
+  std::optional<double> skew = std::nullopt;
 };
 
 /// The request in {"model": "llama-70b", "cluster": "16x8:h100"} and, where they are not the usual,
-/// "batch_size", "micro_batch_size", "sequence_length", "layers", "experts", "mixed_precision" and
-/// "exact". Errors: also for a model that there is not, naming those that there are.
+/// "batch_size", "micro_batch_size", "sequence_length", "layers", "experts", "mixed_precision",
+/// "exact", "most_pp", "most_cp", "most_sp" and "skew". Errors: also for a model that there is not,
+/// naming those that there are, and for a skew without experts.
 PlanRequest request_of(const nlohmann::json& request);
 
 /// A layout, and what a program chooses besides.
@@ -55,8 +65,8 @@ struct PlannedLayout {
   std::string why = {};     ///< it does not fit
 };
 
-/// All that the table of layouts allows without pp, cp and sp, with and without recomputation, and
-/// with sequence shards where layers are divided.
+/// All that the table of layouts allows with at most so many ranks along pp, cp and sp as the
+/// request says, with and without recomputation, and with sequence shards where layers are divided.
 std::vector<LayoutChoice> layout_choices(const PlanRequest& request);
 
 /// One of them. What cannot be, for want of memory or because the model does not allow it, has a

@@ -152,10 +152,6 @@ class LmImpl : public torch::nn::Module,
                              const PartContext& context = {});
   int64_t num_pieces() const { return config_.layers + 2; }
 
-  /// The sum of the losses of all blocks' routers in the last forward pass, to be added to its
-  /// loss; undefined without such losses, and when it was taken.
-  torch::Tensor take_router_loss();
-
   /// The pieces, as "tokens", "blocks.0" and "head".
   std::vector<accelerate::ModelPart> parts() const override;
   torch::Tensor forward_parts(size_t begin, size_t end, torch::Tensor x) override {
@@ -166,6 +162,8 @@ class LmImpl : public torch::nn::Module,
     return forward_part({.begin = static_cast<int64_t>(begin), .end = static_cast<int64_t>(end)},
                         std::move(x), {.positions = positions});
   }
+  /// The sum over the blocks of the last forward pass.
+  torch::Tensor take_router_loss() override;
 
   std::vector<std::string> no_split_modules() const override { return {"Block"}; }
   std::optional<std::string> input_embeddings() const override { return "tokens"; }

@@ -12,10 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/mesh_axis.h"
-#include "accelerate/base/rank_layout.h"
 #include "accelerate/comm/operations.h"
-#include "accelerate/config/kwargs_handlers.h"
-#include "accelerate/config/parallelism_config.h"
+#include "accelerate/config/model_parts.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/operators/construction_record.h"
@@ -162,10 +160,18 @@ std::shared_ptr<const ModelLayout> expert_parallel_layout(const LayoutContext& c
 }
 
 void check_expert_parallel(const TechniqueContext& context) {
-  if (mixtures_of(*context.model.module()).empty()) return;
-  RankLayout layout = rank_layout(context.plan);
-  layout.experts = true;
-  check_layout(layout, LayoutFacts::kModel);
+  const torch::nn::Module& module = *context.model.module();
+  const bool has_stages = context.plan.mesh.size(MeshAxis::kPp) > 1;
+  if (!has_stages || dynamic_cast<const ModelParts*>(&module) != nullptr) return;
+  for (const NamedMixture& each : mixtures_of(module)) {
+    const RouterOptions& router = each.mixture->options().router;
+    TORCH_CHECK_VALUE(router.balance_loss == 0 && router.z_loss == 0,
+                      "expert parallelism: the router of mixture \"", each.name,
+                      "\" has losses, which the stages of a ", module_class_name(module),
+                      " do not hand over; derive the model from ModelParts "
+                      "(config/model_parts.h), whose take_router_loss does, or leave balance_loss "
+                      "and z_loss 0");
+  }
 }
 
 void cut_experts(const TechniqueContext& context) {
@@ -194,10 +200,11 @@ std::unique_ptr<Technique> make_expert_parallel_technique(const TechniqueContext
   }
   std::vector<at::Tensor> experts;
   std::unordered_set<const c10::TensorImpl*> seen;
-  AxisSet alike = AxisSet::all() - AxisSet{MeshAxis::kEp};
+  AxisSet alike = AxisSet::all() - AxisSet{MeshAxis::kEp, MeshAxis::kPp};
   for (const NamedMixture& each : mixtures_of(*context.model.module())) {
     if (is_divided_inside(each, plan.mesh)) alike = alike - AxisSet{MeshAxis::kTp};
     for (const at::Tensor& parameter : each.mixture->experts()->parameters()) {
+      if (parameter.numel() == 0) continue;  // of another stage
       if (seen.insert(parameter.unsafeGetTensorImpl()).second) experts.push_back(parameter);
     }
   }

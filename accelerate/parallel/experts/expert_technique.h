@@ -46,8 +46,8 @@ class ExpertParallelTechnique final : public Technique {
 ///         ep_size or tp_size, for experts that the ranks do not divide evenly.
 std::shared_ptr<const ModelLayout> expert_parallel_layout(const LayoutContext& context);
 
-/// Errors: c10::ValueError for what models with experts do not have (base/rank_layout.h): stages
-///         along pp, and sequence shards along tp.
+/// Errors: c10::ValueError naming a mixture whose router has losses, where ranks have stages of a
+///         model that does not hand these over (ModelParts::take_router_loss).
 void check_expert_parallel(const TechniqueContext& context);
 
 /// Leaves the module this rank's experts, which remain the same tensors. Those of an empty model

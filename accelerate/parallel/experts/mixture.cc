@@ -18,6 +18,7 @@
 
 #include "accelerate/comm/differentiable.h"
 #include "accelerate/comm/watch/collective_call.h"
+#include "accelerate/parallel/tensor/sequence_shards.h"
 
 namespace accelerate {
 namespace {
@@ -192,21 +193,25 @@ at::Tensor MixtureOfExpertsImpl::forward(const at::Tensor& input) {
   TORCH_CHECK(each * ranks == options_.router.experts, "a mixture of ", options_.router.experts,
               " experts has ", each, " of them on each of ", ranks,
               " ranks; only a prepared model has experts on other ranks");
-  const at::Tensor x = input.reshape({-1, options_.hidden});
+  const at::Tensor whole = whole_sequence(input);
+  const bool is_part = !whole.is_same(input);
+  const at::Tensor x = whole.reshape({-1, options_.hidden});
   Routed routed = route(x, router_->weight(), options_.router);
   router_loss_ = std::move(routed.loss);
   const std::vector<int64_t> of_ranks = count_rows(routed, capacity_of(x.size(0), options_.router));
   const at::Tensor order = without_dropped(routed.order, taken_, dropped_);
   const at::Tensor token = order.floor_divide(top_k);
   const at::Tensor chosen = x.index_select(0, token);
+  // Layers of the shared expert take parts of sequences as other layers do.
+  const at::Tensor& of_shared = is_part ? input : x;
   at::Tensor shared, results;
   if (group_ == nullptr) {
     results = experts_(chosen, taken_);
-    shared = shared_part(x);
+    shared = shared_part(of_shared);
   } else {
     const std::vector<int64_t> give = sums_of(taken_, each), take = sums_of(of_ranks, each);
     RowExchange dispatch = sent(kDispatch, chosen, give, take, group_);
-    shared = shared_part(x);
+    shared = shared_part(of_shared);
     const std::vector<int64_t> by_expert = transposed(of_ranks, each);
     const at::Tensor rows = transposed_blocks(dispatch.finish(), of_ranks, each);
     results = transposed_blocks(experts_(rows, sums_of(by_expert, ranks)), by_expert, ranks);
@@ -215,6 +220,10 @@ at::Tensor MixtureOfExpertsImpl::forward(const at::Tensor& input) {
   const at::Tensor weights = routed.weights.index_select(0, order).to(results.scalar_type());
   at::Tensor sum = at::zeros({x.size(0), options_.hidden}, results.options())
                        .index_add(0, token, results * weights.unsqueeze(1));
+  if (is_part) {
+    const at::Tensor part = shard_sequence(sum.view(whole.sizes()));
+    return shared.defined() ? part + shared : part;
+  }
   if (shared.defined()) sum = sum + shared;
   return sum.view(input.sizes());
 }

@@ -16,6 +16,9 @@
 /// other; shared.gate.weight, shared.up.weight and shared.down.weight, and shared_gate.weight,
 /// where there are such. weight_names.h has the names of other libraries' files.
 ///
+/// Sequences of which ranks along tp have parts (parallel/tensor/sequence_shards.h) are put
+/// together for the router and the experts, so that these ranks have the same tokens.
+///
 /// forward is collective over the ranks along ep, with and without tokens, and so is its backward
 /// pass. It reads on the host how many tokens go where, once, unless a fixed rule says it.
 /// Threads: the rank's thread.

@@ -116,6 +116,24 @@ pipeline::StageCuts cuts_of(const std::vector<std::string>& names,
   return cuts;
 }
 
+// ZeRO makes the step of an optimizer where that has gradients, with all ranks along pp.
+void check_all_train(const ModelPlan& plan, const torch::nn::Module& module, int ranks) {
+  const ModelStages stages = stages_of(module, *plan.layout, plan.handlers.pipeline, ranks);
+  std::vector<bool> trains(static_cast<size_t>(ranks));
+  for (int stage = 0; stage < stages.count(); ++stage) {
+    for (const at::Tensor& parameter : parameters_of_stage(module, stages, stage)) {
+      if (!parameter.requires_grad()) continue;
+      trains[static_cast<size_t>(stages.ranks[static_cast<size_t>(stage)])] = true;
+    }
+  }
+  const auto found = std::ranges::find(trains, false);
+  const auto rank = static_cast<int>(found - trains.begin());
+  TORCH_CHECK_VALUE(found == trains.end(), "pipeline: rank ", rank, " along pp has ",
+                    stages.text(rank),
+                    ", of which nothing is trained, but with a deepspeed_plugin all ranks make the "
+                    "optimizer's step; cut the model in another place, or leave the plugin out");
+}
+
 }  // namespace
 
 std::string ModelStages::text(int rank) const {
@@ -229,11 +247,17 @@ void check_pipeline(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   const int ranks = plan.mesh.size(MeshAxis::kPp);
   const torch::nn::Module& module = *context.model.module();
-  if (ranks > 1) check_layout(rank_layout(plan), LayoutFacts::kModel);
   TORCH_CHECK_VALUE(ranks == 1 || !parts_of(module).empty(), "pipeline: pp_size=", ranks,
                     ", but nothing says which parts a ", module_class_name(module),
                     " has; derive the model from ModelParts (config/model_parts.h), make it a "
                     "Sequential, or set pp_size to 1");
+  const bool has_reducer = context.group != nullptr && !context.makes_shards;
+  TORCH_CHECK_VALUE(ranks == 1 || !has_reducer || !plan.handlers.ddp.static_graph,
+                    "pipeline: static_graph of DistributedDataParallelKwargs is for passes that "
+                    "are all alike, but of the passes of a window the last one alone averages "
+                    "gradients; leave it out");
+  const bool is_divided = has_reducer || context.makes_shards;
+  if (ranks > 1 && is_divided && plan.zero != nullptr) check_all_train(plan, module, ranks);
 }
 
 void drop_other_stages(const TechniqueContext& context) {

@@ -67,7 +67,9 @@ std::vector<at::Tensor> parameters_of_stage(const torch::nn::Module& module,
 /// Errors: those of stages_of.
 std::shared_ptr<const ModelLayout> pipeline_layout(const LayoutContext& context);
 
-/// Errors: c10::ValueError for a model without parts where pp has several ranks.
+/// Errors: c10::ValueError, where pp has several ranks, for a model without parts, for replicas
+/// with
+///         a static graph, and with ZeRO for a rank whose stages train nothing.
 void check_pipeline(const TechniqueContext& context);
 
 /// Leaves the parameters of other stages without rows, where nothing trains them. They remain the

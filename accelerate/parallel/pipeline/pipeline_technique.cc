@@ -88,14 +88,14 @@ void warn_of_batch_statistics(const torch::nn::Module& module, int rank) {
 
 PipelineTechnique::PipelineTechnique(ModelStages stages, pipeline::ScheduleKind schedule,
                                      ProcessGroupPtr group, std::unique_ptr<StageChannels> channels,
-                                     std::vector<Tied> tied, const Options& options)
+                                     std::vector<Tied> tied, bool gathers)
     : stages_(std::move(stages)),
       schedule_(schedule),
       group_(std::move(group)),
       channels_(std::move(channels)),
       tied_(std::move(tied)),
       sums_(owed_for(tied_)),
-      options_(options) {
+      gathers_(gathers) {
   const at::NoGradGuard no_grad;
   for (const Tied& each : tied_) {
     std::vector<at::Tensor> values;
@@ -140,7 +140,7 @@ void PipelineTechnique::end_window(bool synchronises) {
       gradients.emplace_back(name,
                              gradient.defined() ? gradient : at::zeros_like(trained.detach()));
     }
-    check_equal_along(each.along, "gradients", gradients, Runtime::current(), options_.gathers);
+    check_equal_along(each.along, "gradients", gradients, Runtime::current(), gathers_);
   }
 }
 
@@ -151,23 +151,11 @@ std::unique_ptr<Technique> make_pipeline_technique(const TechniqueContext& conte
   const PipelinePlan& given = plan.handlers.pipeline;
   const torch::nn::Module& module = *context.model.module();
   ModelStages stages = stages_of(module, *plan.layout, given, ranks);
-  // The last backward pass of a window, which synchronises gradients, is of one stage.
-  TORCH_CHECK_VALUE(
-      given.stages_per_rank == 1 || (context.group == nullptr && !context.makes_shards),
-      "pipeline: stages_per_rank=", given.stages_per_rank,
-      ", but ranks with several stages do not share them with replicas or shards in this version; "
-      "set the sizes along dp to 1, or stages_per_rank to 1");
   warn_of_batch_statistics(module, plan.rank);
   auto channels = std::make_unique<StageChannels>(stages.ranks, *plan.device_mesh);
   return std::make_unique<PipelineTechnique>(
       std::move(stages), given.schedule, plan.device_mesh->group(MeshAxis::kPp),
-      std::move(channels), tied_of(context),
-      PipelineTechnique::Options{
-          .gathers = plan.compares_ranks,
-          // Others reduce gradients at the end of backward passes.
-          .has_halves =
-              context.group == nullptr && !context.makes_shards &&
-              plan.mesh.several(plan.layout->divides() - AxisSet{MeshAxis::kPp}).empty()});
+      std::move(channels), tied_of(context), plan.compares_ranks);
 }
 
 }  // namespace accelerate

@@ -40,17 +40,10 @@ class PipelineTechnique final : public Technique {
     RanksAlong along;
     std::vector<std::pair<std::string, at::Tensor>> trained;
   };
-  struct Options {
-    /// As for check_equal_along.
-    bool gathers = false;
-    /// Whether gradients of weights may come behind a backward pass, whose end nothing waits for.
-    bool has_halves = true;
-  };
-  /// `group`: all ranks along pp. Ranks with copies take over the first one's values. Collective
-  /// over each group of `tied`.
+  /// `group`: all ranks along pp. `gathers`: as for check_equal_along. Ranks with copies take over
+  /// the first one's values. Collective over each group of `tied`.
   PipelineTechnique(ModelStages stages, pipeline::ScheduleKind schedule, ProcessGroupPtr group,
-                    std::unique_ptr<StageChannels> channels, std::vector<Tied> tied,
-                    const Options& options);
+                    std::unique_ptr<StageChannels> channels, std::vector<Tied> tied, bool gathers);
 
   static constexpr std::string_view kName = "pipeline";
   std::string_view name() const override { return kName; }
@@ -72,8 +65,6 @@ class PipelineTechnique final : public Technique {
   int rank() const { return channels_->rank(); }
   StageChannels& channels() { return *channels_; }
 
-  bool has_halves() const { return options_.has_halves; }
-
   /// The forward pass of one of the rank's stages, inside all of the model's techniques.
   /// `positions`: as forward_parts takes them. `late`: what is to compute gradients of weights;
   /// null: the backward pass.
@@ -93,14 +84,13 @@ class PipelineTechnique final : public Technique {
   const std::unique_ptr<StageChannels> channels_;
   const std::vector<Tied> tied_;
   GradientSums sums_;
-  const Options options_;
+  const bool gathers_;
   bool runs_stage_ = false;
 };
 
 /// Null where pp has one rank. To be made after the techniques that train something in place of
 /// parameters. Collective over the ranks along pp.
-/// Errors: c10::ValueError for several stages a rank together with replicas or shards. A model with
-///         statistics of batches, as of BatchNorm, is worth a warning.
+/// A model with statistics of batches, as of BatchNorm, is worth a warning.
 std::unique_ptr<Technique> make_pipeline_technique(const TechniqueContext& context);
 
 }  // namespace accelerate

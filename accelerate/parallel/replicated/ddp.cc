@@ -123,6 +123,16 @@ class AnnouncingGroup final : public c10d::ProcessGroup {
   const Announce announce_;
 };
 
+// What a Reducer is given as the outputs of a pass whose graph ends with that node: it finds unused
+// parameters by walking the graph from there. Null: the end is unknown.
+std::vector<at::Tensor> outputs_of(internal::NodePointer end) {
+  std::vector<at::Tensor> outputs;
+  if (!end) return outputs;
+  torch::autograd::impl::set_gradient_edge(outputs.emplace_back(at::empty({0})),
+                                           {std::move(end), 0});
+  return outputs;
+}
+
 }  // namespace
 
 struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
@@ -474,15 +484,24 @@ std::vector<at::Tensor> DistributedDataParallel::after_forward(std::vector<at::T
 }
 
 void DistributedDataParallel::trigger_sync_in_backward() {
-  if (!reducer_) return;
+  if (reducer_) prepare_late(outputs_of(reducer_->last_sink.lock()));
+}
+
+void DistributedDataParallel::begin_adding(at::TensorList reduced) {
+  if (!reducer_ || reduced.empty()) return;
+  torch::autograd::edge_list edges;
+  for (const at::Tensor& parameter : reduced) {
+    edges.push_back(torch::autograd::impl::gradient_edge(parameter));
+  }
+  const auto sink = internal::make_node<Sink>(std::weak_ptr<Reducer>());
+  sink->set_next_edges(std::move(edges));
+  prepare_late(outputs_of(internal::NodePointer(sink)));
+}
+
+void DistributedDataParallel::prepare_late(const std::vector<at::Tensor>& outputs) {
   TORCH_CHECK(!options_.static_graph || reducer_->first_pass_reduced,
               "trigger_sync_in_backward: with static_graph the first pass that synchronises "
               "must do so from its forward pass on");
-  // The Reducer finds unused parameters by walking the graph from its end.
-  std::vector<at::Tensor> outputs;
-  if (const internal::NodePointer sink = reducer_->last_sink.lock()) {
-    torch::autograd::impl::set_gradient_edge(outputs.emplace_back(at::empty({0})), {sink, 0});
-  }
   reducer_->prepare(outputs);
   refresh_.set_may_differ(true);
 }

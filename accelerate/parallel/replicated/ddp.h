@@ -78,6 +78,8 @@ class DistributedDataParallel final : public Technique, public Joinable {
   /// that backward pass; it is local itself. Without trainable parameters it does nothing.
   /// Errors: c10::Error with static_graph before the first pass that synchronises.
   void trigger_sync_in_backward() override;
+  /// Errors: as above.
+  void begin_adding(at::TensorList reduced) override;
 
   /// How parameters are put into buckets, which were used since the last synchronising pass, the
   /// communication hook's memory ("hook." tensors), and the buffers where they differ from rank 0's
@@ -106,6 +108,8 @@ class DistributedDataParallel final : public Technique, public Joinable {
   class Sink;
 
   void make_reducer();
+  // Lets a backward pass from `outputs` synchronise that no forward pass has prepared for.
+  void prepare_late(const std::vector<at::Tensor>& outputs);
   // Routes the outputs through one autograd node; see Sink.
   std::vector<at::Tensor> drain(std::vector<at::Tensor> outputs);
   std::vector<at::Tensor> replica() const;

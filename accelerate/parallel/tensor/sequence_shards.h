@@ -23,4 +23,10 @@ namespace accelerate {
 ///         the next one that they do.
 at::Tensor shard_sequence(const at::Tensor& whole);
 
+/// All of sequences of which ranks along tp have parts, for a layer that computes the same with
+/// them on each of these ranks, and passes its result through shard_sequence; the tensor itself
+/// where sequences are whole. Collective over ranks along tp with parts; nothing is sent backward,
+/// because each rank has the whole's gradient.
+at::Tensor whole_sequence(const at::Tensor& part);
+
 }  // namespace accelerate

@@ -350,6 +350,13 @@ at::Tensor TensorHandler::shard_sequence(const at::Tensor& whole) const {
   return part;
 }
 
+at::Tensor TensorHandler::whole_sequence(const at::Tensor& part) const {
+  const TensorMark* const mark = find_part(part);
+  if (mark == nullptr || mark->kind != Kind::kSequence) return part;
+  const OperatorModeScope inside = OperatorModeScope::without(OperatorOrder::kTensorParallel);
+  return whole_sequences_of(part);
+}
+
 at::Tensor TensorHandler::cut_output_of(const at::Tensor& part) const {
   at::Tensor given = part;
   const at::ScalarType dtype = part.scalar_type();
