@@ -305,17 +305,15 @@ TEST(EngineBadInput, ArgumentsThatItDoesNotFollowAreNamed) {
 
 TEST(EngineBadInput, AModelWithoutBlocksCannotBeComputedAgain) {
   Cluster("1x1:h100").run_on_every_rank([](Rank& /*rank*/) {
-    MegatronLMPlugin plugin =
-        resolve(plugin_of({.recompute_activations = true}), Runtime::current().environment());
     torch::nn::Sequential layers(torch::nn::Embedding(256, 8), torch::nn::Linear(8, 256));
     const torch::optim::SGD sgd(layers->parameters(), torch::optim::SGDOptions(0.1));
-    set_prepared_args(plugin,
+    Accelerator accelerator({.megatron_lm_plugin = plugin_of({.recompute_activations = true})});
+    set_prepared_args(*accelerator.megatron_lm_plugin(),
                       {.optimizer = megatron_optimizer_facts(sgd),
                        .scheduler = MegatronLMDummyScheduler{},
                        .batch_sizes = {1}},
                       1);
-    Accelerator accelerator(megatron_options(plugin, *layers, 1));
-    MegatronEngine engine(accelerator, plugin, layers.ptr());
+    MegatronEngine engine(accelerator, layers.ptr());
     const MegatronBatch batch = {{"text", torch::ones({4, 5}, torch::kLong)}};
     EXPECT_THAT(value_error_of([&] { engine.train_step(batch); }), HasSubstr("accelerate::block"));
   });
@@ -342,15 +340,12 @@ TEST(EngineBadInput, ABatchOfOtherRowsIsNamed) {
   });
 }
 
-TEST(EngineBadInput, AMeshOfAnotherPluginIsNamed) {
-  Cluster("1x2:h100").run_on_every_rank([](Rank& /*rank*/) {
-    MegatronLMPlugin plugin =
-        resolve(plugin_of({.tp_degree = 2}), Runtime::current().environment());
-    plugin.set_training_args(2, 1);
+TEST(EngineBadInput, AnAcceleratorWithoutThePluginIsNamed) {
+  Cluster("1x1:h100").run_on_every_rank([](Rank& /*rank*/) {
     const lm::Lm net(small_model());
     Accelerator accelerator;
-    EXPECT_THAT(value_error_of([&] { MegatronEngine(accelerator, plugin, net.ptr()); }),
-                AllOf(HasSubstr("tensor_model_parallel_size is 2"), HasSubstr("has 1 ranks")));
+    EXPECT_THAT(value_error_of([&] { MegatronEngine(accelerator, net.ptr()); }),
+                HasSubstr("rank 0's Accelerator has no megatron_lm_plugin"));
   });
 }
 

@@ -46,6 +46,7 @@ FILLED = {
     "kDeepSpeed": {"accelerate/config/deepspeed_plugin.h": ("DeepSpeedPlugin",)},
     "kFp8": {"accelerate/config/kwargs_handlers.h": ("TERecipeKwargs", "MSAMPRecipeKwargs", "AORecipeKwargs",
                                                      "FP8RecipeKwargs")},
+    "kMegatron": {"accelerate/config/megatron_lm_plugin.h": ("MegatronLMPlugin",)},
     "kParallelism": {"accelerate/config/parallelism_config.h": ("ParallelismOptions", "TorchContextParallelConfig",
                                                                 "DeepSpeedSequenceParallelConfig"),
                      "accelerate/config/pipeline_plan.h": ("PipelineVariables",)},
