@@ -7,6 +7,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
@@ -92,10 +93,6 @@ void refuse_what_is_not_done(const MegatronLMPlugin& plugin) {
 }
 
 void check_ranks(const Accelerator& accelerator, const MegatronLMPlugin& plugin) {
-  const int64_t cp = whole(plugin, "context_parallel_size", 1);
-  TORCH_CHECK_VALUE(cp == 1, "MegatronEngine: context_parallel_size is ", cp,
-                    ", but a window of micro-batches has whole sequences; set it to 1, or train in "
-                    "an Accelerator's maybe_context_parallel");
   TORCH_CHECK_VALUE(accelerator.gradient_accumulation_steps() == 1,
                     "MegatronEngine: gradients accumulate over num_micro_batches, so "
                     "gradient_accumulation_steps is 1, but it is ",
@@ -221,6 +218,13 @@ MegatronCore::MegatronCore(Accelerator& accelerator, const torch::nn::Module& mo
                     "GPTTrainStep is; give a custom_get_batch_function, whose first tensor is the "
                     "model's input, and a custom_loss_function");
   counts_tokens_ = is_gpt_ && is_true(plugin_, "calculate_per_token_loss");
+  const int64_t cp = whole(plugin_, "context_parallel_size", 1);
+  divides_sequences_ = cp > 1;
+  TORCH_CHECK_VALUE(!divides_sequences_ || counts_tokens_,
+                    "MegatronEngine: context_parallel_size is ", cp,
+                    ", but only the loss of GPTTrainStep's tokens is made of parts of sequences; "
+                    "set calculate_per_token_loss, without functions of the program, or "
+                    "context_parallel_size=1");
   const Json& clip = argument(plugin_, "clip_grad");
   TORCH_CHECK_VALUE(clip.is_number() && clip.get<double>() >= 0,
                     "clip_grad: expected a number of at least 0, got ", json_text(clip));
@@ -271,14 +275,21 @@ MegatronInputs MegatronCore::inputs_of(const MegatronBatch& batch, bool is_train
                     "MegatronEngine: a step takes num_micro_batches=", *plugin_.num_micro_batches,
                     " times micro_batch_size=", *plugin_.micro_batch_size,
                     " rows, but the batch has ", rows);
-  inputs.model = inputs.model.to(device_);
-  for (at::Tensor& each : inputs.loss) each = each.to(device_);
+  // What is cut in place is not the program's.
+  const auto on_device = [this](const at::Tensor& each) {
+    return each.to(device_, each.scalar_type(), /*non_blocking=*/false, divides_sequences_);
+  };
+  inputs.model = on_device(inputs.model);
+  for (at::Tensor& each : inputs.loss) each = on_device(each);
+  if (divides_sequences_) {
+    inputs.positions = at::arange(inputs.model.size(1), inputs.model.options().dtype(at::kLong));
+  }
   return inputs;
 }
 
 TrainBatchOptions MegatronCore::window(const MegatronInputs& inputs) const {
   const int64_t parts = std::min(*plugin_.num_micro_batches, inputs.model.size(0));
-  return {.micro_batches = static_cast<int>(parts)};
+  return {.micro_batches = static_cast<int>(parts), .positions = inputs.positions};
 }
 
 TokenLoss MegatronCore::token_loss(const at::Tensor& output, const Tensors& rows) const {

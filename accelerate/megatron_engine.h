@@ -11,6 +11,9 @@
 /// and the model's output; or a custom_train_step_class with both. Each tensor has a row for each
 /// row of the batch. With stages of a pipeline a model says its parts (config/model_parts.h).
 ///
+/// With context_parallel_size a model takes positions of tokens behind its input, int64 [tokens of
+/// this rank], and its stages do (config/model_parts.h).
+///
 /// The loss is that of all tokens of a global batch, divided by their number, with
 /// calculate_per_token_loss; without it, and with losses that the program computes, it is the mean
 /// of the means of micro-batches.
@@ -51,6 +54,7 @@
 #include "accelerate/megatron/schedule.h"
 #include "accelerate/megatron/train_step.h"
 #include "accelerate/optim/accelerated_optimizer.h"
+#include "accelerate/parallel/sequence/context_scope.h"
 #include "accelerate/step/train_batch.h"
 
 namespace torch::nn {
@@ -120,6 +124,8 @@ namespace internal {
 struct MegatronInputs {
   at::Tensor model;
   std::vector<at::Tensor> loss;
+  /// The numbers of tokens in their sequences; undefined where ranks have whole sequences.
+  at::Tensor positions = {};
 };
 
 /// The parts of an engine that do not depend on the model's type.
@@ -136,6 +142,8 @@ class MegatronCore {
   bool counts_tokens() const { return counts_tokens_; }
   bool returns_logits() const { return plugin_.return_logits; }
   double clip_grad() const { return clip_grad_; }
+  /// Whether ranks along cp have some tokens of each sequence.
+  bool divides_sequences() const { return divides_sequences_; }
   int64_t samples() const { return samples_; }
   /// Lets a prepared model compute its blocks again, as the arguments say.
   void recompute(ModelState& model) const;
@@ -162,6 +170,7 @@ class MegatronCore {
   double clip_grad_ = 0;
   bool is_gpt_ = false;
   bool counts_tokens_ = false;
+  bool divides_sequences_ = false;
   int64_t samples_ = 0;
 };
 
@@ -261,7 +270,20 @@ class MegatronEngine {
  private:
   using Tensors = std::vector<at::Tensor>;
 
-  MegatronStep run(const internal::MegatronInputs& inputs, bool is_training) {
+  // As long as the result lives, ranks along cp have some tokens of each sequence.
+  std::optional<ContextParallelScope> divide(internal::MegatronInputs& inputs) {
+    if (!core_.divides_sequences()) return std::nullopt;
+    Tensors buffers = {inputs.model, inputs.positions};
+    std::vector<int64_t> dims = {1, 0};
+    for (const at::Tensor& each : inputs.loss) {
+      buffers.push_back(each);
+      dims.push_back(1);
+    }
+    return accelerator_.maybe_context_parallel(buffers, dims);
+  }
+
+  MegatronStep run(internal::MegatronInputs inputs, bool is_training) {
+    const std::optional<ContextParallelScope> context = divide(inputs);
     MegatronStep step;
     Tensors outputs;
     const auto keep = [&](const at::Tensor& output) {
@@ -282,6 +304,9 @@ class MegatronEngine {
       step.loss = average_losses_across_data_parallel_group(accelerator_, {own}).front();
     }
     if (!outputs.empty()) step.logits = at::cat(outputs);
+    if (context && step.logits.defined()) {
+      step.logits = accelerator_.gather_sequences(step.logits);
+    }
     return step;
   }
 

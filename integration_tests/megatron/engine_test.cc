@@ -80,16 +80,25 @@ TEST(Engine, EvaluatesWithoutTraining) {
 }
 
 TEST(Engine, ReturnsLogitsOfTheLastStage) {
-  MegatronLMPlugin plugin = plugin_of({.pp_degree = 2});
-  plugin.return_logits = true;
-  plugin.other_megatron_args.value()["return_logits"] = true;
-  run_engines("1x2:h100", nullptr, small_model(), plugin, {}, [](EngineJob& job, int rank) {
-    const MegatronStep step = job.engine().eval_step(job.batch(0));
-    ASSERT_EQ(step.logits.defined(), rank == 1);
-    if (rank == 1) {
+  at::Tensor of_stages;
+  for (const MegatronLMPlugin& degrees :
+       {MegatronLMPlugin{.pp_degree = 2}, MegatronLMPlugin{.context_parallel_size = 2}}) {
+    MegatronLMPlugin plugin = plugin_of(degrees);
+    plugin.return_logits = true;
+    plugin.other_megatron_args.value()["return_logits"] = true;
+    run_engines("1x2:h100", nullptr, small_model(), plugin, {}, [&](EngineJob& job, int rank) {
+      const MegatronStep step = job.engine().eval_step(job.batch(0));
+      ASSERT_EQ(step.logits.defined(), rank == 1 || !degrees.pp_degree);
+      if (rank == 0) return;
       EXPECT_EQ(step.logits.size(0), kRows);
-    }
-  });
+      if (degrees.pp_degree) {
+        of_stages = step.logits.cpu();
+      } else {
+        EXPECT_TRUE(torch::allclose(step.logits.cpu(), of_stages, 1e-4, 1e-5))
+            << "of whole sequences, in their order";
+      }
+    });
+  }
 }
 
 TEST(Engine, TakesFunctionsOfTheProgram) {
@@ -296,7 +305,7 @@ TEST(EngineBadInput, ArgumentsThatItDoesNotFollowAreNamed) {
               AllOf(HasSubstr("optimizer_cpu_offload"), HasSubstr("reset_position_ids")));
   EXPECT_THAT(refused(plugin_of({.pp_degree = 2, .decoder_last_pipeline_num_layers = 1})),
               HasSubstr("decoder_last_pipeline_num_layers=1"));
-  EXPECT_THAT(refused(plugin_of({.context_parallel_size = 2})),
+  EXPECT_THAT(refused(plugin_of({.context_parallel_size = 2, .calculate_per_token_loss = false})),
               HasSubstr("context_parallel_size is 2"));
   plugin = plugin_of({});
   plugin.other_megatron_args.value()["model_type_name"] = "bert";
