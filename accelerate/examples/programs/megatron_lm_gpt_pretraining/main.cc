@@ -7,7 +7,6 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
-#include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
 
