@@ -60,9 +60,6 @@ std::shared_ptr<torch::nn::Module> MegatronPreparation::model(
     std::shared_ptr<torch::nn::Module> given) const {
   const MegatronModelProvider& provider = plugin_.custom_model_provider_function;
   if (plugin_.custom_prepare_model_function) {
-    TORCH_CHECK_VALUE(provider,
-                      "custom_prepare_model_function: You must provide a "
-                      "`custom_model_provider_function` when using it");
     const std::vector<std::shared_ptr<torch::nn::Module>> parts =
         plugin_.custom_prepare_model_function(provider);
     TORCH_CHECK_VALUE(parts.size() == 1 && parts.front() != nullptr,
