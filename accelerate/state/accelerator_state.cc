@@ -212,9 +212,9 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   }
   const bool divides_models =
       record.fsdp_plugin == nullptr || divides(record.fsdp_plugin->strategy());
-  // HF Accelerate divides neither layers nor sequences among ranks on CPUs.
+  // HF Accelerate divides neither layers, sequences nor stages among ranks on CPUs.
   const bool divides_on_cpus = (config.tp_enabled() || config.cp_enabled() || config.sp_enabled() ||
-                                record.megatron_lm_plugin != nullptr) &&
+                                config.pp_enabled() || record.megatron_lm_plugin != nullptr) &&
                                partial_state.distributed_type() == DistributedType::kMultiCpu;
   if (config.sp_enabled()) config.fill_replicas(partial_state.num_processes());
   config.validate_accelerator({.multi_device = partial_state.multi_device() || divides_on_cpus,
