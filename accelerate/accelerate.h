@@ -61,6 +61,7 @@
 #include "accelerate/parallel/tensor/model_loss.h"
 #include "accelerate/parallel/tensor/sequence_shards.h"
 #include "accelerate/precision/fp8_capability.h"
+#include "accelerate/prepare_megatron_lm.h"
 #include "accelerate/process/launchers.h"
 #include "accelerate/process/run.h"
 #include "accelerate/quantization/bnb_config.h"

@@ -35,6 +35,9 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
                                                      *options_.fsdp_plugin)
                                                : nullptr,
            .deepspeed_plugins = options_.deepspeed_plugins,
+           .megatron_lm_plugin = options_.megatron_lm_plugin ? std::make_shared<MegatronLMPlugin>(
+                                                                   *options_.megatron_lm_plugin)
+                                                             : nullptr,
            .dynamo_plugin = options_.dynamo_plugin})),
       gradient_state_(
           runtime.shared<GradientState>([] { return std::make_unique<GradientState>(); })),
@@ -108,6 +111,10 @@ void Accelerator::begin_prepare(const internal::PreparedTogether& together) {
 
 std::shared_ptr<ModelState> Accelerator::add_model(const std::shared_ptr<torch::nn::Module>& module,
                                                    const PrepareModelOptions& options) {
+  TORCH_CHECK_VALUE(
+      megatron_lm_plugin() == nullptr || (module != nullptr && module.get() == engine_model_),
+      "prepare: with a megatron_lm_plugin a model is prepared by prepare_megatron_lm, which makes "
+      "its engine, and an Accelerator has one engine");
   return step_.add_model(module, handlers_,
                          options.device_placement.value_or(options_.device_placement),
                          /*trains=*/!options.evaluation_mode);
@@ -237,6 +244,7 @@ Profiler Accelerator::profile(const ProfileKwargs& profile_handler) const {
 
 std::function<MemoryReport(const Runtime&)> Accelerator::release_prepared() {
   auto survivors = internal::watch_prepared(training_);
+  engine_model_ = nullptr;
   step_.release_prepared();
   return survivors;
 }

@@ -71,6 +71,7 @@ class StateSaver;
 
 namespace internal {
 
+class MegatronCore;
 struct SaverAccess;
 struct TrainingState;
 
@@ -134,6 +135,7 @@ class Accelerator {
   /// See AcceleratorState.
   FullyShardedDataParallelPlugin* fsdp_plugin() const { return state_.fsdp_plugin(); }
   DeepSpeedPlugin* deepspeed_plugin() const { return state_.deepspeed_plugin(); }
+  MegatronLMPlugin* megatron_lm_plugin() const { return state_.megatron_lm_plugin(); }
   bool is_fsdp2() const { return state_.is_fsdp2(); }
   /// Whether FSDP 2 shards models, with which the other axes can be combined.
   bool is_composable_parallelism_enabled() const { return is_fsdp2(); }
@@ -163,7 +165,8 @@ class Accelerator {
   /// which must outlive the result; by shared_ptr; or moved in), DataLoaders and LRSchedulers (by
   /// reference). Objects of other types and prepared ones are returned unchanged. One object is
   /// returned by itself, several as a tuple. With a deepspeed_plugin a DummyOptim becomes the
-  /// optimizer of the plugin's configuration, and a DummyScheduler its schedule.
+  /// optimizer of the plugin's configuration, and a DummyScheduler its schedule. With a
+  /// megatron_lm_plugin only prepare_megatron_lm prepares models; see its header.
   /// Schedulers are prepared after all other objects. Collective.
   template <typename... Objects>
     requires(!std::same_as<std::remove_cvref_t<Objects>, PrepareOptions> && ...)
@@ -706,6 +709,7 @@ class Accelerator {
  private:
   friend struct internal::Access;
   friend struct internal::SaverAccess;
+  friend class internal::MegatronCore;  // divides models as the plug-in says
   internal::TrainingStep& internals() { return step_; }
 
   // A scheduler that the first pass has seen and the second pass prepares.
@@ -771,13 +775,14 @@ class Accelerator {
   decltype(auto) second_pass(Object&& object);
 
   AcceleratorOptions options_;
-  const KwargsHandlers handlers_;
+  KwargsHandlers handlers_;
   AcceleratorState& state_;
   GradientState& gradient_state_;
   internal::TrainingState& training_;
   internal::TrainingStep step_;
   DeepSpeedEngineWrapper deepspeed_engine_{step_};
   bool trigger_ = false;
+  const torch::nn::Module* engine_model_ = nullptr;  // of a MegatronEngine
   const std::unique_ptr<StateSaver> saver_;
   Trackers trackers_;
 };

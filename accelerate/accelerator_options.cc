@@ -13,6 +13,7 @@
 #include "accelerate/base/rank_layout.h"
 #include "accelerate/compile/backends.h"
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/config/megatron_lm_plugin.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/config/pipeline_plan.h"
 #include "accelerate/config/zero_config.h"
@@ -28,22 +29,38 @@ namespace {
 
 constexpr char kUseCpu[] = "ACCELERATE_USE_CPU";
 constexpr char kUseParallelismConfig[] = "ACCELERATE_USE_PARALLELISM_CONFIG";
+constexpr char kUseMegatron[] = "ACCELERATE_USE_MEGATRON_LM";
 constexpr char kAccumulationSteps[] = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
 
-// Without these checks the job would silently train in another way than it was told to.
-void refuse_what_is_missing(const Environment& environment) {
-  constexpr char kUseMegatron[] = "ACCELERATE_USE_MEGATRON_LM";
-  TORCH_CHECK_VALUE(!parse_flag_from_env(kUseMegatron, false, environment), kUseMegatron,
-                    " is set, but this version does not have it; unset it");
+bool has_pipeline_plan(const AcceleratorOptions& options) {
+  return std::ranges::any_of(options.kwargs_handlers, [](const KwargsHandler& each) {
+    return std::holds_alternative<PipelinePlan>(each);
+  });
 }
 
-// Both say how ranks divide models.
+// Each says how ranks divide models.
 void check_one_engine(const AcceleratorOptions& options, const Environment& environment) {
   const bool is_fsdp = options.fsdp_plugin || parse_flag_from_env(kUseFsdp, false, environment);
   const bool is_zero = options.deepspeed_plugin || !options.deepspeed_plugins.empty() ||
                        parse_flag_from_env(kUseDeepSpeed, false, environment);
   const auto illegal = find_illegal({.fsdp = is_fsdp, .zero = is_zero});
   TORCH_CHECK_VALUE(!illegal, illegal->why);
+  if (!options.megatron_lm_plugin && !parse_flag_from_env(kUseMegatron, false, environment)) return;
+  const bool has_mesh = options.parallelism_config || options.torch_tp_plugin ||
+                        parse_flag_from_env(kUseParallelismConfig, false, environment);
+  const DataLoaderConfiguration& loading = options.dataloader_config;
+  const std::pair<const char*, bool> others[] = {
+      {"an fsdp_plugin (ACCELERATE_USE_FSDP)", is_fsdp},
+      {"a deepspeed_plugin (ACCELERATE_USE_DEEPSPEED)", is_zero},
+      {"a parallelism_config (ACCELERATE_USE_PARALLELISM_CONFIG)", has_mesh},
+      {"a PipelinePlan", has_pipeline_plan(options)},
+      {"split_batches", options.split_batches.value_or(loading.split_batches)}};
+  for (const auto& [name, is_there] : others) {
+    TORCH_CHECK_VALUE(!is_there, "megatron_lm_plugin (", kUseMegatron,
+                      "): its degrees and micro-batches say how ranks divide models and batches, "
+                      "but there is ",
+                      name, " as well; leave one of them out");
+  }
 }
 
 void check_precision(PrecisionType precision, const Runtime& runtime) {
@@ -191,6 +208,31 @@ DeepSpeedPlugins chosen_deepspeed(const AcceleratorOptions& options, Runtime& ru
   return plugins;
 }
 
+std::optional<MegatronLMPlugin> chosen_megatron(const AcceleratorOptions& options,
+                                                Runtime& runtime) {
+  Environment& environment = runtime.environment();
+  if (options.megatron_lm_plugin) {
+    MegatronLMPlugin plugin = resolve(*options.megatron_lm_plugin, environment);
+    environment.set(kUseMegatron, "true");
+    return plugin;
+  }
+  if (!parse_flag_from_env(kUseMegatron, false, environment)) return std::nullopt;
+  // An earlier Accelerator has read the variables; what the program changed since stays.
+  const auto* earlier = runtime.find_shared<AcceleratorState>();
+  const bool is_told =
+      earlier != nullptr && earlier->initialized() && earlier->megatron_lm_plugin() != nullptr;
+  if (is_told) return std::nullopt;
+  return resolve(MegatronLMPlugin{}, environment);
+}
+
+// Null where replicas of the model are all that there is.
+std::optional<ParallelismConfig> mesh_of(const MegatronLMPlugin& plugin, const Runtime& runtime) {
+  const int64_t ranks = runtime.topology().world_size;
+  const ParallelismOptions mesh = parallelism_of(plugin, ranks);
+  if (*mesh.dp_replicate_size == ranks) return std::nullopt;
+  return ParallelismConfig(mesh);
+}
+
 std::optional<TorchDynamoPlugin> chosen_dynamo(const AcceleratorOptions& options,
                                                const Runtime& runtime) {
   TORCH_CHECK_VALUE(!options.dynamo_plugin || !options.dynamo_backend,
@@ -256,18 +298,18 @@ AcceleratorOptions internal::with_environment(AcceleratorOptions options, Runtim
           GradientAccumulationPlugin{.num_steps = options.gradient_accumulation_steps};
     }
   }
-  refuse_what_is_missing(environment);
   check_one_engine(options, environment);
   options.fsdp_plugin = chosen_fsdp(options, runtime);
   options.deepspeed_plugins = chosen_deepspeed(options, runtime);
   options.deepspeed_plugin.reset();
+  options.megatron_lm_plugin = chosen_megatron(options, runtime);
+  if (options.megatron_lm_plugin) {
+    options.parallelism_config = mesh_of(*options.megatron_lm_plugin, runtime);
+  }
   options.dynamo_plugin = chosen_dynamo(options, runtime);
   options.dynamo_backend.reset();
   options.parallelism_config = chosen_parallelism(options, runtime);
-  const auto is_pipeline_plan = [](const KwargsHandler& each) {
-    return std::holds_alternative<PipelinePlan>(each);
-  };
-  if (std::ranges::none_of(options.kwargs_handlers, is_pipeline_plan)) {
+  if (!has_pipeline_plan(options)) {
     options.kwargs_handlers.emplace_back(pipeline_plan_of(environment));
   }
   options.mixed_precision = chosen_precision(options, runtime);

@@ -12,6 +12,7 @@
 #include "accelerate/config/dynamo_plugin.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/config/megatron_lm_plugin.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/data/data_loader_options.h"
 #include "accelerate/optim/accelerated_scheduler.h"
@@ -62,6 +63,10 @@ struct AcceleratorOptions {
   /// Several, by name, instead: the first one is selected, until
   /// AcceleratorState::select_deepspeed_plugin selects another one.
   DeepSpeedPlugins deepspeed_plugins = {};
+  /// Ranks train in the manner of Megatron-LM, by its degrees (accelerate/prepare_megatron_lm.h).
+  /// Absent: MEGATRON_LM_* where ACCELERATE_USE_MEGATRON_LM is true, or that of an earlier
+  /// Accelerator on the Runtime, or none. Giving one sets ACCELERATE_USE_MEGATRON_LM.
+  std::optional<MegatronLMPlugin> megatron_lm_plugin = std::nullopt;
   /// The backend that compiles models, all else as the environment says.
   std::optional<std::variant<DynamoBackend, std::string>> dynamo_backend = std::nullopt;
   /// How models are compiled, instead of dynamo_backend. Absent fields: ACCELERATE_DYNAMO_*.
@@ -91,8 +96,8 @@ namespace internal {
 
 /// The options with what the environment adds to them: every field that an environment variable or
 /// an earlier Accelerator can fill is filled. Sets the variables that plugins do. Local.
-/// Errors: c10::ValueError for options that contradict each other or the environment, for plugins
-///         of HF Accelerate and axes of a mesh that this version lacks, and for a precision that
+/// Errors: c10::ValueError for options that contradict each other or the environment, for axes of
+///         a mesh that this version lacks or that do not divide the job, and for a precision that
 ///         the device lacks.
 AcceleratorOptions with_environment(AcceleratorOptions options, Runtime& runtime);
 

@@ -1,14 +1,13 @@
 #include "accelerate/megatron_engine.h"
 
 #include <algorithm>
-#include <initializer_list>
 #include <limits>
 #include <tuple>
-#include <variant>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
@@ -18,17 +17,16 @@
 
 #include "absl/strings/str_join.h"
 #include "accelerate/base/json_text.h"
-#include "accelerate/base/mesh_axis.h"
 #include "accelerate/comm/operations.h"
-#include "accelerate/config/model_structure.h"
-#include "accelerate/config/parallelism_config.h"
+#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/pipeline_plan.h"
 #include "accelerate/config/tensor_parallel_plan.h"
-#include "accelerate/mesh/device_mesh.h"
 #include "accelerate/operators/block.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/sharded/activation_checkpointing.h"
+#include "accelerate/parallel/tensor/plan_layout.h"
 #include "accelerate/pipeline/schedule.h"
+#include "accelerate/step/training_state.h"
 #include "accelerate/techniques/technique_list.h"
 
 namespace accelerate {
@@ -69,13 +67,6 @@ int64_t chunks_of(const MegatronLMPlugin& plugin, int64_t pp) {
   return layers / (pp * of_chunk);
 }
 
-template <typename Handler>
-bool has(const AcceleratorOptions& options) {
-  return std::ranges::any_of(options.kwargs_handlers, [](const KwargsHandler& each) {
-    return std::holds_alternative<Handler>(each);
-  });
-}
-
 void check_even_stages(const MegatronLMPlugin& plugin) {
   for (const char* name :
        {"decoder_last_pipeline_num_layers", "pipeline_model_parallel_split_rank"}) {
@@ -101,29 +92,7 @@ void refuse_what_is_not_done(const MegatronLMPlugin& plugin) {
                     "; leave it out");
 }
 
-void check_mesh(const Accelerator& accelerator, const MegatronLMPlugin& plugin) {
-  const ParallelismOptions wanted = parallelism_of(plugin, accelerator.num_processes());
-  const DeviceMesh* const mesh = accelerator.torch_device_mesh();
-  struct Axis {
-    MeshAxis axis;
-    const char* argument;
-    int64_t size;
-  };
-  for (const Axis& each :
-       {Axis{MeshAxis::kPp, "pipeline_model_parallel_size", *wanted.pp_size},
-        Axis{MeshAxis::kTp, "tensor_model_parallel_size", *wanted.tp_size},
-        Axis{MeshAxis::kDpShard, "the number of shards of the data-parallel ranks",
-             *wanted.dp_shard_size}}) {
-    const int64_t there = mesh != nullptr ? mesh->size(each.axis) : 1;
-    TORCH_CHECK_VALUE(there == each.size, "MegatronEngine: ", each.argument, " is ", each.size,
-                      ", but rank ", accelerator.process_index(), "'s Accelerator has ", there,
-                      " ranks along ", to_string(each.axis),
-                      "; make it with megatron_options of the same plugin");
-  }
-  TORCH_CHECK_VALUE(*wanted.cp_size == 1, "MegatronEngine: context_parallel_size is ",
-                    *wanted.cp_size,
-                    ", but a window of micro-batches has whole sequences; set it to 1, or train in "
-                    "an Accelerator's maybe_context_parallel");
+void check_ranks(const Accelerator& accelerator, const MegatronLMPlugin& plugin) {
   TORCH_CHECK_VALUE(accelerator.gradient_accumulation_steps() == 1,
                     "MegatronEngine: gradients accumulate over num_micro_batches, so "
                     "gradient_accumulation_steps is 1, but it is ",
@@ -133,7 +102,35 @@ void check_mesh(const Accelerator& accelerator, const MegatronLMPlugin& plugin) 
       plugin.data_parallel_size == shares, "MegatronEngine: data_parallel_size is ",
       plugin.data_parallel_size ? std::to_string(*plugin.data_parallel_size) : "not known",
       ", but the job has ", shares,
-      " shares of the data; call set_prepared_args for as many ranks");
+      " shares of the data; call set_prepared_args for as many ranks, as prepare_megatron_lm does");
+}
+
+// The schedule of a pipeline, and the plan with shards of sequences.
+KwargsHandlers with_arguments(KwargsHandlers handlers, const MegatronLMPlugin& plugin,
+                              const torch::nn::Module& model) {
+  check_even_stages(plugin);
+  const int64_t chunks = chunks_of(plugin, whole(plugin, "pipeline_model_parallel_size", 1));
+  handlers.pipeline = {
+      .schedule = chunks > 1 ? pipeline::ScheduleKind::kInterleaved : pipeline::ScheduleKind::k1f1b,
+      .stages_per_rank = static_cast<int>(chunks),
+      .micro_batches = static_cast<int>(whole(plugin, "num_micro_batches", 1))};
+  if (!is_true(plugin, "sequence_parallel")) return handlers;
+  std::optional<TensorParallelPlan> plan = find_plan(model, handlers);
+  TORCH_CHECK_VALUE(plan,
+                    "MegatronEngine: with sequence_parallelism a model needs a plan of tensor "
+                    "parallelism, of its own (ModelStructure) or among the kwargs_handlers");
+  plan->sequence_parallel = true;
+  handlers.tensor_parallel_by_class.clear();
+  handlers.tensor_parallel = std::move(plan);
+  return handlers;
+}
+
+const MegatronLMPlugin& plugin_of(const Accelerator& accelerator) {
+  const MegatronLMPlugin* const plugin = accelerator.megatron_lm_plugin();
+  TORCH_CHECK_VALUE(plugin != nullptr, "MegatronEngine: rank ", accelerator.process_index(),
+                    "'s Accelerator has no megatron_lm_plugin; give it one, or set "
+                    "ACCELERATE_USE_MEGATRON_LM=true");
+  return *plugin;
 }
 
 std::shared_ptr<AbstractTrainStep> step_of(const MegatronLMPlugin& plugin) {
@@ -187,36 +184,6 @@ at::Tensor next_tokens(at::Tensor logits, const MegatronGenerateOptions& options
 
 }  // namespace
 
-AcceleratorOptions megatron_options(const MegatronLMPlugin& plugin, const torch::nn::Module& model,
-                                    int64_t num_ranks, AcceleratorOptions options) {
-  TORCH_CHECK_VALUE(!options.parallelism_config,
-                    "megatron_options: the mesh follows from the plugin's degrees; leave "
-                    "parallelism_config out");
-  TORCH_CHECK_VALUE(!has<PipelinePlan>(options),
-                    "megatron_options: the schedule of a pipeline follows from the plugin; leave "
-                    "the PipelinePlan out");
-  check_even_stages(plugin);
-  const ParallelismOptions mesh = parallelism_of(plugin, num_ranks);
-  // Replicas alone need no mesh.
-  if (*mesh.dp_replicate_size < num_ranks) options.parallelism_config = ParallelismConfig(mesh);
-  const int64_t chunks = chunks_of(plugin, *mesh.pp_size);
-  options.kwargs_handlers.emplace_back(PipelinePlan{
-      .schedule = chunks > 1 ? pipeline::ScheduleKind::kInterleaved : pipeline::ScheduleKind::k1f1b,
-      .stages_per_rank = static_cast<int>(chunks),
-      .micro_batches = static_cast<int>(whole(plugin, "num_micro_batches", 1))});
-  if (is_true(plugin, "sequence_parallel")) {
-    const auto* const structure = dynamic_cast<const ModelStructure*>(&model);
-    std::optional<TensorParallelPlan> plan;
-    if (structure != nullptr) plan = structure->tensor_parallel_plan();
-    TORCH_CHECK_VALUE(plan && !has<TensorParallelPlan>(options),
-                      "megatron_options: with sequence_parallelism a model brings its plan of "
-                      "tensor parallelism (ModelStructure), and the options have none");
-    plan->sequence_parallel = true;
-    options.kwargs_handlers.emplace_back(*std::move(plan));
-  }
-  return options;
-}
-
 std::vector<at::Tensor> average_losses_across_data_parallel_group(
     const Accelerator& accelerator, const std::vector<at::Tensor>& losses) {
   if (losses.empty()) return {};
@@ -234,29 +201,43 @@ at::Tensor gather_across_data_parallel_groups(const Accelerator& accelerator,
 
 namespace internal {
 
-MegatronCore::MegatronCore(const Accelerator& accelerator, const MegatronLMPlugin& plugin,
-                           const torch::nn::Module& model)
-    : plugin_(plugin), device_(accelerator.device()) {
-  TORCH_CHECK_VALUE(plugin.megatron_lm_default_args.is_object(),
-                    "MegatronEngine: the plugin is not resolved");
-  refuse_what_is_not_done(plugin);
-  check_mesh(accelerator, plugin);
-  schedule_ = megatron_schedule(plugin.megatron_lm_default_args);
-  step_ = step_of(plugin);
+MegatronCore::MegatronCore(Accelerator& accelerator, const torch::nn::Module& model)
+    : plugin_(plugin_of(accelerator)), device_(accelerator.device()) {
+  TORCH_CHECK_VALUE(num_models(accelerator) == 0,
+                    "MegatronEngine: the Accelerator has prepared a model, and has one engine");
+  refuse_what_is_not_done(plugin_);
+  check_ranks(accelerator, plugin_);
+  schedule_ = megatron_schedule(plugin_.megatron_lm_default_args);
+  step_ = step_of(plugin_);
   is_gpt_ = dynamic_cast<const GPTTrainStep*>(step_.get()) != nullptr &&
-            !plugin.custom_get_batch_function && !plugin.custom_loss_function;
-  TORCH_CHECK_VALUE(is_gpt_ || plugin.custom_train_step_class ||
-                        (plugin.custom_get_batch_function && plugin.custom_loss_function),
+            !plugin_.custom_get_batch_function && !plugin_.custom_loss_function;
+  TORCH_CHECK_VALUE(is_gpt_ || plugin_.custom_train_step_class ||
+                        (plugin_.custom_get_batch_function && plugin_.custom_loss_function),
                     "MegatronEngine: ", step_->name(),
                     " without functions of the program is for models that take tokens alone, as "
                     "GPTTrainStep is; give a custom_get_batch_function, whose first tensor is the "
                     "model's input, and a custom_loss_function");
-  counts_tokens_ = is_gpt_ && is_true(plugin, "calculate_per_token_loss");
-  const Json& clip = argument(plugin, "clip_grad");
+  counts_tokens_ = is_gpt_ && is_true(plugin_, "calculate_per_token_loss");
+  const int64_t cp = whole(plugin_, "context_parallel_size", 1);
+  divides_sequences_ = cp > 1;
+  TORCH_CHECK_VALUE(!divides_sequences_ || counts_tokens_,
+                    "MegatronEngine: context_parallel_size is ", cp,
+                    ", but only the loss of GPTTrainStep's tokens is made of parts of sequences; "
+                    "set calculate_per_token_loss, without functions of the program, or "
+                    "context_parallel_size=1");
+  const Json& clip = argument(plugin_, "clip_grad");
   TORCH_CHECK_VALUE(clip.is_number() && clip.get<double>() >= 0,
                     "clip_grad: expected a number of at least 0, got ", json_text(clip));
   clip_grad_ = clip.get<double>();
-  optimizer_ = make_megatron_optimizer(model, plugin);
+  optimizer_ = make_megatron_optimizer(model, plugin_);
+  KwargsHandlers handlers = with_arguments(accelerator.handlers_, plugin_, model);
+  check_technique_options(all_techniques(), handlers, accelerator.mixed_precision());
+  accelerator.handlers_ = std::move(handlers);
+  accelerator.engine_model_ = &model;
+}
+
+int64_t MegatronCore::num_models(const Accelerator& accelerator) {
+  return static_cast<int64_t>(accelerator.training_.models.size());
 }
 
 void MegatronCore::recompute(ModelState& model) const {
@@ -294,14 +275,21 @@ MegatronInputs MegatronCore::inputs_of(const MegatronBatch& batch, bool is_train
                     "MegatronEngine: a step takes num_micro_batches=", *plugin_.num_micro_batches,
                     " times micro_batch_size=", *plugin_.micro_batch_size,
                     " rows, but the batch has ", rows);
-  inputs.model = inputs.model.to(device_);
-  for (at::Tensor& each : inputs.loss) each = each.to(device_);
+  // What is cut in place is not the program's.
+  const auto on_device = [this](const at::Tensor& each) {
+    return each.to(device_, each.scalar_type(), /*non_blocking=*/false, divides_sequences_);
+  };
+  inputs.model = on_device(inputs.model);
+  for (at::Tensor& each : inputs.loss) each = on_device(each);
+  if (divides_sequences_) {
+    inputs.positions = at::arange(inputs.model.size(1), inputs.model.options().dtype(at::kLong));
+  }
   return inputs;
 }
 
 TrainBatchOptions MegatronCore::window(const MegatronInputs& inputs) const {
   const int64_t parts = std::min(*plugin_.num_micro_batches, inputs.model.size(0));
-  return {.micro_batches = static_cast<int>(parts)};
+  return {.micro_batches = static_cast<int>(parts), .positions = inputs.positions};
 }
 
 TokenLoss MegatronCore::token_loss(const at::Tensor& output, const Tensors& rows) const {

@@ -1,17 +1,18 @@
 /// Training in the manner of Megatron-LM: one call is a whole step of all ranks.
 ///
-///   MegatronLMPlugin plugin = resolve(MegatronLMPlugin{.tp_degree = 2, .num_micro_batches = 4},
-///                                     environment);
-///   set_prepared_args(plugin, objects, num_ranks);  // sizes, optimizer and schedule
-///   Accelerator accelerator(megatron_options(plugin, *net, num_ranks));
-///   MegatronEngine engine(accelerator, plugin, net.ptr());
-///   for (const MegatronBatch& batch : batches) engine.train_step(batch);
+///   Accelerator accelerator(
+///       {.megatron_lm_plugin = MegatronLMPlugin{.tp_degree = 2, .num_micro_batches = 4}});
+///   auto [engine, loader, optimizer] = prepare_megatron_lm(accelerator, net, data, adam);
+///   for (const MegatronBatch& batch : loader) engine->train_step(batch);
 ///
 /// A model takes one tensor, which for Megatron-LM's GPT is tokens, int64 [rows, length], and gives
 /// logits, [rows, length, vocabulary]. Other models need a custom_get_batch_function, whose first
 /// tensor is the model's input, and a custom_loss_function, which gets the tensors behind that one
 /// and the model's output; or a custom_train_step_class with both. Each tensor has a row for each
 /// row of the batch. With stages of a pipeline a model says its parts (config/model_parts.h).
+///
+/// With context_parallel_size a model takes positions of tokens behind its input, int64 [tokens of
+/// this rank], and its stages do (config/model_parts.h).
 ///
 /// The loss is that of all tokens of a global batch, divided by their number, with
 /// calculate_per_token_loss; without it, and with losses that the program computes, it is the mean
@@ -45,7 +46,6 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/accelerator.h"
-#include "accelerate/accelerator_options.h"
 #include "accelerate/base/access.h"
 #include "accelerate/config/megatron_lm_plugin.h"
 #include "accelerate/forward/model_state.h"
@@ -54,6 +54,7 @@
 #include "accelerate/megatron/schedule.h"
 #include "accelerate/megatron/train_step.h"
 #include "accelerate/optim/accelerated_optimizer.h"
+#include "accelerate/parallel/sequence/context_scope.h"
 #include "accelerate/step/train_batch.h"
 
 namespace torch::nn {
@@ -61,14 +62,6 @@ class Module;
 }  // namespace torch::nn
 
 namespace accelerate {
-
-/// The options with the mesh of the plugin's degrees, its pipeline's schedule, and with
-/// sequence_parallelism the model's plan of tensor parallelism with shards. Local.
-/// Errors: for options that have these things, degrees that do not go together or do not divide
-///         `num_ranks`, a model without a plan where shards need one, stages of unequal numbers of
-///         layers, and virtual stages without "num_layers".
-AcceleratorOptions megatron_options(const MegatronLMPlugin& plugin, const torch::nn::Module& model,
-                                    int64_t num_ranks, AcceleratorOptions options = {});
 
 /// The losses' means over all data-parallel ranks, on every rank. Collective.
 std::vector<at::Tensor> average_losses_across_data_parallel_group(
@@ -131,18 +124,26 @@ namespace internal {
 struct MegatronInputs {
   at::Tensor model;
   std::vector<at::Tensor> loss;
+  /// The numbers of tokens in their sequences; undefined where ranks have whole sequences.
+  at::Tensor positions = {};
 };
 
 /// The parts of an engine that do not depend on the model's type.
 class MegatronCore {
  public:
-  MegatronCore(const Accelerator& accelerator, const MegatronLMPlugin& plugin,
-               const torch::nn::Module& model);
+  /// From now on the Accelerator may prepare the model, and no other; it divides the model as the
+  /// arguments say.
+  MegatronCore(Accelerator& accelerator, const torch::nn::Module& model);
+
+  /// How many models the Accelerator has prepared.
+  static int64_t num_models(const Accelerator& accelerator);
 
   const MegatronOptimizer& optimizer() const { return optimizer_; }
   bool counts_tokens() const { return counts_tokens_; }
   bool returns_logits() const { return plugin_.return_logits; }
   double clip_grad() const { return clip_grad_; }
+  /// Whether ranks along cp have some tokens of each sequence.
+  bool divides_sequences() const { return divides_sequences_; }
   int64_t samples() const { return samples_; }
   /// Lets a prepared model compute its blocks again, as the arguments say.
   void recompute(ModelState& model) const;
@@ -169,6 +170,7 @@ class MegatronCore {
   double clip_grad_ = 0;
   bool is_gpt_ = false;
   bool counts_tokens_ = false;
+  bool divides_sequences_ = false;
   int64_t samples_ = 0;
 };
 
@@ -177,16 +179,16 @@ class MegatronCore {
 template <typename Module>
 class MegatronEngine {
  public:
-  /// Prepares the model, and the optimizer that the arguments describe. `plugin` is resolved, and
-  /// set_prepared_args was called; the Accelerator has megatron_options of it. The engine's number
-  /// of samples is saved and loaded with the Accelerator's state, so the engine must live as long
-  /// as states are saved and loaded. Collective.
-  /// Errors: also for arguments of another mesh than the Accelerator's, for gradients that
-  ///         accumulate beside micro-batches, and for arguments that ask for what the engine does
-  ///         not do, all of which are named.
-  MegatronEngine(Accelerator& accelerator, const MegatronLMPlugin& plugin,
-                 const std::shared_ptr<Module>& model)
-      : accelerator_(accelerator), core_(accelerator, plugin, *model) {
+  /// Prepares the model, and the optimizer that the arguments describe, as the Accelerator's
+  /// megatron_lm_plugin says, for which set_prepared_args was called: prepare_megatron_lm does
+  /// both. The engine's number of samples is saved and loaded with the Accelerator's state, so the
+  /// engine must live as long as states are saved and loaded. Collective.
+  /// Errors: also for an Accelerator without the plugin, or with another model; for gradients that
+  ///         accumulate beside micro-batches; for stages of unequal numbers of layers, virtual ones
+  ///         without "num_layers", and a model without a plan where shards of sequences need one;
+  ///         and for arguments that ask for what the engine does not do, all of which are named.
+  MegatronEngine(Accelerator& accelerator, const std::shared_ptr<Module>& model)
+      : accelerator_(accelerator), core_(accelerator, *model) {
     auto [prepared, optimizer] = accelerator.prepare(model, core_.optimizer().optimizer);
     model_.emplace(prepared);
     optimizer_.emplace(optimizer);
@@ -268,7 +270,20 @@ class MegatronEngine {
  private:
   using Tensors = std::vector<at::Tensor>;
 
-  MegatronStep run(const internal::MegatronInputs& inputs, bool is_training) {
+  // As long as the result lives, ranks along cp have some tokens of each sequence.
+  std::optional<ContextParallelScope> divide(internal::MegatronInputs& inputs) {
+    if (!core_.divides_sequences()) return std::nullopt;
+    Tensors buffers = {inputs.model, inputs.positions};
+    std::vector<int64_t> dims = {1, 0};
+    for (const at::Tensor& each : inputs.loss) {
+      buffers.push_back(each);
+      dims.push_back(1);
+    }
+    return accelerator_.maybe_context_parallel(buffers, dims);
+  }
+
+  MegatronStep run(internal::MegatronInputs inputs, bool is_training) {
+    const std::optional<ContextParallelScope> context = divide(inputs);
     MegatronStep step;
     Tensors outputs;
     const auto keep = [&](const at::Tensor& output) {
@@ -289,6 +304,9 @@ class MegatronEngine {
       step.loss = average_losses_across_data_parallel_group(accelerator_, {own}).front();
     }
     if (!outputs.empty()) step.logits = at::cat(outputs);
+    if (context && step.logits.defined()) {
+      step.logits = accelerator_.gather_sequences(step.logits);
+    }
     return step;
   }
 

@@ -94,6 +94,14 @@ class DataLoader {
         "types that cannot be sent (see accelerate/tensors/portable.h)");
     return DataLoader(std::move(state), skip_);
   }
+  /// This loader over the same dataset, from the same epoch on, with other batches; it leaves none
+  /// out. Local. Errors: c10::ValueError for a size below 1, and for a loader with a batch_sampler;
+  ///         c10::Error if this loader is a share.
+  DataLoader with_batch_size(int64_t batch_size) const {
+    auto state = std::make_shared<State>(state_->dataset, state_->collate);
+    state->core = core().with_batch_size(batch_size);
+    return DataLoader(std::move(state), /*skip=*/0);
+  }
   bool is_prepared() const { return core().shard_options().has_value(); }
 
   /// The same loader, whose passes leave out this share's first `count` batches; of map-style data

@@ -272,6 +272,18 @@ TEST(DataLoader, TakesABatchSampler) {
   }
 }
 
+TEST(DataLoader, HasBatchesOfAnotherSizeOverTheSameSamples) {
+  const DataLoader loader(numbers(5), {.batch_size = 1, .drop_last = true});
+  const DataLoader larger = loader.with_batch_size(2);
+  EXPECT_EQ(one_pass(larger), (Batches{{0, 1}, {2, 3}}));
+  EXPECT_EQ(larger.batch_size(), 2);
+  EXPECT_EQ(loader.size(), 5) << "the other one stays as it was";
+  EXPECT_THROW(loader.with_batch_size(0), c10::ValueError);
+  auto sampler = std::make_shared<ListBatchSampler>(Batches{{0, 1}});
+  EXPECT_THROW(DataLoader(numbers(5), {.batch_sampler = sampler}).with_batch_size(2),
+               c10::ValueError);
+}
+
 // A batch of no samples has no structure that collating could give it.
 TEST(DataLoader, ComplainsAboutABatchWithoutSamples) {
   auto sampler = std::make_shared<ListBatchSampler>(Batches{{0}, {}});

@@ -138,6 +138,20 @@ std::shared_ptr<LoaderCore> LoaderCore::shard(const ShardOptions& options) const
   return core;
 }
 
+std::shared_ptr<LoaderCore> LoaderCore::with_batch_size(int64_t batch_size) const {
+  TORCH_CHECK(!shard_, "DataLoader::with_batch_size: the loader is share ", share(), " of ",
+              num_shares(), " already");
+  TORCH_CHECK_VALUE(!options_.batch_sampler,
+                    "DataLoader::with_batch_size: a batch_sampler decides about the batches alone; "
+                    "give the loader a batch_size instead");
+  DataLoaderOptions options = options_;
+  options.batch_size = batch_size;
+  auto core = std::make_shared<LoaderCore>(facts_, std::move(options));
+  core->epoch_ = epoch_;
+  if (resume_) core->load_state_dict(state_dict());
+  return core;
+}
+
 void LoaderCore::set_share(const ShardOptions& options) {
   const int num_shares = options.num_shares;
   TORCH_CHECK_VALUE(options.share >= 0 && options.share < num_shares, "share ", options.share,

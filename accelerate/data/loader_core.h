@@ -69,6 +69,8 @@ class LoaderCore {
 
   /// One rank's. Collective where a seed is shared. Errors: as DataLoader::shard.
   std::shared_ptr<LoaderCore> shard(const ShardOptions& options) const;
+  /// Errors: as DataLoader::with_batch_size.
+  std::shared_ptr<LoaderCore> with_batch_size(int64_t batch_size) const;
 
   const DataLoaderOptions& options() const { return options_; }
   const std::optional<ShardOptions>& shard_options() const { return shard_; }

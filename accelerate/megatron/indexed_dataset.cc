@@ -125,6 +125,17 @@ std::vector<std::string> paths_of(const Json& args) {
 
 }  // namespace
 
+std::array<int64_t, 3> gpt_dataset_samples(const Json& args) {
+  const int64_t batch = needed(args, "global_batch_size");
+  TORCH_CHECK_VALUE(batch >= 1, "global_batch_size is 0");
+  const std::optional<int64_t> samples = count_of(args, "train_samples");
+  const int64_t iterations = samples ? *samples / batch : needed(args, "train_iters");
+  const int64_t evaluation = needed(args, "eval_iters"), interval = needed(args, "eval_interval");
+  TORCH_CHECK_VALUE(interval >= 1, "eval_interval is 0");
+  return {samples.value_or(iterations * batch), (iterations / interval + 1) * evaluation * batch,
+          evaluation * batch};
+}
+
 GPTDatasetOptions gpt_dataset_options(const Json& args) {
   GPTDatasetOptions options = {.data_path = paths_of(args),
                                .sequence_length = needed(args, "seq_length")};
@@ -133,14 +144,7 @@ GPTDatasetOptions gpt_dataset_options(const Json& args) {
     options.split = split->get<std::string>();
   }
   if (const auto seed = count_of(args, "seed")) options.seed = static_cast<uint32_t>(*seed);
-  const int64_t batch = needed(args, "global_batch_size");
-  TORCH_CHECK_VALUE(batch >= 1, "global_batch_size is 0");
-  const std::optional<int64_t> samples = count_of(args, "train_samples");
-  const int64_t iterations = samples ? *samples / batch : needed(args, "train_iters");
-  const int64_t evaluation = needed(args, "eval_iters"), interval = needed(args, "eval_interval");
-  TORCH_CHECK_VALUE(interval >= 1, "eval_interval is 0");
-  options.num_samples = {samples.value_or(iterations * batch),
-                         (iterations / interval + 1) * evaluation * batch, evaluation * batch};
+  options.num_samples = gpt_dataset_samples(args);
   return options;
 }
 

@@ -105,11 +105,14 @@ struct GPTDatasetOptions {
   uint32_t seed = 1234;
 };
 
-/// What the arguments of a loader and of its plug-in say together: "data_path", a text or a list of
-/// texts; "split"; "seq_length"; "seed"; and samples for "train_samples", or "train_iters" times
-/// "global_batch_size", with "eval_iters" iterations of validation every "eval_interval" ones and
-/// at the end, and as many of the test.
+/// How many samples of training, validation and test the arguments ask for: "train_samples", or
+/// "train_iters" times "global_batch_size", with "eval_iters" iterations of validation every
+/// "eval_interval" ones and at the end, and as many of the test.
 /// Errors: c10::ValueError naming an argument that is missing, or of another type.
+std::array<int64_t, 3> gpt_dataset_samples(const nlohmann::ordered_json& args);
+
+/// What the arguments of a loader and of its plug-in say together: "data_path", a text or a list of
+/// texts; "split"; "seq_length"; "seed"; and gpt_dataset_samples. Errors: as there.
 GPTDatasetOptions gpt_dataset_options(const nlohmann::ordered_json& args);
 
 /// The sets of training, validation and test; null for one without samples.

@@ -105,6 +105,14 @@ TEST(Preparation, GoesFromObjectsToArguments) {
   EXPECT_EQ(megatron_batch_size(plugin), 6);
 }
 
+TEST(Preparation, TakesTheSmallestOrTheLargestBatch) {
+  for (const bool is_min : {true, false}) {
+    MegatronLMPlugin plugin = resolved({.is_train_batch_min = is_min});
+    set_prepared_args(plugin, {.batch_sizes = {4, 2, 3}}, 1);
+    EXPECT_EQ(plugin.micro_batch_size, is_min ? 2 : 4);
+  }
+}
+
 TEST(Preparation, RefusesWhatTheEngineCannotUse) {
   const auto refused = [](const MegatronLMPlugin& given, const MegatronObjects& objects) {
     MegatronLMPlugin plugin = resolved(given);

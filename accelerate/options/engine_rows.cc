@@ -22,7 +22,7 @@ constexpr Family deepspeed = {kDeepSpeed, Section::kDeepSpeed, "ACCELERATE_DEEPS
 // For DeepSpeed's own launcher.
 constexpr Family zero_launch = {kDeepSpeed, Section::kDeepSpeed, nullptr};
 constexpr Family mesh = {kParallelism, Section::kParallelism, ""};
-constexpr Family megatron = {kMegatron, Section::kMegatron, "", Status::kNotInThisVersion};
+constexpr Family megatron = {kMegatron, Section::kMegatron, ""};
 
 // The names of DynamoBackend in small letters and a misspelt one, between `|`, with a zero at the
 // end.

@@ -69,7 +69,6 @@ constexpr Option kRows[] = {
          "tensor, pipeline and sequence parallelism in the manner of Megatron-LM",
          {"Use Megatron-LM's parallelism?"})
         .exchanged_by("ACCELERATE_USE_MEGATRON_LM")
-        .absent()
         .for_ranks(),
     common(kRanks, "gpu_ids", kText, "devices of this machine, as in 0,2, or all").in_both(),
     file_only(kRanks, "compute_environment", kText, "where the run is")

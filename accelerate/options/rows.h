@@ -111,14 +111,12 @@ struct Family {
   Group group;
   Section section;
   const char* variables;
-  Status status = Status::kWorks;
 
   constexpr Row operator()(const char* name, ValueType type, const char* otherwise,
                            const char* help, Question question = {}) const {
     const Row row = peer(group, name, type, help, question)
                         .in(section)
-                        .with(&Option::variable_prefix, variables)
-                        .with(&Option::status, status);
+                        .with(&Option::variable_prefix, variables);
     return otherwise == nullptr ? row : row.or_else(otherwise);
   }
 };

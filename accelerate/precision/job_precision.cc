@@ -35,8 +35,7 @@ void JobPrecision::choose(PrecisionType type, bool in_fp8, const KwargsHandlers&
   if (scales && scaler_ == nullptr) {
     if (handlers.scaler != GradScalerKwargs()) scaler_kwargs_ = handlers.scaler;
     if (distributed_type != DistributedType::kDeepSpeed) {
-      scaler_ =
-          std::make_shared<SharedScaler>(get_grad_scaler(distributed_type, handlers.scaler, group));
+      scaler_ = std::make_shared<SharedScaler>(GradScaler(handlers.scaler, group));
     }
   }
   TORCH_CHECK_VALUE(scaler_ == nullptr || handlers.scaler == GradScalerKwargs() ||

@@ -16,6 +16,7 @@
 #include "accelerate/base/rank_layout.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/config/megatron_lm_plugin.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/values/texts.h"
@@ -173,6 +174,7 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   record.distributed_type = partial_state.distributed_type();
   if (options.dynamo_plugin) record.dynamo_plugin = *options.dynamo_plugin;
   apply_deepspeed_config(record, partial_state, options);
+  apply_megatron(record, partial_state, options);
   record.requested = options.parallelism_config;
   record.parallelism_config = options.parallelism_config;
   if (options.fsdp_plugin) {
@@ -205,14 +207,14 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   const bool is_sharded =
       record.fsdp_plugin != nullptr ||
       (config.dp_shard_enabled() && record.distributed_type != DistributedType::kXla);
-  if (is_sharded && partial_state.use_distributed()) {
+  if (is_sharded && partial_state.use_distributed() && record.megatron_lm_plugin == nullptr) {
     record.distributed_type = DistributedType::kFsdp;
   }
   const bool divides_models =
       record.fsdp_plugin == nullptr || divides(record.fsdp_plugin->strategy());
   // HF Accelerate divides neither layers, sequences nor stages among ranks on CPUs.
   const bool divides_on_cpus = (config.tp_enabled() || config.cp_enabled() || config.sp_enabled() ||
-                                config.pp_enabled()) &&
+                                config.pp_enabled() || record.megatron_lm_plugin != nullptr) &&
                                partial_state.distributed_type() == DistributedType::kMultiCpu;
   if (config.sp_enabled()) config.fill_replicas(partial_state.num_processes());
   config.validate_accelerator({.multi_device = partial_state.multi_device() || divides_on_cpus,
@@ -244,6 +246,17 @@ void AcceleratorState::apply_deepspeed_config(Record& record, const PartialState
   record.distributed_type = DistributedType::kDeepSpeed;
 }
 
+void AcceleratorState::apply_megatron(Record& record, const PartialState& partial_state,
+                                      const AcceleratorStateOptions& options) {
+  if (options.megatron_lm_plugin == nullptr) return;
+  TORCH_CHECK_VALUE(record.distributed_type != DistributedType::kXla,
+                    "megatron_lm_plugin: TPUs do not divide models in this version");
+  record.requested_megatron = json_text(options.megatron_lm_plugin->megatron_lm_default_args);
+  record.megatron_lm_plugin = std::make_shared<MegatronLMPlugin>(*options.megatron_lm_plugin);
+  record.megatron_lm_plugin->set_mixed_precision(accelerate::to_string(record.mixed_precision));
+  if (partial_state.use_distributed()) record.distributed_type = DistributedType::kMegatronLm;
+}
+
 void AcceleratorState::check_agrees(const AcceleratorStateOptions& options) const {
   const Record& now = record();
   // ZeRO's configuration decides.
@@ -271,6 +284,13 @@ void AcceleratorState::check_agrees(const AcceleratorStateOptions& options) cons
   TORCH_CHECK_VALUE(deepspeed.empty() || deepspeed == now.requested_deepspeed, "deepspeed_plugin (",
                     deepspeed, ") contradicts an earlier Accelerator of this rank, which set ",
                     now.requested_deepspeed.empty() ? "none" : now.requested_deepspeed);
+  const std::string megatron =
+      options.megatron_lm_plugin == nullptr
+          ? ""
+          : json_text(options.megatron_lm_plugin->megatron_lm_default_args);
+  TORCH_CHECK_VALUE(megatron.empty() || megatron == now.requested_megatron, "megatron_lm_plugin (",
+                    megatron, ") contradicts an earlier Accelerator of this rank, which set ",
+                    now.requested_megatron.empty() ? "none" : now.requested_megatron);
 }
 
 PrecisionType AcceleratorState::mixed_precision() const {

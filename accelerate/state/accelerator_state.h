@@ -75,6 +75,9 @@ class AcceleratorState {
   void select_deepspeed_plugin(const std::string& name);
   /// All of them, in the order in which they were given.
   std::vector<std::string> deepspeed_plugin_names() const;
+  /// The options of training in the manner of Megatron-LM, resolved and with the job's precision;
+  /// null without them. prepare_megatron_lm adds what it finds out of the objects.
+  MegatronLMPlugin* megatron_lm_plugin() const { return record().megatron_lm_plugin.get(); }
   /// Whether models are sharded as by FSDP 2: its plugin's version is 2, or the parallelism_config
   /// divides them by shards without a plugin.
   bool is_fsdp2() const;
@@ -99,8 +102,9 @@ class AcceleratorState {
   Runtime& runtime() const { return partial_state_.runtime(); }
   c10::Device device() const { return partial_state().device(); }
   /// PartialState's, which follows the devices; kFsdp where several ranks have an fsdp_plugin or
-  /// the parallelism_config divides models by shards; kDeepSpeed with a deepspeed_plugin. The
-  /// devices' kind is `runtime().device_family()`.
+  /// the parallelism_config divides models by shards; kDeepSpeed with a deepspeed_plugin;
+  /// kMegatronLm where several ranks have a megatron_lm_plugin. The devices' kind is
+  /// `runtime().device_family()`.
   DistributedType distributed_type() const { return record().distributed_type; }
   const std::string& backend() const { return partial_state().backend(); }
   bool debug() const { return partial_state().debug(); }
@@ -154,6 +158,8 @@ class AcceleratorState {
     std::shared_ptr<FullyShardedDataParallelPlugin> fsdp_plugin;
     std::string requested_deepspeed;  // as the first Accelerator had it
     std::unique_ptr<DeepSpeedPlugins> deepspeed_plugins;
+    std::string requested_megatron;  // as the first Accelerator had it
+    std::shared_ptr<MegatronLMPlugin> megatron_lm_plugin;
     TorchDynamoPlugin dynamo_plugin = {.backend = DynamoBackend::kNo};
     std::unique_ptr<const DeviceMesh> device_mesh;
     // With a mesh, by what techniques divide.
@@ -165,6 +171,8 @@ class AcceleratorState {
                             const AcceleratorStateOptions& options);
   static void apply_deepspeed_config(Record& record, const PartialState& partial_state,
                                      const AcceleratorStateOptions& options);
+  static void apply_megatron(Record& record, const PartialState& partial_state,
+                             const AcceleratorStateOptions& options);
   void check_agrees(const AcceleratorStateOptions& options) const;
   const Record& record() const {
     TORCH_CHECK_VALUE(record_, "this rank's Accelerators were reset; make one before it is asked");

@@ -15,6 +15,7 @@
 namespace accelerate {
 
 struct FullyShardedDataParallelPlugin;
+struct MegatronLMPlugin;
 
 struct AcceleratorStateOptions {
   /// Absent: ACCELERATE_MIXED_PRECISION, or the precision of an earlier Accelerator, or none.
@@ -28,6 +29,8 @@ struct AcceleratorStateOptions {
   std::shared_ptr<const FullyShardedDataParallelPlugin> fsdp_plugin = nullptr;
   /// Resolved. Empty: those of an earlier Accelerator, or none.
   DeepSpeedPlugins deepspeed_plugins = {};
+  /// Resolved, and parallelism_config is its mesh. Null: that of an earlier Accelerator, or none.
+  std::shared_ptr<const MegatronLMPlugin> megatron_lm_plugin = nullptr;
   /// Resolved. Absent: that of an earlier Accelerator, or one that compiles nothing.
   std::optional<TorchDynamoPlugin> dynamo_plugin = std::nullopt;
 };

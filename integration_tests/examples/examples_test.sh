@@ -224,6 +224,8 @@ run_all() {
   arguments="--model $files/opt --prompts $files/prompts.json --new_tokens 4" \
     example programs/distributed_inference "5 answers to 5 prompts of $ranks ranks: answers.json"
   leaves programs/distributed_inference answers.json
+  cluster=1x2 options='--use_megatron_lm --megatron_lm_pp_degree 2 --megatron_lm_num_micro_batches 4' \
+    example programs/megatron_lm_gpt_pretraining 'epoch 3: loss (0\.0|[0-9.]+e-)'
 
   # The larger programs, whose results other tests look at.
   local blocks='--layers 1' data="--data $examples/lm/kjv.txt"

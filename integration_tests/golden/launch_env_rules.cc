@@ -418,6 +418,10 @@ void write_truth_values_alike(const json& in, json& out) {
     if (name == "PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE") {
       value = capital(facts.is_on("parallelism_config_sp_seq_length_is_variable", true));
     }
+    for (const LaunchFlag& row : launch_flags()) {
+      const bool is_truth = row.place == FlagPlace::kMegatron && row.kind == FlagKind::kBool;
+      if (is_truth && name == row.variable) value = facts.is_on(row.name) ? "true" : "false";
+    }
   }
   if (out["env_set"].value("PARALLELISM_CONFIG_SP_SEQ_LENGTH", "") == "None") {
     out["env_set"].erase("PARALLELISM_CONFIG_SP_SEQ_LENGTH");

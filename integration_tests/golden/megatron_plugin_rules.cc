@@ -24,6 +24,8 @@ constexpr char kFamily[] = "megatron_plugin";
 bool is_kind(const json& in, const char* kind) { return in.at("kind") == kind; }
 
 bool is_plugin(const json& in) { return is_kind(in, "plugin"); }
+bool prepares(const json& in) { return is_kind(in, "prepare"); }
+bool is_plugin_or_prepared(const json& in) { return is_plugin(in) || prepares(in); }
 
 // ---- What a plugin is given.
 
@@ -52,6 +54,9 @@ std::optional<double> number(const json& value) {
 // ---- The size of context parallelism.
 
 void make_it_one(const json& in, json& out) {
+  if (out.contains("initialize") && given(in, "context_parallel_size").is_null()) {
+    out["initialize"]["context_parallel_size"] = 1;
+  }
   if (!out.contains("fields")) return;
   if (given(in, "context_parallel_size").is_null()) {
     out["fields"]["context_parallel_size"] = 1;
@@ -61,6 +66,15 @@ void make_it_one(const json& in, json& out) {
   if (given(in, "context_parallel_size").is_null() && !is_other) {
     out["args"]["context_parallel_size"] = 1;
   }
+}
+
+// ---- Objects that are prepared.
+
+// The classes of results are those of stand-ins, or have other names.
+void compare_arguments_alone(const json& /*in*/, json& out) {
+  if (!out.contains("initialize")) return;
+  const json started = out["initialize"];
+  out = {{"initialize", started.contains("args") ? started["args"] : started}};
 }
 
 // ---- Numbers and words that are none.
@@ -265,10 +279,14 @@ void refuse_empty_parts(const json& /*in*/, json& out) {
 
 std::vector<Decision> megatron_plugin_rules() {
   return {
+      {kFamily, "prepared objects",
+       "HF Accelerate starts Megatron-LM and wraps its objects; here the same arguments are an "
+       "engine's, whose results are of other classes",
+       &prepares, &compare_arguments_alone},
       {kFamily, "context parallelism by default",
        "HF Accelerate's context_parallel_size is 2 where nobody says otherwise, without ranks for "
        "it; here it is 1",
-       &is_plugin, &make_it_one},
+       &is_plugin_or_prepared, &make_it_one},
       {kFamily, "numbers and words out of range",
        "HF Accelerate passes on degrees of 0 and words that Megatron-LM does not have; here they "
        "are errors",

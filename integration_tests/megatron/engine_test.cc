@@ -80,16 +80,25 @@ TEST(Engine, EvaluatesWithoutTraining) {
 }
 
 TEST(Engine, ReturnsLogitsOfTheLastStage) {
-  MegatronLMPlugin plugin = plugin_of({.pp_degree = 2});
-  plugin.return_logits = true;
-  plugin.other_megatron_args.value()["return_logits"] = true;
-  run_engines("1x2:h100", nullptr, small_model(), plugin, {}, [](EngineJob& job, int rank) {
-    const MegatronStep step = job.engine().eval_step(job.batch(0));
-    ASSERT_EQ(step.logits.defined(), rank == 1);
-    if (rank == 1) {
+  at::Tensor of_stages;
+  for (const MegatronLMPlugin& degrees :
+       {MegatronLMPlugin{.pp_degree = 2}, MegatronLMPlugin{.context_parallel_size = 2}}) {
+    MegatronLMPlugin plugin = plugin_of(degrees);
+    plugin.return_logits = true;
+    plugin.other_megatron_args.value()["return_logits"] = true;
+    run_engines("1x2:h100", nullptr, small_model(), plugin, {}, [&](EngineJob& job, int rank) {
+      const MegatronStep step = job.engine().eval_step(job.batch(0));
+      ASSERT_EQ(step.logits.defined(), rank == 1 || !degrees.pp_degree);
+      if (rank == 0) return;
       EXPECT_EQ(step.logits.size(0), kRows);
-    }
-  });
+      if (degrees.pp_degree) {
+        of_stages = step.logits.cpu();
+      } else {
+        EXPECT_TRUE(torch::allclose(step.logits.cpu(), of_stages, 1e-4, 1e-5))
+            << "of whole sequences, in their order";
+      }
+    });
+  }
 }
 
 TEST(Engine, TakesFunctionsOfTheProgram) {
@@ -296,7 +305,7 @@ TEST(EngineBadInput, ArgumentsThatItDoesNotFollowAreNamed) {
               AllOf(HasSubstr("optimizer_cpu_offload"), HasSubstr("reset_position_ids")));
   EXPECT_THAT(refused(plugin_of({.pp_degree = 2, .decoder_last_pipeline_num_layers = 1})),
               HasSubstr("decoder_last_pipeline_num_layers=1"));
-  EXPECT_THAT(refused(plugin_of({.context_parallel_size = 2})),
+  EXPECT_THAT(refused(plugin_of({.context_parallel_size = 2, .calculate_per_token_loss = false})),
               HasSubstr("context_parallel_size is 2"));
   plugin = plugin_of({});
   plugin.other_megatron_args.value()["model_type_name"] = "bert";
@@ -305,17 +314,15 @@ TEST(EngineBadInput, ArgumentsThatItDoesNotFollowAreNamed) {
 
 TEST(EngineBadInput, AModelWithoutBlocksCannotBeComputedAgain) {
   Cluster("1x1:h100").run_on_every_rank([](Rank& /*rank*/) {
-    MegatronLMPlugin plugin =
-        resolve(plugin_of({.recompute_activations = true}), Runtime::current().environment());
     torch::nn::Sequential layers(torch::nn::Embedding(256, 8), torch::nn::Linear(8, 256));
     const torch::optim::SGD sgd(layers->parameters(), torch::optim::SGDOptions(0.1));
-    set_prepared_args(plugin,
+    Accelerator accelerator({.megatron_lm_plugin = plugin_of({.recompute_activations = true})});
+    set_prepared_args(*accelerator.megatron_lm_plugin(),
                       {.optimizer = megatron_optimizer_facts(sgd),
                        .scheduler = MegatronLMDummyScheduler{},
                        .batch_sizes = {1}},
                       1);
-    Accelerator accelerator(megatron_options(plugin, *layers, 1));
-    MegatronEngine engine(accelerator, plugin, layers.ptr());
+    MegatronEngine engine(accelerator, layers.ptr());
     const MegatronBatch batch = {{"text", torch::ones({4, 5}, torch::kLong)}};
     EXPECT_THAT(value_error_of([&] { engine.train_step(batch); }), HasSubstr("accelerate::block"));
   });
@@ -342,15 +349,12 @@ TEST(EngineBadInput, ABatchOfOtherRowsIsNamed) {
   });
 }
 
-TEST(EngineBadInput, AMeshOfAnotherPluginIsNamed) {
-  Cluster("1x2:h100").run_on_every_rank([](Rank& /*rank*/) {
-    MegatronLMPlugin plugin =
-        resolve(plugin_of({.tp_degree = 2}), Runtime::current().environment());
-    plugin.set_training_args(2, 1);
+TEST(EngineBadInput, AnAcceleratorWithoutThePluginIsNamed) {
+  Cluster("1x1:h100").run_on_every_rank([](Rank& /*rank*/) {
     const lm::Lm net(small_model());
     Accelerator accelerator;
-    EXPECT_THAT(value_error_of([&] { MegatronEngine(accelerator, plugin, net.ptr()); }),
-                AllOf(HasSubstr("tensor_model_parallel_size is 2"), HasSubstr("has 1 ranks")));
+    EXPECT_THAT(value_error_of([&] { MegatronEngine(accelerator, net.ptr()); }),
+                HasSubstr("rank 0's Accelerator has no megatron_lm_plugin"));
   });
 }
 

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/megatron/preparation.h"
-#include "accelerate/runtime/runtime.h"
 #include "integration_tests/experts/expert_training.h"
 #include "simulator/cluster/cluster.h"
 
@@ -37,25 +36,22 @@ MegatronLMPlugin plugin_of_formula(int64_t layers, const MegatronLMPlugin& degre
 EngineJob::EngineJob(const lm::Config& config, const MegatronLMPlugin& plugin,
                      const Formula& formula, int64_t rows)
     : config_(config), formula_(formula), rows_(rows) {
-  Runtime& runtime = Runtime::current();
-  const int64_t num_ranks = runtime.topology().world_size;
-  MegatronLMPlugin prepared = resolve(plugin, runtime.environment());
-  const ParallelismOptions mesh = parallelism_of(prepared, num_ranks);
-  const int64_t shares = *mesh.dp_replicate_size * *mesh.dp_shard_size;
+  accelerator_.emplace(AcceleratorOptions{.megatron_lm_plugin = plugin});
+  MegatronLMPlugin& prepared = *accelerator_->megatron_lm_plugin();
+  const int64_t shares = accelerator_->state().data_share().count;
   const nlohmann::json defaults = {{"lr", 0.1}, {"momentum", 0.9}, {"weight_decay", 0.0}};
   set_prepared_args(prepared,
                     {.optimizer = MegatronOptimizerFacts{"SGD", defaults},
                      .scheduler = MegatronLMDummyScheduler{},
                      .batch_sizes = {rows / shares / *prepared.num_micro_batches}},
-                    num_ranks);
+                    accelerator_->num_processes());
   lm::Lm net(config);
   if (config.experts > 0) {
     fill_experts_by_formula(*net, formula);
   } else {
     fill_by_formula(*net, formula);
   }
-  accelerator_.emplace(megatron_options(prepared, *net, num_ranks));
-  engine_.emplace(*accelerator_, prepared, net.ptr());
+  engine_.emplace(*accelerator_, net.ptr());
 }
 
 MegatronBatch EngineJob::batch(int step) const {

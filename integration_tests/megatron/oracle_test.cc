@@ -117,6 +117,35 @@ TEST(Recomputation, HasTheSameLosses) {
   }
 }
 
+// Ranks have some tokens of each sequence, and perhaps some layers.
+TEST(ContextParallelism, HasTheSameLosses) {
+  const Answers answers = accelerate::answers();
+  for (const Blocks blocks : {Blocks::kGpt, Blocks::kLlama}) {
+    for (const bool has_stages : {false, true}) {
+      MegatronLMPlugin plugin = plugin_of_formula(kLayers, {.context_parallel_size = 2});
+      if (has_stages) plugin.pp_degree = 2;
+      const std::string name = absl::StrCat(has_stages ? "pp 2, 1f1b, " : "one, ", text_of(blocks));
+      expect_equal(absl::StrCat("cp 2, ", name),
+                   train_by_engine(has_stages ? "1x4:h100" : "1x2:h100", tiny_model(blocks), plugin,
+                                   answers.formula, answers.steps),
+                   answers.by_name.at(name));
+    }
+  }
+}
+
+// Between stages, ranks along tp send parts of sequences.
+TEST(SequenceShards, HaveTheSameLossesWithStages) {
+  const Answers answers = accelerate::answers();
+  for (const Blocks blocks : {Blocks::kGpt, Blocks::kLlama}) {
+    const MegatronLMPlugin plugin =
+        plugin_of_formula(kLayers, {.tp_degree = 2, .pp_degree = 2, .sequence_parallelism = true});
+    expect_equal(
+        "tp 2 with shards x pp 2",
+        train_by_engine("1x4:h100", tiny_model(blocks), plugin, answers.formula, answers.steps),
+        answers.by_name.at(absl::StrCat("tp 2 x pp 2, 1f1b, ", text_of(blocks))));
+  }
+}
+
 // Data-parallel ranks divide the optimizer, beside ranks along tp and pp.
 TEST(DistributedOptimizer, HasTheSameLosses) {
   const Answers answers = accelerate::answers();

@@ -229,8 +229,9 @@ TEST_P(AcceleratorStates, ARefusedAcceleratorLeavesNothingBehind) {
       EXPECT_THAT(error_of([] { Accelerator first; }), HasSubstr("none of no, fp8"));
     }
     {
-      auto scope = patch_environment({{"ACCELERATE_USE_MEGATRON_LM", true}});
-      EXPECT_THAT(error_of([] { Accelerator first; }), HasSubstr("ACCELERATE_USE_MEGATRON_LM"));
+      auto scope =
+          patch_environment({{"ACCELERATE_USE_MEGATRON_LM", true}, {"MEGATRON_LM_TP_DEGREE", "0"}});
+      EXPECT_THAT(error_of([] { Accelerator first; }), HasSubstr("tp_degree is 0"));
     }
     {
       auto scope = patch_environment(
@@ -289,6 +290,9 @@ TEST_P(AcceleratorStates, RefusesPluginsThatContradictEachOther) {
     EXPECT_THAT(error({.fsdp_plugin = FullyShardedDataParallelPlugin{},
                        .deepspeed_plugin = DeepSpeedPlugin{}}),
                 HasSubstr("fsdp_plugin and deepspeed_plugin both say"));
+    EXPECT_THAT(error({.fsdp_plugin = FullyShardedDataParallelPlugin{},
+                       .megatron_lm_plugin = MegatronLMPlugin{}}),
+                HasSubstr("there is an fsdp_plugin (ACCELERATE_USE_FSDP) as well"));
     EXPECT_THAT(error({.deepspeed_plugin = DeepSpeedPlugin{},
                        .deepspeed_plugins = {{"one", DeepSpeedPlugin{}}}}),
                 HasSubstr("the same setting"));

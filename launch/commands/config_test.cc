@@ -91,9 +91,9 @@ TEST_F(Config, DefaultsMakeAPlainRun) {
 }
 
 TEST_F(Config, AsksInThePeersOrder) {
-  const std::string out =
-      run({}, std::string("0\n4\n2\n0\n10.0.0.1\n29500\nyes\nno\n") + "no\nno\nno\n4\nyes\nbf16\n")
-          .out;
+  const std::string out = run({}, std::string("0\n4\n2\n0\n10.0.0.1\n29500\nyes\nno\n") +
+                                      "no\nno\nno\nno\n4\nyes\nbf16\n")
+                              .out;
   size_t last = 0;
   for (const char* question :
        {"Where do you train?", "Which kind of machine", "How many machines", "Rank of this machine",
@@ -195,7 +195,9 @@ TEST_F(Config, AnswersAreCheckedAtTheirQuestion) {
   const std::string enters(20, '\n');
   const std::pair<const char*, const char*> bad[] = {
       {"0\n2\n\n\n\n\n\n1\n", "expected a whole number of at least 2, not \"1\""},
-      {"0\n4\n\n\n\n\n\n4\n3\n", "several ranks need at least two devices, not \"3\""},
+      {"0\n4\n\n\n\n\n\n\n4\n3\n", "several ranks need at least two devices, not \"3\""},
+      {"0\n4\n\n\n\nno\nno\nyes\n2\n\n3\n\n\n\n\n4\n6\n",
+       "expected a whole number of at least 6 that 6 divides, not \"4\""},
       {"0\n4\n2\n1\nfe80::1:29500\nh\n", "\"fe80::1:29500\" is not an IPv6 address"},
       {"0\n4\n2\n1\na b\nh\n", "\"a b\" has a blank"},
       {"0\n11\n2x4:h10\n", "character 5"},
@@ -234,6 +236,7 @@ TEST_F(Config, ProposesWhatLaunchTakes) {
     check(absl::StrCat(gpus, "no\nyes\n2\n\n\nSIZE\n"));
     check(absl::StrCat(gpus, "no\nyes\n2\n\n\n\n\n\n\n\nyes\n"));  // a mesh
   }
+  check("0\n4\n\n\n\nno\nno\nyes\n2\nyes\n2\n4\n");  // Megatron-LM
   check("0\n9\n\n\n\nyes\n");             // a TPU pod without a name
   check("0\n9\n\n\n\nyes\n\n\n\nyes\n");  // and its commands
   check("0\n1\n\n\n\n\n\nfp8\n");
@@ -360,7 +363,7 @@ TEST_F(Config, TextsAreUtf8) {
 }
 
 TEST_F(Config, RanksAreSpreadEvenlyOverTheMachines) {
-  const CommandResult result = run({}, "0\n4\n3\n0\nhost\n1234\n\n\n\n\n\n4\n3\n\n\n");
+  const CommandResult result = run({}, "0\n4\n3\n0\nhost\n1234\n\n\n\n\n\n\n4\n3\n\n\n");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("expected a whole number of at least 3 that 3 divides"));
   EXPECT_EQ(written()["num_processes"], 3);
@@ -477,27 +480,25 @@ TEST_F(Config, UpdateReplacesAKeyInEverySpelling) {
 }
 
 TEST_F(Config, WhatIsNotInThisVersionIsNamedAndNotWritten) {
-  const CommandResult asked = run({}, "0\n4\n" + std::string(20, '\n'));
+  const CommandResult asked = run({}, "0\n9\n\n\n\n\nbf16\n");
   EXPECT_EQ(asked.exit_code, 0) << asked.err;
-  for (const auto& [question, works] : {std::pair("Compile the model (torch.compile)?", true),
-                                        std::pair("Use Megatron-LM's parallelism?", false)}) {
+  for (const auto& [question, works] :
+       {std::pair("Compile the model (torch.compile)?", true),
+        std::pair("Does double become float, and float bfloat16?", false)}) {
     const size_t at = asked.out.find(question);
     ASSERT_NE(at, asked.out.npos) << question;
     const std::string rest = asked.out.substr(at + std::string_view(question).size());
     EXPECT_EQ(!absl::StartsWith(rest, " (not in this version)"), works) << question;
   }
   std::filesystem::remove(path_);
-  for (const auto& [type, assignment] :
-       {std::pair("NO", "distributed_type=MEGATRON_LM"), std::pair("XLA", "downcast_bf16=true")}) {
-    const CommandResult refused = run({"--set", absl::StrCat("distributed_type=", type), "--set",
-                                       "num_processes=2", "--set", assignment});
-    EXPECT_EQ(refused.exit_code, kExitBadCommandLine) << assignment;
-    EXPECT_THAT(refused.err, HasSubstr(" is not in this version")) << assignment;
-    EXPECT_FALSE(std::filesystem::exists(path_)) << assignment;
-  }
+  CommandResult refused = run(
+      {"--set", "distributed_type=XLA", "--set", "num_processes=2", "--set", "downcast_bf16=true"});
+  EXPECT_EQ(refused.exit_code, kExitBadCommandLine);
+  EXPECT_THAT(refused.err, HasSubstr(" is not in this version"));
+  EXPECT_FALSE(std::filesystem::exists(path_));
   const std::string before = "distributed_type: XLA\nnum_processes: 2\ndowncast_bf16: true\n";
   write(before);
-  const CommandResult refused = run({"update"});
+  refused = run({"update"});
   EXPECT_EQ(refused.exit_code, kExitBadCommandLine);
   EXPECT_THAT(refused.err, HasSubstr("default_config.yaml:3: downcast_bf16: true is not"));
   EXPECT_EQ(text(), before);

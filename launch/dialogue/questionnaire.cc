@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -316,6 +317,7 @@ class Questionnaire {
     } else if (type_ == kMultiGpu && wants("use_megatron_lm")) {
       put("distributed_type", "MEGATRON_LM");
       ask_group(settings::Group::kMegatron);
+      model_ranks_ = number("megatron_lm_tp_degree") * number("megatron_lm_pp_degree");
     }
   }
 
@@ -335,21 +337,22 @@ class Questionnaire {
     if (type_ == kNone) {
       put("num_processes", "1");
     } else if (type_ != kSimulated) {
-      const int64_t least = is_multi_device() && machines_ == 1 ? 2 : machines_;
-      const auto is_spread = [this, least](const std::string& answer) {
+      const int64_t step = std::lcm(machines_, std::max<int64_t>(1, model_ranks_));
+      const int64_t least = std::max<int64_t>(is_multi_device() && machines_ == 1 ? 2 : 1, step);
+      const auto is_spread = [this, least, step](const std::string& answer) {
         int64_t ranks = 0;
         const bool is_number = absl::SimpleAtoi(answer, &ranks);
         if (is_number && mesh_ > 1 && ranks != mesh_) {
           return absl::InvalidArgumentError(
               absl::StrCat("the mesh has ", mesh_, " ranks, and not ", answer));
         }
-        if (is_number && ranks >= least && ranks % machines_ == 0) return absl::OkStatus();
-        return absl::InvalidArgumentError(
-            absl::StrCat("expected a whole number of at least ", least,
-                         machines_ > 1 ? absl::StrCat(" that ", machines_, " divides") : "",
-                         ", not \"", answer, "\""));
+        if (is_number && ranks >= least && ranks % step == 0) return absl::OkStatus();
+        return absl::InvalidArgumentError(absl::StrCat(
+            "expected a whole number of at least ", least,
+            step > 1 ? absl::StrCat(" that ", step, " divides") : "", ", not \"", answer, "\""));
       };
-      const int64_t proposal = mesh_ > 1 ? mesh_ : std::max(least, devices_here() * machines_);
+      const int64_t devices = devices_here() * machines_ / step * step;
+      const int64_t proposal = mesh_ > 1 ? mesh_ : std::max(least, devices);
       const char* const what = type_ == kMultiCpu ? "ranks" : kMachineTypes[type_].devices;
       local_["num_processes"] = {.text = absl::StrCat("How many ", what, " over all machines?"),
                                  .proposal = absl::StrCat(proposal),
@@ -428,7 +431,8 @@ class Questionnaire {
   std::map<std::string, std::string> answers_;
   size_t type_ = kNone;
   int64_t machines_ = 1;
-  int64_t mesh_ = 1;  // its ranks
+  int64_t mesh_ = 1;         // its ranks
+  int64_t model_ranks_ = 1;  // that have one model together, for Megatron-LM
 };
 
 using Json = nlohmann::ordered_json;

@@ -381,7 +381,7 @@ const std::vector<Path>& paths() {
        "Recompute activations selectively? [yes]: <Enter>\n"
        "Shard the optimizer? [yes]: <Enter>\n"
        "Largest norm of the gradients; 0: any [1.0]: <Enter>\n"
-       "How many GPUs over all machines? [1]: <Enter>\n"
+       "How many GPUs over all machines? [4]: <Enter>\n"
        "Which GPUs, as in 0,2 [all]: <Enter>\n"
        "Bind each rank to the cores near its device? [no]: yes\n"
        "Data type of the computation? / 0  no / 1  fp16 / 2  bf16 / 3  fp8 [no]: <Enter>\n"},
@@ -577,7 +577,7 @@ constexpr Kind kAll[] = {
      "Compile the model (torch.compile)? [no]: <Enter>\n"
      "Use DeepSpeed's ZeRO? [no]: <Enter>\n"
      "Use Fully Sharded Data Parallel (FSDP)? [no]: <Enter>\n"
-     "Use Megatron-LM's parallelism? (not in this version)\n"
+     "Use Megatron-LM's parallelism? [no]: <Enter>\n"
      "How many GPUs over all machines? [2]: <Enter>\n"
      "Which GPUs, as in 0,2 [all]: <Enter>\n"
      "Bind each rank to the cores near its device? [no]: <Enter>\n"},

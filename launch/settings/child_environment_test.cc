@@ -19,6 +19,7 @@ namespace {
 using process::EnvironmentOverlay;
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::IsSupersetOf;
 using ::testing::Key;
 using ::testing::Not;
 using ::testing::Pair;
@@ -64,6 +65,24 @@ TEST(ChildEnvironment, SaysWhatIsSet) {
   EXPECT_THAT(variables, Not(Contains(Key("FSDP_STATE_DICT_TYPE"))));
   EXPECT_THAT(variables, Contains(Pair("ACCELERATE_SIMULATE", std::nullopt)));
   EXPECT_THAT(variables, Contains(Pair("ACCELERATE_SIMULATE_NUMERICS", std::nullopt)));
+}
+
+TEST(ChildEnvironment, SaysWhatMegatronIsTold) {
+  const std::string file =
+      "distributed_type: MEGATRON_LM\nnum_processes: 2\nmegatron_lm_config:\n"
+      "  megatron_lm_sequence_parallelism: true\n  megatron_lm_tp_degree: 2\n";
+  const EnvironmentOverlay variables =
+      child_environment(completed({}, devices(2), file), devices(2), {});
+  EXPECT_THAT(variables,
+              IsSupersetOf({Pair("ACCELERATE_USE_MEGATRON_LM", "true"),
+                            Pair("MEGATRON_LM_TP_DEGREE", "2"), Pair("MEGATRON_LM_PP_DEGREE", "1"),
+                            Pair("MEGATRON_LM_GRADIENT_CLIPPING", "1.0"),
+                            Pair("MEGATRON_LM_SEQUENCE_PARALLELISM", "true")}));
+  EXPECT_THAT(variables, Not(Contains(Key("MEGATRON_LM_NUM_MICRO_BATCHES"))));
+  EXPECT_THAT(
+      child_environment(completed({{"megatron_lm_tp_degree", {"2"}}}, devices(2)), devices(2), {}),
+      Not(Contains(Key("MEGATRON_LM_TP_DEGREE"))))
+      << "without the engine its options do not reach the ranks";
 }
 
 TEST(ChildEnvironment, ChoosesDevicesByTheVariableOfTheirMaker) {

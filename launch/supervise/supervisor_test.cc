@@ -456,11 +456,11 @@ TEST(Program, ShowsTheCommonOptionsOfLaunchOrAll) {
 
 TEST(Program, RefusesWhatIsNotInThisVersionBeforeAnyRank) {
   Launcher launcher(
-      {"launch", "--use_megatron_lm", "--num_processes=2", "/bin/sh", "-c", "echo rank"});
+      {"launch", "--downcast_bf16", "--num_processes=2", "/bin/sh", "-c", "echo rank"});
   EXPECT_EQ(launcher.finish(), 2);
   EXPECT_THAT(launcher.stdout_text(), IsEmpty());
   EXPECT_THAT(lines_of(launcher.stderr_text()),
-              ElementsAre(HasSubstr("--use_megatron_lm is not in this version")));
+              ElementsAre(HasSubstr("--downcast_bf16 is not in this version")));
 }
 
 TEST(Launch, RunsTheProgramOnceWhenSimulating) {

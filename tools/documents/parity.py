@@ -46,6 +46,7 @@ FILLED = {
     "kDeepSpeed": {"accelerate/config/deepspeed_plugin.h": ("DeepSpeedPlugin",)},
     "kFp8": {"accelerate/config/kwargs_handlers.h": ("TERecipeKwargs", "MSAMPRecipeKwargs", "AORecipeKwargs",
                                                      "FP8RecipeKwargs")},
+    "kMegatron": {"accelerate/config/megatron_lm_plugin.h": ("MegatronLMPlugin",)},
     "kParallelism": {"accelerate/config/parallelism_config.h": ("ParallelismOptions", "TorchContextParallelConfig",
                                                                 "DeepSpeedSequenceParallelConfig"),
                      "accelerate/config/pipeline_plan.h": ("PipelineVariables",)},
@@ -240,7 +241,7 @@ def flags(repo):
 
 def flags_of(text, prefixes):
     families = {match[0]: match[1:] for match in
-                re.findall(r'constexpr Family (\w+) = \{\w+, Section::(\w+), ("\w*"|nullptr)(, Status::kNotInThisVersion)?\}', text)}
+                re.findall(r'constexpr Family (\w+) = \{\w+, Section::(\w+), ("\w*"|nullptr)\}', text)}
     for match in re.finditer(r"^    (\w+)\(\s*(?:k\w+, )?\"(\w+)\"", text, re.M):
         end = declarations.closing(text, text.index("(", match.start()))
         values = declarations.split(text[text.index("(", match.start()) + 1:end - 1])
@@ -249,7 +250,7 @@ def flags_of(text, prefixes):
             call = re.compile(r"\s*\.(\w+)\(").match(text, end)
             end = declarations.closing(text, call.end() - 1)
             calls[call[1]] = text[call.end():end - 1]
-        section, variables, absent = families.get(match[1], ("", None, ""))
+        section, variables = families.get(match[1], ("", None))
         default = values[2] if match[1] in families else None
         if "kFlag" in values[:3]:
             default = '"false"'
@@ -258,7 +259,7 @@ def flags_of(text, prefixes):
             variable = variables.strip('"') + name.upper()
         field = quoted(calls.get("fills")) or name.removeprefix(prefixes.get(section, ""))
         option = Option(name, quoted(calls.get("or_else", default)), quoted(variable),
-                        not absent and "absent" not in calls, any("has no effect" in each for each in values),
+                        "absent" not in calls, any("has no effect" in each for each in values),
                         section, field if match[1] in families else None,
                         calls["field_or"].strip('"') if "field_or" in calls else None)
         for flag in (name, quoted(calls.get("spelt"))):

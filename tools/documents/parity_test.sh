@@ -57,13 +57,13 @@ constexpr SectionName kSections[] = {
 END
 cat >"$small/accelerate/options/pad_rows.cc" <<'END'
 constexpr Family fsdp = {kFsdp, Section::kFsdp, ""};
-constexpr Family megatron = {kMegatron, Section::kMegatron, "", Status::kNotInThisVersion};
+constexpr Family megatron = {kMegatron, Section::kMegatron, ""};
 
 constexpr Option kRows[] = {
     peer(kRanks, "size", kInt, "size, or_else(\"4\")", {"Size?", "2"}).or_else("8").exchanged_by("SIZE"),
     fsdp("shard", kBool, "true", "what").field_or("false"),
     fsdp("fsdp_depth", kInt, nullptr, "what"),
-    megatron("degree", kInt, nullptr, "what"),
+    megatron("degree", kInt, nullptr, "what").absent(),
 };
 END
 cat >"$small/accelerate/docs/sharding_options.md" <<'END'
