@@ -566,7 +566,8 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
     }
   }
   if (!failure.empty() && !options_.dump_folder.empty()) {
-    write_failure(options_.dump_folder, failure, repeat_hint(), log_header(), run.dumps());
+    write_failure(options_.dump_folder, failure, repeat_hint(), log_header(), run.dumps(),
+                  options_.log_file);
   }
   if (recorder) {
     std::optional<RunFailure> told;

@@ -15,6 +15,7 @@
 #include "accelerate/base/enum_text.h"
 #include "accelerate/dumps/dump_folder.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/core/run_log.h"
 #include "simulator/faults/rules.h"
 
 namespace accelerate::simulator {
@@ -204,6 +205,20 @@ TEST(Dumps, TellWhatTheFailureTells) {
                 AllOf(HasSubstr("behind: rank 2: ended normally, 1 operation behind"),
                       HasSubstr("all_reduce #1")));
   }
+}
+
+// The log is written before the failure is told.
+TEST(Dumps, HaveTheLogOfARunThatWroteOne) {
+  const std::string folder = ::testing::TempDir() + "/logged_failure";
+  const std::string log = ::testing::TempDir() + "/logged_failure.log";
+  Cluster cluster("1x3", {.seed = 5, .log_file = log, .dump_folder = folder});
+  EXPECT_THROW(cluster.run_on_every_rank(last_rank_leaves), ClusterError);
+  const auto copy = RunLog::read(folder + "/run.log");
+  ASSERT_TRUE(copy.ok()) << copy.status();
+  EXPECT_EQ(copy->header("seed"), "5");
+  EXPECT_EQ(copy->entries(), RunLog::read(log).value().entries());
+  EXPECT_FALSE(copy->entries().empty());
+  EXPECT_THAT(run_lines(folder), HasSubstr("follows: " + folder + "/run.log"));
 }
 
 // A link that is down for longer than the time-out fails what crosses it.
