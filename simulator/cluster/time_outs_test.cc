@@ -165,6 +165,47 @@ TEST(TimeOuts, MpiEndsTheJobWhenARankFails) {
   EXPECT_LT(died.elapsed, absl::Seconds(1));
 }
 
+// The last rank leaves before the second sum.
+std::function<void(Rank&)> sums_over(const std::string& backend) {
+  return [backend](Rank& rank) {
+    const auto group =
+        rank.runtime().new_group({.name = "all", .timeout = kLimit, .backend = backend});
+    for (int sum = 0; sum < (rank.index() == 2 ? 1 : 2); ++sum) {
+      std::vector<at::Tensor> tensors{at::ones({2})};
+      group->allreduce(tensors)->wait();
+    }
+  };
+}
+
+TEST(TimeOuts, AGroupBehavesAsTheLibraryThatItNames) {
+  for (const char* const backend : {"gloo", "cpu:gloo,cuda:nccl"}) {
+    const Outcome left = run(TimeOuts::kWait, Semantics::kNccl, sums_over(backend));
+    EXPECT_THAT(left.text, HasSubstr("the connection to rank 2 was closed")) << backend;
+    EXPECT_EQ(left.elapsed, absl::ZeroDuration());
+  }
+  for (const char* const backend : {"nccl", "mpi"}) {
+    const Outcome left = run(TimeOuts::kWait, Semantics::kGloo, sums_over(backend));
+    EXPECT_THAT(left.text, HasSubstr("no rank can make progress")) << backend;
+    EXPECT_EQ(left.elapsed, kLimit);
+  }
+  const Outcome died =
+      run(TimeOuts::kWait, Semantics::kAny, sums_over("mpi"), "rank 1 at collective#1: crash");
+  EXPECT_THAT(died.text, HasSubstr("rank 1 was killed at collective#1"));
+  EXPECT_LT(died.elapsed, absl::Seconds(1));
+}
+
+TEST(TimeOuts, AGroupOfAnotherLibraryIsRefused) {
+  const auto error = [](const std::function<std::string(int)>& backend) {
+    return run(TimeOuts::kDiagnose, Semantics::kAny,
+               [&](Rank& rank) { sums_over(backend(rank.index()))(rank); })
+        .text;
+  };
+  EXPECT_THAT(error([](int) { return "xccl"; }),
+              HasSubstr("a simulated group behaves as gloo, nccl or mpi do, not as \"xccl\""));
+  EXPECT_THAT(error([](int rank) { return rank == 0 ? "gloo" : "nccl"; }),
+              HasSubstr("because they name different backends"));
+}
+
 // A rank that hangs keeps its connections.
 TEST(TimeOuts, AHangIsNoticedByTheTimeOutWithAllOfThem) {
   for (const Semantics semantics : {Semantics::kGloo, Semantics::kNccl}) {
