@@ -262,6 +262,17 @@ TEST(Dumps, HaveTheLogOfARunThatWroteOne) {
   EXPECT_THAT(run_lines(folder), HasSubstr("follows: " + folder + "/run.log"));
 }
 
+TEST(Faults, AreInTheTraceWhereTheyStruck) {
+  ClusterOptions options{.seed = 5, .record = true};
+  options.faults = FaultRules::parse("rank 1 at step 2: delay(3s)").value();
+  Cluster cluster("1x3", options);
+  cluster.run_on_every_rank(three_steps);
+  const Trace& trace = cluster.trace();
+  ASSERT_EQ(trace.strikes.size(), 1U);
+  EXPECT_EQ(trace.strikes[0].rank, 1);
+  EXPECT_EQ(trace.names[trace.strikes[0].rule], options.faults.rules[0].to_string());
+}
+
 // A link that is down for longer than the time-out fails what crosses it.
 TEST(TimeOuts, ALinkThatComesBackTooLateIsTooLate) {
   const Outcome outcome =

@@ -282,6 +282,13 @@ struct TraceStep {
   std::array<int64_t, kNumStepPhases> phase_ns = {};  ///< of rank 0's devices' work
 };
 
+/// A rule of the plan of faults fired.
+struct FaultStrike {
+  int32_t rank = 0;   ///< that came to the place
+  uint32_t rule = 0;  ///< its text, a number of a name
+  int64_t at_ns = 0;
+};
+
 /// The end of a run that failed.
 struct RunFailure {
   std::string message;               ///< as the program's user reads it
@@ -349,6 +356,8 @@ struct Trace {
   std::optional<RunFailure> failure;  ///< nullopt: the run succeeded
   /// What became of each rule of the plan of faults, a line: where it struck, or why it did not.
   std::vector<std::string> faults;
+  /// In the order of the run, the first thousand.
+  std::vector<FaultStrike> strikes;
 };
 
 /// The number of ranks whose programs ran.
