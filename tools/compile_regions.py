@@ -351,7 +351,7 @@ def add_package(torch, folder, number):
     region = Region(os.path.join(folder, "region"))
     with tempfile.TemporaryDirectory(dir=folder) as work:
         made = package(torch, region, number, work)
-        # Of an earlier package, which may have had more.
+        # Files of an earlier package, which may have had more.
         for name in ("package.json", "forward.so", "forward.json", "backward.so", "backward.json"):
             if os.path.lexists(os.path.join(folder, name)):
                 os.remove(os.path.join(folder, name))

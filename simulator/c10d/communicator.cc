@@ -103,7 +103,6 @@ Communicator::Communicator(Fabric& fabric, std::string name, std::vector<int> ra
       device_bytes_(fabric.communicator_bytes(ranks_)),
       beside_(axis ? Beside::kItsAxis : Beside::kNothing),
       next_sequence_(members_.of_call.size()) {
-  fabric.note_group_of(semantics);
   Recorder* recorder = fabric.recorder();
   if (recorder == nullptr) return;
   copies_ = fabric.folds().copies_of_group(ranks_);

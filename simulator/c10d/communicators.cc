@@ -50,6 +50,7 @@ std::shared_ptr<Communicator> communicator_of(Fabric& fabric, const std::string&
   auto found = fabric.communicators().find(name);
   if (found == fabric.communicators().end()) {
     auto made = std::make_shared<Communicator>(fabric, name, ranks, axis, semantics);
+    fabric.note_group_of(semantics);
     found = fabric.communicators().emplace(name, std::move(made)).first;
   }
   const std::shared_ptr<Communicator>& communicator = found->second;

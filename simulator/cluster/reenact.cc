@@ -64,7 +64,7 @@ bool has(const std::vector<int>& ascending_ranks, int rank) {
   return std::ranges::binary_search(ascending_ranks, rank);
 }
 
-// Who is in which group. Errors: as reenact().
+// The members of each group. Errors: as reenact().
 absl::Status find_members(const std::vector<RankDump>& dumps, const std::vector<int>& with_dump,
                           std::map<std::string, RecordedGroup>& groups) {
   for (const RankDump& dump : dumps) {

@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "simulator/trace/fault_strike.h"
+
 namespace accelerate::simulator {
 
 /// The purposes that memory is held for, in the order of tables and stacked charts.
@@ -280,13 +282,6 @@ struct TraceStep {
   /// Rank 0's communication since the step before that no kernel hides.
   int64_t exposed_ns = 0;
   std::array<int64_t, kNumStepPhases> phase_ns = {};  ///< of rank 0's devices' work
-};
-
-/// A rule of the plan of faults fired.
-struct FaultStrike {
-  int32_t rank = 0;   ///< that came to the place
-  uint32_t rule = 0;  ///< its text, a number of a name
-  int64_t at_ns = 0;
 };
 
 /// The end of a run that failed.
