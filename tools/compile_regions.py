@@ -5,8 +5,9 @@ compile_regions.py CACHE [--libtorch VERSION] [--again]
 
 Compiles by TorchInductor, ahead of time, each region of the cache that has no package, and says
 how long each took. This is the only part of Accelerate for C++ that needs Python with torch, whose
-version must be that of the LibTorch that recorded the region. Training programs load what it makes
-and never wait for it. A region that cannot be compiled is one line, and the exit code is 1; 3 if
+version must be that of the LibTorch that recorded the region; those of other releases are skipped,
+with a line for each release. A package in the form of another version of Accelerate counts as none.
+Training programs load what it makes and never wait for it. A region that cannot be compiled is one line, and the exit code is 1; 3 if
 this Python has no torch, or one of another version than all regions.
 """
 
@@ -336,11 +337,24 @@ def package(torch, region, number, folder):
     return made
 
 
+def has_package(folder):
+    """Whether the folder has a package in this version's form."""
+    try:
+        with open(os.path.join(folder, "package.json"), encoding="utf-8") as file:
+            return json.load(file)["format"] == FORMAT
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def add_package(torch, folder, number):
     """Gives the region in the folder its package: all of it, or nothing that counts."""
     region = Region(os.path.join(folder, "region"))
     with tempfile.TemporaryDirectory(dir=folder) as work:
         made = package(torch, region, number, work)
+        # Files of an earlier package, which may have had more.
+        for name in ("package.json", "forward.so", "forward.json", "backward.so", "backward.json"):
+            if os.path.lexists(os.path.join(folder, name)):
+                os.remove(os.path.join(folder, name))
         for name in made["files"]:
             os.replace(os.path.join(work, name), os.path.join(folder, name))
         text = os.path.join(work, "package.json")
@@ -363,7 +377,7 @@ def regions_in(cache, release, again):
             folder = os.path.join(cache, version, number)
             if len(number) != 64 or not os.path.exists(os.path.join(folder, "region")):
                 continue
-            if again or not os.path.exists(os.path.join(folder, "package.json")):
+            if again or not has_package(folder):
                 yield version, number, folder
 
 
@@ -387,7 +401,7 @@ def main():
     version = torch.__version__.split("+")[0]
     fitting = [each for each in regions if each[0] == version]
     for other in sorted({each[0] for each in regions} - {version}):
-        say(f"regions of LibTorch {other} need torch {other}, and {sys.executable} has {torch.__version__}")
+        say(f"skipped: regions of LibTorch {other} need torch {other}, and {sys.executable} has {torch.__version__}")
     failed = 0
     for _, number, folder in fitting:
         start = time.time()

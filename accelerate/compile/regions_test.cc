@@ -477,7 +477,8 @@ TEST_F(RegionsTest, APackageThatIsNotAsItWasMadeIsNotLoaded) {
   }
   ASSERT_EQ(warnings.texts().size(), 1);
   EXPECT_THAT(warnings.texts()[0],
-              HasSubstr(package + " is not loaded: package.json cannot be read"));
+              AllOf(HasSubstr(package + " is not loaded: package.json cannot be read"),
+                    HasSubstr("remove that folder, and `accelerate compile` makes it anew")));
 }
 
 TEST(CompileBackends, AreRefusedByNameOrRegistered) {

@@ -44,6 +44,16 @@ int rank_of(const fs::path& path) {
   return absl::SimpleAtoi(name.substr(first), &rank) ? rank : -1;
 }
 
+// What an earlier failure has left, perhaps of ranks that this job does not have.
+void remove_rank_files(const fs::path& folder) {
+  std::error_code problem;
+  std::vector<fs::path> old;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, problem)) {
+    if (entry.is_regular_file(problem) && rank_of(entry.path()) >= 0) old.push_back(entry.path());
+  }
+  for (const fs::path& path : old) fs::remove(path, problem);
+}
+
 absl::StatusOr<std::string> bytes_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -89,6 +99,8 @@ absl::Status write_rank_dump(const std::string& folder, const RankDump& dump) {
 
 absl::Status write_dumps(const std::string& folder, const nlohmann::ordered_json& run,
                          const std::vector<RankDump>& dumps) {
+  remove_rank_files(fs::path(folder) / kRanks);
+  remove_rank_files(fs::path(folder) / kFlightRecorder);
   absl::Status status = write_file_at(fs::path(folder) / kRun, run.dump(2) + "\n");
   for (const RankDump& dump : dumps) status.Update(write_rank_dump(folder, dump));
   return status;
@@ -119,7 +131,14 @@ absl::StatusOr<std::vector<RankDump>> read_dumps(const std::string& folder) {
     return absl::NotFoundError(
         absl::StrCat(folder, " has no dumps: files whose names end with a rank, or logs of NCCL"));
   }
-  std::ranges::sort(dumps, {}, [](const RankDump& dump) { return dump.history.rank; });
+  const auto by_rank = [](const RankDump& dump) { return dump.history.rank; };
+  std::ranges::sort(dumps, {}, by_rank);
+  const auto twice = std::ranges::adjacent_find(dumps, {}, by_rank);
+  if (twice != dumps.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder, " has several dumps of rank ", twice->history.rank,
+                     ": leave those of one failure there, all of one kind"));
+  }
   return dumps;
 }
 
@@ -137,6 +156,11 @@ std::string run_lines(const std::string& folder) {
     std::string said = value->get<std::string>();
     said.resize(std::min(said.size(), said.find('\n')));
     absl::StrAppend(&lines, words, said, "\n");
+  }
+  const auto log = run.find("log");
+  if (log != run.end() && log->is_string()) {
+    absl::StrAppend(&lines, "its log, which --replay follows: ", folder, "/",
+                    log->get<std::string>(), "\n");
   }
   return lines;
 }

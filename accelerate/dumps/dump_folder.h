@@ -1,6 +1,7 @@
 /// Dumps of a job's ranks in a folder, and what they say about its end.
 ///
 ///     failure/run.json            what failed, and how to repeat it
+///     failure/run.log             a simulated run's log, if it wrote one
 ///     failure/ranks/00003.json    what rank 3 did last
 ///     failure/flight_recorder/3   the same for PyTorch's analyser
 ///
@@ -25,16 +26,16 @@ namespace accelerate {
 /// Writes one rank's files; makes the folder. Errors: those of the file system.
 absl::Status write_rank_dump(const std::string& folder, const RankDump& dump);
 
-/// Writes all ranks' files, and run.json.
+/// Writes all ranks' files and run.json, in the place of an earlier failure's.
 absl::Status write_dumps(const std::string& folder, const nlohmann::ordered_json& run,
                          const std::vector<RankDump>& dumps);
 
-/// Ascending by rank. Errors: NotFound if the folder has no dumps; what is wrong with a file, with
-///         its path.
+/// Ascending by rank. Errors: NotFound if the folder has no dumps; InvalidArgument if it has more
+///         than one of a rank; what is wrong with a file, with its path.
 absl::StatusOr<std::vector<RankDump>> read_dumps(const std::string& folder);
 
-/// What run.json of the folder says, a line each: what failed, and the command that repeats the
-/// run. Empty without such a file, as beside the dumps of real ranks.
+/// What run.json of the folder says, a line each: what failed, the command that repeats the run,
+/// and where its log is. Empty without such a file, as beside the dumps of real ranks.
 std::string run_lines(const std::string& folder);
 
 /// What a live failure's report would be, group by group, of those in which ranks are behind, their

@@ -155,6 +155,8 @@ CollectiveFingerprint call_of(const Json& entry) {
     fingerprint.dims.push_back(static_cast<int64_t>(shape.size()));
     for (const Json& size : shape) fingerprint.sizes.push_back(size.get<int64_t>());
   }
+  // A damaged dump has more of one than of the other.
+  fingerprint.dtypes.resize(fingerprint.dims.size(), at::ScalarType::Undefined);
   return fingerprint;
 }
 

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/watch/collective_call.h"
+#include "accelerate/comm/watch/rank_dump.h"
 #include "accelerate/dumps/dump_folder.h"
 
 namespace accelerate {
@@ -140,6 +141,23 @@ TEST(FlightRecorder, ReadsTheSameFromJson) {
   EXPECT_EQ(dump.history.operations[0].fingerprint.to_string(), "all_reduce #4 (BFloat16[2, 3])");
 }
 
+// A report that names the call reads no shape that is not there.
+TEST(FlightRecorder, ReadsAsManyDtypesAsShapes) {
+  const auto call_with = [](const std::string& sizes, const std::string& dtypes) {
+    const RankDump dump =
+        read_flight_recorder(absl::StrCat(R"json({"entries": [{"process_group": ["0", ""],
+            "profiling_name": "nccl:all_reduce", "collective_seq_id": 1, "state": "started",
+            "input_sizes": )json",
+                                          sizes, ", \"input_dtypes\": ", dtypes, "}]}"),
+                             0)
+            .value();
+    return dump.history.operations[0].fingerprint.to_string();
+  };
+  EXPECT_EQ(call_with("[[2]]", R"(["Float", "Float", "Float"])"), "all_reduce #0 (Float[2])");
+  EXPECT_EQ(call_with("[]", R"(["Float"])"), "all_reduce #0");
+  EXPECT_EQ(call_with("[[2], [3]]", R"(["Float"])"), "all_reduce #0 (Float[2], Undefined[3])");
+}
+
 TEST(FlightRecorder, RefusesWhatIsNoDump) {
   EXPECT_FALSE(read_flight_recorder("", 0).ok());
   EXPECT_FALSE(read_flight_recorder("{\"version\": 1}", 0).ok());
@@ -229,6 +247,51 @@ TEST(DumpFolder, NamesWhatIsWrong) {
   ASSERT_TRUE(write_dumps(folder, run_that("it failed"), {dump_of(0, {})}).ok());
   std::ofstream(folder + "/ranks/00003.json") << "{\"history\": 3}";
   EXPECT_THAT(std::string(read_dumps(folder).status().message()), HasSubstr("00003.json"));
+}
+
+TEST(DumpFolder, RefusesWhatARankCannotHaveWritten) {
+  const std::string folder = ::testing::TempDir() + "/damaged";
+  const auto error = [&](const RankDump& dump) {
+    EXPECT_EQ(write_rank_dump_file(folder, dump), "");
+    return std::string(read_dumps(folder).status().message());
+  };
+  RankDump dump = dump_of(0, {{call(OpType::ALLREDUCE, 4)}});
+  EXPECT_EQ(error(dump), "");
+  dump.history.operations[0].group = 1;
+  EXPECT_THAT(error(dump), AllOf(HasSubstr("00000.json"), HasSubstr("a group that is not there")));
+  dump = dump_of(0, {{call(OpType::ALLREDUCE, 4)}});
+  dump.history.operations[0].fingerprint.dims[0] = 2;
+  EXPECT_THAT(error(dump), HasSubstr("shapes are cut off"));
+}
+
+// A folder is one failure's, also where an earlier one had more ranks.
+TEST(DumpFolder, HasNothingOfAnEarlierFailure) {
+  const std::string folder = ::testing::TempDir() + "/twice";
+  const Made waits{call(OpType::ALLREDUCE, 4), OperationState::kWaiting};
+  ASSERT_TRUE(
+      write_dumps(folder, run_that("it failed"), {dump_of(0, {waits}), dump_of(5, {waits}, 6)})
+          .ok());
+  ASSERT_TRUE(write_dumps(folder, run_that("it failed again"), {dump_of(0, {waits}, 1)}).ok());
+  EXPECT_THAT(read_dumps(folder).value(), SizeIs(1));
+  EXPECT_THAT(read_dumps(folder + "/flight_recorder").value(), SizeIs(1));
+}
+
+TEST(DumpFolder, RefusesSeveralDumpsOfARank) {
+  const std::string folder = ::testing::TempDir() + "/mixed";
+  ASSERT_TRUE(write_dumps(folder, run_that("it failed"), {dump_of(3, {}, 4)}).ok());
+  const std::string recorders = folder + "/flight_recorder";
+  std::ofstream(recorders + "/again_3", std::ios::binary) << bytes_of(recorders + "/3");
+  EXPECT_THAT(std::string(read_dumps(recorders).status().message()),
+              HasSubstr("several dumps of rank 3"));
+}
+
+TEST(DumpFolder, SaysThatTheLogOfTheRunIsThere) {
+  const std::string folder = ::testing::TempDir() + "/logged";
+  nlohmann::ordered_json run = run_that("it failed");
+  run["log"] = "run.log";
+  ASSERT_TRUE(write_dumps(folder, run, {dump_of(0, {})}).ok());
+  EXPECT_EQ(run_lines(folder),
+            "the run: it failed\nits log, which --replay follows: " + folder + "/run.log\n");
 }
 
 }  // namespace

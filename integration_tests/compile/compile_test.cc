@@ -15,6 +15,7 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/compile/compile_regions.h"
 #include "accelerate/config/parallelism_config.h"
+#include "accelerate/config/tensor_parallel_plan.h"
 #include "accelerate/testing/recorded_warnings.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/disk/sim_disk.h"
@@ -291,6 +292,35 @@ TEST(CompiledWeights, ThatAreQuantisedAreRefused) {
     EXPECT_THAT(error_of([&] { accelerator.prepare(quantised, sgd); }),
                 HasSubstr("quantised weights are made at each use"));
   });
+}
+
+TEST(CompiledWeights, ThatAreOffloadedAreRefused) {
+  Cluster cluster("1x1:h100");
+  cluster.run_on_every_rank([](Rank&) {
+    Wide net;
+    Accelerator accelerator(compiled({}, true));
+    const auto offloaded = cpu_offload(net, {.execution_device = accelerator.device()});
+    EXPECT_THAT(error_of([&] { accelerator.prepare(net); }),
+                HasSubstr("weights that are offloaded come at each use"));
+  });
+}
+
+TEST(CompiledLayers, ThatRanksDivideAreRefused) {
+  const TensorParallelPlan plan = {{.pattern = "first", .style = TensorStyle::kColumn},
+                                   {.pattern = "second", .style = TensorStyle::kRow}};
+  for (const ParallelismOptions& sizes :
+       {ParallelismOptions{.cp_size = 2}, ParallelismOptions{.sp_size = 2},
+        ParallelismOptions{.tp_size = 2}}) {
+    Cluster cluster("1x2:h100");
+    cluster.run_on_every_rank([&](Rank&) {
+      AcceleratorOptions options{.parallelism_config = ParallelismConfig(sizes)};
+      if (sizes.tp_size) options.kwargs_handlers.emplace_back(plan);
+      Accelerator accelerator(compiled(std::move(options), true));
+      EXPECT_THAT(error_of([&] { accelerator.prepare(Wide()); }),
+                  HasSubstr("layers, stages, sequences or experts that ranks divide are not "
+                            "recorded; set the sizes of pp, tp, cp, sp and ep to 1"));
+    });
+  }
 }
 
 TEST_P(Compile, SaysThatNothingIsCompiledWithoutBlocks) {

@@ -1,5 +1,6 @@
 // Twenty jobs in which one rank goes wrong, and the dumps that they leave for PyTorch's analyser:
-// what we read in those names the rank. ci/faults.sh lets the analyser read them as well.
+// what we read in those names the rank, and so does what fails where their calls are made again.
+// ci/faults.sh lets the analyser read them as well.
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
@@ -15,6 +16,7 @@
 #include "accelerate/dumps/dump_folder.h"
 #include "accelerate/runtime/runtime.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/cluster/reenact.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -77,6 +79,14 @@ TEST(PlantedDumps, NameTheRankThatWentWrong) {
         const auto dumps = read_dumps(from);
         ASSERT_TRUE(dumps.ok()) << dumps.status();
         EXPECT_THAT(dumps_report(*dumps), HasSubstr(words)) << from;
+        // Their calls, made again, fail in the same way.
+        const auto again = reenact(*dumps, "again");
+        ASSERT_TRUE(again.ok()) << again.status();
+        EXPECT_THAT(again->failure,
+                    HasSubstr(mistake == Mistake::kLeaves
+                                  ? absl::StrCat("waiting for rank ", planted.culprit)
+                                  : words))
+            << from;
       }
       std::ofstream(folder + "/culprit") << planted.culprit << " of " << kRanks << "\n";
     }

@@ -16,7 +16,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/compile/packages/package.h"
 #include "accelerate/platform/file_system.h"
@@ -63,11 +66,43 @@ int clear(const std::string& cache, Invocation& invocation) {
   return finish(invocation);
 }
 
+// The parts of "2.10.0".
+std::vector<int> numbers_of(const std::string& release) {
+  std::vector<int> numbers;
+  for (const absl::string_view part : absl::StrSplit(release, '.')) {
+    if (!absl::SimpleAtoi(part, &numbers.emplace_back())) numbers.back() = 0;
+  }
+  return numbers;
+}
+
 // How many regions have no package.
-absl::StatusOr<int64_t> missing(const std::string& cache) {
+struct Missing {
+  int64_t latest = 0;   // of the latest release of LibTorch in the cache
+  int64_t earlier = 0;  // of others, as before an upgrade
+
+  int64_t all() const { return latest + earlier; }
+};
+
+absl::StatusOr<Missing> missing(const std::string& cache) {
   const absl::StatusOr<std::vector<CachedRegion>> regions = list_regions(cache);
   if (!regions.ok()) return regions.status();
-  return absl::c_count_if(*regions, [](const CachedRegion& region) { return region.bytes == 0; });
+  std::vector<int> latest;
+  for (const CachedRegion& region : *regions) {
+    latest = std::max(latest, numbers_of(region.libtorch));
+  }
+  Missing counts;
+  for (const CachedRegion& region : *regions) {
+    if (region.bytes > 0) continue;
+    ++(numbers_of(region.libtorch) == latest ? counts.latest : counts.earlier);
+  }
+  return counts;
+}
+
+// What a cache has of releases before an upgrade is not in the way.
+void say_skipped(const Missing& missing, const std::string& cache, Invocation& invocation) {
+  if (missing.earlier == 0) return;
+  invocation.out << counted(missing.earlier) << " of earlier releases of LibTorch in " << cache
+                 << " without a package: skipped; `accelerate compile --clear` empties the cache\n";
 }
 
 absl::StatusOr<int> record(const std::vector<std::string>& words, Invocation& invocation) {
@@ -87,9 +122,9 @@ absl::StatusOr<int> record(const std::vector<std::string>& words, Invocation& in
 
 // Makes the packages that are missing, each once.
 int make_packages(const Options& options, const std::string& cache, Invocation& invocation) {
-  const absl::StatusOr<int64_t> before = missing(cache);
+  const absl::StatusOr<Missing> before = missing(cache);
   if (!before.ok()) return fail(invocation, kName, before.status());
-  if (*before == 0) {
+  if (before->all() == 0) {
     invocation.out << "no region in " << cache << " is without a package\n";
     return finish(invocation);
   }
@@ -103,21 +138,28 @@ int make_packages(const Options& options, const std::string& cache, Invocation& 
   const absl::StatusOr<int> exit_code =
       process::run_program({options.python, script, cache}, invocation.environment);
   if (!exit_code.ok() || *exit_code == kNoTorch) {
+    if (before->latest == 0) {
+      say_skipped(*before, cache, invocation);
+      return finish(invocation);
+    }
     return fail(
         invocation, kName,
         absl::NotFoundError(absl::StrCat(
-            counted(*before), " in ", cache, " without a package: ", options.python,
+            counted(before->all()), " in ", cache, " without a package: ", options.python,
             exit_code.ok() ? " has no torch of that release of LibTorch" : " cannot be started",
             "; --python names another one, and `accelerate compile` alone goes on")));
   }
-  const absl::StatusOr<int64_t> after = missing(cache);
+  const absl::StatusOr<Missing> after = missing(cache);
   if (!after.ok()) return fail(invocation, kName, after.status());
-  if (*exit_code != 0 || *after > 0) {
+  if (*exit_code != 0 || after->latest > 0) {
     return fail(invocation, kName,
-                absl::InternalError(
-                    absl::StrCat(counted(*after), " in ", cache, " without a package; see above")));
+                absl::InternalError(absl::StrCat(counted(after->all()), " in ", cache,
+                                                 " without a package; see above")));
   }
-  invocation.out << counted(*before) << " compiled into " << cache << "\n";
+  if (const int64_t made = before->all() - after->all(); made > 0) {
+    invocation.out << counted(made) << " compiled into " << cache << "\n";
+  }
+  say_skipped(*after, cache, invocation);
   return finish(invocation);
 }
 

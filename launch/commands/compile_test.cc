@@ -46,16 +46,17 @@ class Compile : public ::testing::Test {
   std::string cache() const { return folder_.path("regions"); }
 
   // A region that was recorded; its folder.
-  std::string record(const std::string& region) const {
-    const RegionRequest request = {.libtorch = "2.6.0", .text = region};
+  std::string record(const std::string& region, const std::string& release = "2.6.0") const {
+    const RegionRequest request = {.libtorch = release, .text = region};
     EXPECT_TRUE(write_region(cache(), request).ok());
-    return cache() + "/2.6.0/" + region_id(request);
+    return cache() + "/" + release + "/" + region_id(request);
   }
-  // Gives each region of the cache what counts as a package in a list.
-  std::string python() const {
+  // Gives each region of the cache, or of a release, what counts as a package in a list.
+  std::string python(const std::string& releases = "*") const {
     return script("python", "head -n 1 \"$1\" >" + folder_.path("first_line") +
-                                "; for each in \"$2\"/*/*; do echo code >$each/forward.so; "
-                                "echo {} >$each/package.json; done");
+                                "; for each in \"$2\"/" + releases +
+                                "/*; do echo code >$each/forward.so; "
+                                "echo '{\"format\":1}' >$each/package.json; done");
   }
 
   const TemporaryFolder folder_;
@@ -114,6 +115,27 @@ TEST_F(Compile, FailsWhereARegionWasNotCompiled) {
   const CommandResult failed = compile({"--python", script("python", "exit 0")});
   EXPECT_EQ(failed.exit_code, 1);
   EXPECT_THAT(failed.err, HasSubstr("1 region in "));
+}
+
+// After an upgrade the texts of the release before stay, and no Python has both.
+TEST_F(Compile, SkipsWhatEarlierReleasesLeft) {
+  record("{\"op\":1}\n", "2.6.0");
+  record("{\"op\":1}\n", "2.10.0");
+  const std::string skipped = "1 region of earlier releases of LibTorch in " + cache() +
+                              " without a package: skipped; `accelerate compile --clear` empties "
+                              "the cache\n";
+  const CommandResult done = compile({"--python", python("2.10.0")});
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_EQ(done.out, "1 region compiled into " + cache() + "\n" + skipped);
+  const CommandResult again = compile({"--python", script("python", "exit 3")});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(again.out, skipped);
+  const CommandResult without = compile({"--python", "/no/such/python"});
+  EXPECT_EQ(without.exit_code, 0) << without.err;
+  // A Python that still has the earlier release compiles what that left.
+  EXPECT_EQ(compile({"--python", python("2.6.0")}).out, "1 region compiled into " + cache() + "\n");
+  record("{\"op\":2}\n", "2.10.0");
+  EXPECT_EQ(compile({"--python", script("python", "exit 3")}).exit_code, 1);
 }
 
 TEST_F(Compile, ClearsTheCache) {

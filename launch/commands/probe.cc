@@ -210,7 +210,7 @@ std::string companion_path(const std::string& executable, absl::string_view name
   // Bazel keeps the distances between packages in its outputs and in runfiles, and for other
   // workspaces too. //launch:accelerate has the programs in its data, so that they are built.
   for (const char* place : {"", "module_loader", "../integration_tests/self_test",
-                            "../accelerate/examples/lm", "../accelerate/dumps"}) {
+                            "../accelerate/examples/lm", "../simulator/cluster"}) {
     const fs::path path = (folder / place / std::string(name)).lexically_normal();
     std::error_code ignored;
     if (fs::is_regular_file(path, ignored)) return path.string();

@@ -51,7 +51,8 @@ inline constexpr char kSelfTest[] = "accelerate-self-test";
 /// The program of `accelerate plan`, which has the simulator and a language model.
 inline constexpr char kPlanProgram[] = "accelerate-plan";
 
-/// The program of `accelerate simulate --from_dump`, which reads pickles with LibTorch.
+/// The program of `accelerate simulate --from_dump`, which reads pickles with LibTorch and has the
+/// simulator.
 inline constexpr char kDumpReport[] = "accelerate-dump-report";
 
 /// With this word alone accelerate-self-test prints {"libtorch": VERSION, "backends": [NAME, ...]},

@@ -90,11 +90,12 @@ std::vector<int> tasks_of(const Members& members, const std::vector<int>& ranks,
 }  // namespace
 
 Communicator::Communicator(Fabric& fabric, std::string name, std::vector<int> ranks,
-                           std::optional<MeshAxis> axis)
+                           std::optional<MeshAxis> axis, Semantics semantics)
     : fabric_(fabric),
       name_(std::move(name)),
       ranks_(std::move(ranks)),
       axis_(axis),
+      semantics_(semantics),
       made_by_(fabric.running_rank()),
       members_(members_of(name_, axis_, ranks_, fabric.executed())),
       tasks_(tasks_of(members_, ranks_, fabric.executed())),
@@ -588,7 +589,7 @@ std::vector<int> Communicator::awaited_ranks(const Operation& operation) const {
 
 // Fails the group if a rank that it waits for is seen to have ended.
 void Communicator::check_connections(int member, Operation& operation) {
-  if (!fabric_.waits_for_time_outs()) return;
+  if (!fabric_.waits_for_time_outs() || semantics_ != Semantics::kGloo) return;
   const std::string closed = fabric_.closed_connection(awaited_ranks(operation));
   if (closed.empty()) return;
   const std::string wait = describe_wait(member, operation);

@@ -34,6 +34,7 @@
 #include "simulator/c10d/fabric.h"
 #include "simulator/c10d/link_record.h"
 #include "simulator/c10d/operation.h"
+#include "simulator/c10d/semantics.h"
 
 namespace accelerate::simulator {
 
@@ -46,16 +47,19 @@ struct WaitLimit {
 
 class Communicator {
  public:
-  /// `axis` is GroupOptions::axis.
+  /// `axis` is GroupOptions::axis; `semantics` that of the library that the group names, or else
+  /// the run's.
   /// Errors: c10::ValueError if a folded member has no executed member of its class in the group.
   Communicator(Fabric& fabric, std::string name, std::vector<int> ranks,
-               std::optional<MeshAxis> axis);
+               std::optional<MeshAxis> axis, Semantics semantics);
 
   int size() const { return static_cast<int>(ranks_.size()); }
   /// Global rank of each member.
   const std::vector<int>& ranks() const { return ranks_; }
   /// The axis of the mesh that the group belongs to, if any.
   std::optional<MeshAxis> axis() const { return axis_; }
+  /// What its members notice of each other.
+  Semantics semantics() const { return semantics_; }
 
   /// Joins the member's next collective. Errors: DistBackendError if the group has failed.
   std::shared_ptr<Operation> join(int member, Call call);
@@ -148,6 +152,7 @@ class Communicator {
   const std::string name_;
   const std::vector<int> ranks_;
   const std::optional<MeshAxis> axis_;
+  const Semantics semantics_;
   const int made_by_;
   const Members members_;
   const std::vector<int> tasks_;

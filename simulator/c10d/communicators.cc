@@ -5,6 +5,9 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "accelerate/base/enum_text.h"
 #include "accelerate/base/message_text.h"
 
 namespace accelerate::simulator {
@@ -15,14 +18,39 @@ std::string axis_text(std::optional<MeshAxis> axis) {
   return axis ? absl::StrCat("the axis ", accelerate::to_string(*axis)) : "no axis";
 }
 
+// The library of the ranks' tensors in "nccl" or "cpu:gloo,cuda:nccl"; empty if it names none.
+std::string library_of(const std::string& backend, bool has_devices) {
+  std::string found;
+  for (const absl::string_view each : absl::StrSplit(backend, ',')) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(each, absl::MaxSplits(':', 1));
+    if (parts.second.empty()) return std::string(each);
+    if ((parts.first == "cpu") != has_devices) found = std::string(parts.second);
+  }
+  return found;
+}
+
+Semantics semantics_of(const std::string& backend, const Fabric& fabric) {
+  const std::string library = library_of(backend, fabric.models_time());
+  if (library.empty() || library == "sim") return fabric.options().semantics;
+  for (const Semantics each : {Semantics::kGloo, Semantics::kNccl, Semantics::kMpi}) {
+    if (library == accelerate::to_string(each)) return each;
+  }
+  TORCH_CHECK_VALUE(false, "a simulated group behaves as gloo, nccl or mpi do, not as \"", library,
+                    "\"; leave the backend out");
+}
+
 }  // namespace
 
 std::shared_ptr<Communicator> communicator_of(Fabric& fabric, const std::string& name,
                                               const std::vector<int>& ranks,
-                                              std::optional<MeshAxis> axis) {
+                                              std::optional<MeshAxis> axis,
+                                              const std::string& backend) {
+  const Semantics semantics = semantics_of(backend, fabric);
   auto found = fabric.communicators().find(name);
   if (found == fabric.communicators().end()) {
-    auto made = std::make_shared<Communicator>(fabric, name, ranks, axis);
+    auto made = std::make_shared<Communicator>(fabric, name, ranks, axis, semantics);
+    fabric.note_group_of(semantics);
     found = fabric.communicators().emplace(name, std::move(made)).first;
   }
   const std::shared_ptr<Communicator>& communicator = found->second;
@@ -33,6 +61,10 @@ std::shared_ptr<Communicator> communicator_of(Fabric& fabric, const std::string&
   TORCH_CHECK_VALUE(communicator->axis() == axis, "group \"", name, "\" belongs to ",
                     axis_text(axis), " on rank ", rank, " and to ", axis_text(communicator->axis()),
                     " on rank ", communicator->made_by());
+  TORCH_CHECK_VALUE(communicator->semantics() == semantics, "group \"", name,
+                    "\" has the semantics ", accelerate::to_string(semantics), " on rank ", rank,
+                    " and ", accelerate::to_string(communicator->semantics()), " on rank ",
+                    communicator->made_by(), ", because they name different backends");
   return communicator;
 }
 

@@ -16,11 +16,14 @@ namespace accelerate::simulator {
 
 /// The communicator that all members of the group share; the first member creates it. It lives as
 /// long as the run, because one member may end before another begins.
-/// `axis` is GroupOptions::axis.
-/// Errors: c10::ValueError if members name different ranks or axes.
+/// `axis` is GroupOptions::axis, `backend` GroupOptions::backend: a group that names Gloo, NCCL or
+/// MPI behaves as that library, another one as the run says (semantics.h).
+/// Errors: c10::ValueError if members name different ranks, axes or libraries, or a library that is
+///         not simulated.
 std::shared_ptr<Communicator> communicator_of(Fabric& fabric, const std::string& name,
                                               const std::vector<int>& ranks,
-                                              std::optional<MeshAxis> axis);
+                                              std::optional<MeshAxis> axis,
+                                              const std::string& backend);
 
 /// For the scheduler: the event of Fabric::next_event_ns(). Returns the tasks to wake.
 std::vector<int> run_event(Fabric& fabric);

@@ -193,12 +193,11 @@ void Fabric::end_rank(int rank, std::string failure) {
   failure.resize(std::min(failure.size(), failure.find('\n')));
   outcomes_[executed().task_of(rank)] = {
       .ended = true, .failure = std::move(failure), .ended_ns = scheduler().now_ns()};
-  if (!waits_for_time_outs() || options_.semantics != Semantics::kGloo) return;
+  if (!waits_for_time_outs() || !has_groups_of(Semantics::kGloo)) return;
   for (int task = 0; task < executed().num_tasks(); ++task) scheduler().wake(task);
 }
 
 std::string Fabric::closed_connection(const std::vector<int>& ranks) {
-  if (!waits_for_time_outs() || options_.semantics != Semantics::kGloo) return "";
   for (const int rank : ranks) {
     if (!executed().is_executed(rank)) continue;
     const Outcome& outcome = outcomes_[executed().task_of(rank)];

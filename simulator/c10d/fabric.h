@@ -5,9 +5,12 @@
 /// Threads: only the rank that holds the scheduler's baton may call in.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -138,13 +141,19 @@ class Fabric {
 
   int number_of_next_group() { return num_groups_++; }
 
+  /// Whether the run, or one of its groups, behaves so: a group may name its library.
+  bool has_groups_of(Semantics semantics) const {
+    return options_.semantics == semantics || has_groups_of_[static_cast<size_t>(semantics)];
+  }
+  void note_group_of(Semantics semantics) { has_groups_of_[static_cast<size_t>(semantics)] = true; }
+
   /// Records that a rank's program has ended; `failure` is empty if the program succeeded. Peers
   /// that notice the end are woken.
   void end_rank(int rank, std::string failure);
 
-  /// The first of these ranks whose process has ended, as the running rank sees it, with how it
-  /// ended; empty if there is none, or if nothing tells. Moves the running rank's clock to the time
-  /// at which it sees that.
+  /// The first of these ranks whose process has ended, as the running rank sees it where ranks see
+  /// closed connections, with how it ended; empty if there is none. Moves the running rank's clock
+  /// to the time at which it sees that.
   std::string closed_connection(const std::vector<int>& ranks);
 
   /// Whether default time-outs pass.
@@ -198,6 +207,8 @@ class Fabric {
   std::function<bool(int rank)> in_background_;
   FaultSites* faults_ = nullptr;
   RunWitness* witness_ = nullptr;
+  // By Semantics.
+  std::array<bool, std::size(EnumTable<Semantics>::kTexts)> has_groups_of_ = {};
   // A message on its way.
   struct Message {
     int source = 0;

@@ -420,7 +420,6 @@ class SimBackend final : public CallBackend {
     part.has_buffers = true;  // not where the device had no room
   }
 
-  // The rank has come to the call: what strikes its values.
   // Tells the run's witness what the rank contributes. What a member only receives is not known
   // before.
   void note_values(const Call& call) {
@@ -439,6 +438,7 @@ class SimBackend final : public CallBackend {
                              static_cast<int64_t>(hash), fabric_->scheduler().now_ns());
   }
 
+  // The rank has come to the call: what strikes its values.
   std::vector<SiteFault> reach(const Call& call) {
     const OpType op = call.fingerprint.op;
     const int peer = call.fingerprint.peer;

@@ -400,8 +400,7 @@ class Run {
 
   // As mpirun does it when a rank has failed.
   void end_job(int failed) {
-    const Fabric::Options& options = fabric_->options();
-    if (!fabric_->waits_for_time_outs() || options.semantics != Semantics::kMpi) return;
+    if (!fabric_->waits_for_time_outs() || !fabric_->has_groups_of(Semantics::kMpi)) return;
     for (const int rank : executed_.ranks()) {
       if (rank == failed) continue;
       deaths_->kill(
@@ -566,7 +565,8 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
     }
   }
   if (!failure.empty() && !options_.dump_folder.empty()) {
-    write_failure(options_.dump_folder, failure, repeat_hint(), log_header(), run.dumps());
+    write_failure(options_.dump_folder, failure, repeat_hint(), log_header(), run.dumps(),
+                  options_.log_file);
   }
   if (recorder) {
     std::optional<RunFailure> told;

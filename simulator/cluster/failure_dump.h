@@ -16,9 +16,10 @@ namespace accelerate::simulator {
 std::vector<RankDump> dumps_of(const Fabric& fabric);
 
 /// Writes the ranks' dumps and run.json: the failure, the command that repeats the run, and what
-/// the run was. A folder that cannot be written is told on stderr.
+/// the run was; and a copy of the run's log, unless `log_file` is empty. A folder that cannot be
+/// written is told on stderr.
 void write_failure(const std::string& folder, const std::string& failure,
                    const std::string& repeat_command, const RunLog::Header& run,
-                   const std::vector<RankDump>& dumps);
+                   const std::vector<RankDump>& dumps, const std::string& log_file);
 
 }  // namespace accelerate::simulator

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "simulator/cluster/link_faults.h"
+#include "simulator/trace/recorder.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -97,11 +98,19 @@ void FaultActor::witness(int rank, absl::string_view words, bool is_work, bool m
       absl::StrCat("the run differs from its log: ", to_.witness->difference()));
 }
 
-void FaultActor::witness_faults(int rank, const std::vector<SiteFault>& faults) {
-  if (to_.witness == nullptr) return;
+// Tells the log and the trace. A rule of several effects is one in the trace.
+void FaultActor::note_fired(int rank, const std::vector<SiteFault>& faults) {
+  if (faults.empty()) return;
+  const int64_t now_ns = to_.fabric.scheduler().now_ns();
+  Recorder* const recorder = to_.fabric.recorder();
+  std::optional<size_t> before;
   for (const SiteFault& fault : faults) {
-    to_.witness->note(RunLog::Kind::kFault, rank, run_.text(fault), 0,
-                      to_.fabric.scheduler().now_ns());
+    const std::string rule = run_.text(fault);
+    if (to_.witness != nullptr) {
+      to_.witness->note(RunLog::Kind::kFault, rank, rule, 0, now_ns);
+    }
+    if (recorder != nullptr && before != fault.rule) recorder->fault(rank, rule, now_ns);
+    before = fault.rule;
   }
 }
 
@@ -120,7 +129,7 @@ std::vector<SiteFault> FaultActor::reach(int rank, Site site, absl::string_view 
   }
   if (site == Site::kOp) count_updates(rank);
   std::vector<SiteFault> fired = run_.reach(rank, site, words, to_.fabric.scheduler().now_ns());
-  witness_faults(rank, fired);
+  note_fired(rank, fired);
   std::vector<SiteFault> faults = act(rank, std::move(fired), may_throw);
   kill_at_its_end(rank);
   if (!to_.deaths->is_dead(rank)) {
@@ -153,7 +162,7 @@ void FaultActor::progress(int rank, FaultPoint::Kind kind) {
   constexpr const char* kWords[] = {"step", "time", "site", "start", "save", "load"};
   witness(rank, kWords[static_cast<size_t>(kind)], /*is_work=*/false, /*may_throw=*/true);
   const std::vector<SiteFault> faults = run_.progress(rank, kind, to_.fabric.scheduler().now_ns());
-  witness_faults(rank, faults);
+  note_fired(rank, faults);
   end_link_faults();
   act(rank, faults, /*may_throw=*/true);
   kill_at_its_end(rank);
@@ -168,7 +177,7 @@ void FaultActor::count_updates(int rank) {
   while (run_.counts(rank).steps < steps) {
     const std::vector<SiteFault> faults =
         run_.progress(rank, FaultPoint::Kind::kStep, to_.fabric.scheduler().now_ns());
-    witness_faults(rank, faults);
+    note_fired(rank, faults);
     end_link_faults();
     act(rank, faults, /*may_throw=*/true);
     to_.deaths->check_alive(rank);

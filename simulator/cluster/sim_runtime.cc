@@ -427,9 +427,6 @@ c10::intrusive_ptr<c10d::Store> SimRuntime::store() { return store_; }
 c10::intrusive_ptr<c10d::ProcessGroup> SimRuntime::new_group(const GroupOptions& options) {
   use();
   const GroupOptions resolved = resolve_group(options);
-  TORCH_CHECK_VALUE(resolved.backend.empty() || resolved.backend == "sim",
-                    "a simulated cluster has the backend \"sim\" only, not \"", resolved.backend,
-                    "\"");
   if (actor_ != nullptr) actor_->reach(topology().rank, Site::kGroup, resolved.name);
   const std::vector<int>& ranks = resolved.ranks;
   const int member = static_cast<int>(
@@ -437,9 +434,9 @@ c10::intrusive_ptr<c10d::ProcessGroup> SimRuntime::new_group(const GroupOptions&
   auto group = c10::make_intrusive<c10d::ProcessGroup>(
       c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("group/", resolved.name), store_), member,
       static_cast<int>(ranks.size()));
-  const auto backend =
-      make_sim_backend(fabric_, communicator_of(*fabric_, resolved.name, ranks, resolved.axis),
-                       member, resolved.timeout);
+  const auto backend = make_sim_backend(
+      fabric_, communicator_of(*fabric_, resolved.name, ranks, resolved.axis, resolved.backend),
+      member, resolved.timeout);
   for (const c10::DeviceType type : {c10::kCPU, c10::kPrivateUse1}) {
     group->setBackend(type, c10d::ProcessGroup::BackendType::CUSTOM, backend);
   }

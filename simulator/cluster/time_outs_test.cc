@@ -15,6 +15,7 @@
 #include "accelerate/base/enum_text.h"
 #include "accelerate/dumps/dump_folder.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/core/run_log.h"
 #include "simulator/faults/rules.h"
 
 namespace accelerate::simulator {
@@ -165,6 +166,47 @@ TEST(TimeOuts, MpiEndsTheJobWhenARankFails) {
   EXPECT_LT(died.elapsed, absl::Seconds(1));
 }
 
+// The last rank leaves before the second sum.
+std::function<void(Rank&)> sums_over(const std::string& backend) {
+  return [backend](Rank& rank) {
+    const auto group =
+        rank.runtime().new_group({.name = "all", .timeout = kLimit, .backend = backend});
+    for (int sum = 0; sum < (rank.index() == 2 ? 1 : 2); ++sum) {
+      std::vector<at::Tensor> tensors{at::ones({2})};
+      group->allreduce(tensors)->wait();
+    }
+  };
+}
+
+TEST(TimeOuts, AGroupBehavesAsTheLibraryThatItNames) {
+  for (const char* const backend : {"gloo", "cpu:gloo,cuda:nccl"}) {
+    const Outcome left = run(TimeOuts::kWait, Semantics::kNccl, sums_over(backend));
+    EXPECT_THAT(left.text, HasSubstr("the connection to rank 2 was closed")) << backend;
+    EXPECT_EQ(left.elapsed, absl::ZeroDuration());
+  }
+  for (const char* const backend : {"nccl", "mpi"}) {
+    const Outcome left = run(TimeOuts::kWait, Semantics::kGloo, sums_over(backend));
+    EXPECT_THAT(left.text, HasSubstr("no rank can make progress")) << backend;
+    EXPECT_EQ(left.elapsed, kLimit);
+  }
+  const Outcome died =
+      run(TimeOuts::kWait, Semantics::kAny, sums_over("mpi"), "rank 1 at collective#1: crash");
+  EXPECT_THAT(died.text, HasSubstr("rank 1 was killed at collective#1"));
+  EXPECT_LT(died.elapsed, absl::Seconds(1));
+}
+
+TEST(TimeOuts, AGroupOfAnotherLibraryIsRefused) {
+  const auto error = [](const std::function<std::string(int)>& backend) {
+    return run(TimeOuts::kDiagnose, Semantics::kAny,
+               [&](Rank& rank) { sums_over(backend(rank.index()))(rank); })
+        .text;
+  };
+  EXPECT_THAT(error([](int) { return "xccl"; }),
+              HasSubstr("a simulated group behaves as gloo, nccl or mpi do, not as \"xccl\""));
+  EXPECT_THAT(error([](int rank) { return rank == 0 ? "gloo" : "nccl"; }),
+              HasSubstr("because they name different backends"));
+}
+
 // A rank that hangs keeps its connections.
 TEST(TimeOuts, AHangIsNoticedByTheTimeOutWithAllOfThem) {
   for (const Semantics semantics : {Semantics::kGloo, Semantics::kNccl}) {
@@ -206,6 +248,31 @@ TEST(Dumps, TellWhatTheFailureTells) {
                 AllOf(ContainsRegex("behind: rank 2: (ended normally, )?1 operation behind"),
                       HasSubstr("all_reduce #1")));
   }
+}
+
+// The log is written before the failure is told.
+TEST(Dumps, HaveTheLogOfARunThatWroteOne) {
+  const std::string folder = ::testing::TempDir() + "/logged_failure";
+  const std::string log = ::testing::TempDir() + "/logged_failure.log";
+  Cluster cluster("1x3", {.seed = 5, .log_file = log, .dump_folder = folder});
+  EXPECT_THROW(cluster.run_on_every_rank(last_rank_leaves), ClusterError);
+  const auto copy = RunLog::read(folder + "/run.log");
+  ASSERT_TRUE(copy.ok()) << copy.status();
+  EXPECT_EQ(copy->header("seed"), "5");
+  EXPECT_EQ(copy->entries(), RunLog::read(log).value().entries());
+  EXPECT_FALSE(copy->entries().empty());
+  EXPECT_THAT(run_lines(folder), HasSubstr("follows: " + folder + "/run.log"));
+}
+
+TEST(Faults, AreInTheTraceWhereTheyStruck) {
+  ClusterOptions options{.seed = 5, .record = true};
+  options.faults = FaultRules::parse("rank 1 at step 2: delay(3s)").value();
+  Cluster cluster("1x3", options);
+  cluster.run_on_every_rank(three_steps);
+  const Trace& trace = cluster.trace();
+  ASSERT_EQ(trace.strikes.size(), 1U);
+  EXPECT_EQ(trace.strikes[0].rank, 1);
+  EXPECT_EQ(trace.names[trace.strikes[0].rule], options.faults.rules[0].to_string());
 }
 
 // A link that is down for longer than the time-out fails what crosses it.

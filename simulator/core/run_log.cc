@@ -16,6 +16,8 @@ using Kind = RunLog::Kind;
 
 constexpr absl::string_view kFirstLine = "accelerate run log 1";
 constexpr absl::string_view kNamesWork = "work";
+// The last line, with the number of entries.
+constexpr absl::string_view kEnd = "end ";
 // Names of a header are several words.
 constexpr absl::string_view kBehindName = ": ";
 // By Kind: the first letter of an entry's line.
@@ -115,11 +117,13 @@ std::string header_lines(const RunLog& log) {
 }  // namespace
 
 std::string RunLog::to_string() const {
-  return absl::StrCat(header_lines(*this), lines_from(0, 0), "end ", entries_.size(), "\n");
+  return absl::StrCat(header_lines(*this), lines_from(0, 0),
+                      is_whole_ ? absl::StrCat(kEnd, entries_.size(), "\n") : "");
 }
 
 absl::StatusOr<RunLog> RunLog::parse(absl::string_view text) {
   RunLog log;
+  log.is_whole_ = false;
   int number = 0;
   uint64_t digest = kHashStart;
   const auto wrong = [&](absl::string_view what) {
@@ -133,8 +137,13 @@ absl::StatusOr<RunLog> RunLog::parse(absl::string_view text) {
                        ? absl::StrCat("another version of logs, not \"", kFirstLine, "\"")
                        : std::string("this is not the log of a run"));
     }
-    if (line.empty() || absl::StartsWith(line, "end ")) continue;
-    if (absl::StartsWith(line, "h ")) {
+    if (line.empty()) continue;
+    if (absl::StartsWith(line, kEnd)) {
+      size_t entries = 0;
+      log.is_whole_ =
+          absl::SimpleAtoi(line.substr(kEnd.size()), &entries) && entries == log.entries_.size();
+      if (!log.is_whole_) return wrong("entries are missing before the end");
+    } else if (absl::StartsWith(line, "h ")) {
       const std::pair<std::string, std::string> named =
           absl::StrSplit(line.substr(2), absl::MaxSplits(kBehindName, 1));
       std::string value;
@@ -193,7 +202,8 @@ void RunWitness::write_new() {
   for (size_t i = written_entries_; i < log_.entries_.size(); ++i) {
     digest_ = hashed(digest_, line_of(log_.entries_[i]));
   }
-  file_ << "d " << absl::StrCat(absl::Hex(digest_)) << "\n";
+  // So that what is in the file can be read if the process dies.
+  file_ << "d " << absl::StrCat(absl::Hex(digest_)) << "\n" << std::flush;
   written_words_ = log_.words_.size();
   written_entries_ = log_.entries_.size();
 }
@@ -205,7 +215,7 @@ absl::Status RunWitness::end() {
   }
   if (!file_.is_open()) return absl::OkStatus();
   write_new();
-  file_ << "end " << log_.entries_.size() << "\n" << std::flush;
+  file_ << kEnd << log_.entries_.size() << "\n" << std::flush;
   return file_ ? absl::OkStatus() : absl::DataLossError("the log could not be written");
 }
 
@@ -222,6 +232,7 @@ void RunWitness::add(RunLog::Entry entry) {
   const std::string number = absl::StrCat("entry ", log_.entries_.size(), ": ");
   const std::string here = log_.describe(entry);
   if (wanted == nullptr) {
+    if (!expected_->is_whole()) return;
     difference_ = absl::StrCat(number, "the log has ended, and this run has ", here);
     return;
   }

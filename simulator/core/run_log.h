@@ -65,6 +65,9 @@ class RunLog {
   std::string difference_of_header(const Header& other) const;
 
   bool names_work() const { return names_work_; }
+  /// False for one that was read and lacks its last line: its run was ended from outside, and is
+  /// followed as far as the log goes.
+  bool is_whole() const { return is_whole_; }
   const std::vector<Entry>& entries() const { return entries_; }
   const std::string& word(uint32_t number) const { return words_[number]; }
   /// "rank 2 at store set ready/3, drawn of 3".
@@ -79,6 +82,7 @@ class RunLog {
 
   Header header_;
   bool names_work_;
+  bool is_whole_ = true;
   std::vector<std::string> words_;
   std::unordered_map<std::string, uint32_t> numbers_;  // of words
   std::vector<Entry> entries_;

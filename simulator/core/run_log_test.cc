@@ -89,6 +89,22 @@ TEST(RunLog, NamesWhatIsMissingAtTheEnd) {
               HasSubstr("the log has ended, and this run has rank 0 at store get x"));
 }
 
+// As that of a process that was killed.
+TEST(RunLog, IsFollowedAsFarAsItGoesIfItHasNoEnd) {
+  const Trial first = run(1, nullptr);
+  std::string text = first.log.to_string();
+  for (int line = 0; line < 20; ++line) text.resize(text.rfind('\n', text.size() - 2) + 1);
+  const RunLog cut = RunLog::parse(text).value();
+  EXPECT_FALSE(cut.is_whole());
+  EXPECT_EQ(cut.entries().size() + 19, first.log.entries().size());
+  EXPECT_EQ(cut.to_string(), text);
+  const Trial second = run(1, &cut);
+  EXPECT_EQ(second.difference, "");
+  EXPECT_EQ(second.order, first.order);
+  const Trial odd = run(1, &cut, /*odd_round=*/5);
+  EXPECT_THAT(odd.difference, HasSubstr("this run has rank 1 at elsewhere"));
+}
+
 TEST(RunLog, HashesWorkUnlessItNamesIt) {
   const auto difference = [](bool names_work, const char* changed) {
     RunLog first({}, names_work);
@@ -136,8 +152,12 @@ TEST(RunLog, IsInAFileWithDigests) {
   RunWitness witness({0}, log, nullptr);
   ASSERT_TRUE(witness.write_to(path).ok());
   for (int i = 0; i < 2500; ++i) witness.site(0, "get key\n" + std::to_string(i % 7), i, false);
+  const RunLog so_far = RunLog::read(path).value();
+  EXPECT_EQ(so_far.entries().size(), 2000U) << "the process may die now";
+  EXPECT_FALSE(so_far.is_whole());
   ASSERT_TRUE(witness.end().ok());
   const RunLog read = RunLog::read(path).value();
+  EXPECT_TRUE(read.is_whole());
   EXPECT_EQ(read.entries(), log.entries());
   EXPECT_EQ(read.header("program"), "a\nb");
   std::string changed = text_of(path);
@@ -157,6 +177,8 @@ TEST(RunLog, SaysWhatIsWrongWithAText) {
   EXPECT_THAT(error("accelerate run log 1\nr 0 0 2 0 0\n"), HasSubstr("line 2: the words of"));
   EXPECT_THAT(error("accelerate run log 1\nq\n"), HasSubstr("line 2: this is not an entry"));
   EXPECT_THAT(error("accelerate run log 1\nw a\ns 0 0 x 0 0\n"), HasSubstr("line 3"));
+  EXPECT_THAT(error("accelerate run log 1\nw a\ns 0 0 0 0 0\nend 2\n"),
+              HasSubstr("line 4: entries are missing before the end"));
   EXPECT_THAT(std::string(RunLog::read("/nowhere/run.log").status().message()),
               HasSubstr("cannot read /nowhere/run.log"));
 }

@@ -92,6 +92,7 @@ class Writer {
     write_names();
     for (const Shown& shown : slices_) write_slice(shown);
     write_flows();
+    write_strikes();
     for (const auto& curve : page_memory(trace_, max_samples_, kFeaturedMemorySamples)) {
       for (const MemorySample& sample : curve) write_memory(sample);
     }
@@ -188,6 +189,15 @@ class Writer {
     if (ranks.empty()) return;
     std::stable_partition(path.begin(), path.end(),
                           [&](const Shown* shown) { return shown->place.rank == ranks.front(); });
+  }
+
+  // An instant of the rank that came to the place.
+  void write_strikes() {
+    for (const FaultStrike& strike : trace_.strikes) {
+      event(absl::StrCat("\"ph\":\"i\",\"s\":\"p\",\"name\":", names_[strike.rule],
+                         ",\"cat\":\"fault\",", text_of({strike.rank, 0, kHostStream}),
+                         ",\"ts\":", microseconds(strike.at_ns)));
+    }
   }
 
   void write_memory(const MemorySample& sample) {

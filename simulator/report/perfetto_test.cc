@@ -155,6 +155,18 @@ TEST(Perfetto, CountsMemoryByCategory) {
   EXPECT_EQ(counters[0].at("args").at("temporaries"), 7);
 }
 
+TEST(Perfetto, ShowsWhereFaultsStruck) {
+  Trace trace = two_ranks();
+  trace.names.push_back("rank 1 at step 2: exception(\"no\")");
+  trace.strikes = {{.rank = 1, .rule = 6, .at_ns = 2500}};
+  const std::vector<Json> strikes = events_of(trace, "i");
+  ASSERT_EQ(strikes.size(), 1u);
+  EXPECT_EQ(strikes[0].at("name"), trace.names[6]);
+  EXPECT_EQ(strikes[0].at("cat"), "fault");
+  EXPECT_EQ(strikes[0].at("pid"), 2) << "rank 1";
+  EXPECT_EQ(strikes[0].at("ts"), 2.5);
+}
+
 TEST(Perfetto, NamesRanksAndStreams) {
   std::map<std::pair<int, int>, std::string> threads;
   std::map<int, std::string> processes;

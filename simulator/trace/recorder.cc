@@ -351,6 +351,12 @@ void Recorder::end_rank(int rank, int64_t at_ns) {
   state.end_ns = std::max(state.end_ns, at_ns);
 }
 
+void Recorder::fault(int rank, absl::string_view rule, int64_t at_ns) {
+  constexpr size_t kMost = 1000;
+  if (trace_.strikes.size() == kMost) return;
+  trace_.strikes.push_back({.rank = rank, .rule = intern(rule), .at_ns = at_ns});
+}
+
 void Recorder::phase(StepPhase next, int64_t at_ns) {
   phase_ns_[static_cast<size_t>(phase_)] += at_ns - phase_began_ns_;
   phase_ = next;

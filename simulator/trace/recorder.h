@@ -139,6 +139,9 @@ class Recorder {
   /// Says how many samples all ranks together train on in an optimizer step.
   void samples_per_step(double samples) { trace_.samples_per_step = samples; }
 
+  /// Records that a rule of the plan of faults fired where the rank is.
+  void fault(int rank, absl::string_view rule, int64_t at_ns);
+
   /// Records the end of a rank's program; slices of the rank may end later.
   void end_rank(int rank, int64_t at_ns);
 

@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "simulator/trace/fault_strike.h"
+
 namespace accelerate::simulator {
 
 /// The purposes that memory is held for, in the order of tables and stacked charts.
@@ -349,6 +351,8 @@ struct Trace {
   std::optional<RunFailure> failure;  ///< nullopt: the run succeeded
   /// What became of each rule of the plan of faults, a line: where it struck, or why it did not.
   std::vector<std::string> faults;
+  /// In the order of the run, the first thousand.
+  std::vector<FaultStrike> strikes;
 };
 
 /// The number of ranks whose programs ran.

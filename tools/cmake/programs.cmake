@@ -57,9 +57,9 @@ accelerate_program(accelerate_plan accelerate-plan accelerate/examples/lm/plan_m
   Accelerate::accelerate Accelerate::simulator)
 target_sources(accelerate_plan PRIVATE accelerate/examples/lm/layout_plan.cc
   accelerate/examples/lm/config.cc accelerate/examples/lm/model.cc)
-# What `accelerate simulate --from_dump` starts: a reader of dumps.
-accelerate_program(accelerate_dump_report accelerate-dump-report accelerate/dumps/report_main.cc
-  Accelerate::accelerate)
+# What `accelerate simulate --from_dump` starts: a reader of dumps, whose calls a simulated cluster makes again.
+accelerate_program(accelerate_dump_report accelerate-dump-report simulator/cluster/dump_report_main.cc
+  Accelerate::accelerate Accelerate::simulator)
 set(accelerate_programs accelerate_launcher accelerate_module accelerate_self_test accelerate_plan
   accelerate_dump_report)
 

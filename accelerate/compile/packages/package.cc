@@ -194,6 +194,36 @@ bool is_id(const std::string& name) {
   return name.size() == 64 && name.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
+// Whether the folder has a package in the form that this version reads, be it right or not.
+bool has_package(FileSystem& disk, const std::string& folder) {
+  const absl::StatusOr<std::string> text = read_file(disk, join_path(folder, kPackage));
+  if (!text.ok()) return false;
+  const Json json = Json::parse(*text, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.contains("format") && json["format"] == kFormat;
+}
+
+// A folder of a region, perhaps without its text, where the write of that was cut off.
+struct Entry {
+  std::string libtorch;
+  std::string id;
+  std::string folder;
+};
+
+absl::StatusOr<std::vector<Entry>> entries_of(FileSystem& disk, const std::string& cache) {
+  std::vector<Entry> entries;
+  const auto releases = folders_in(disk, cache);
+  if (!releases.ok()) return releases.status();
+  for (const std::string& release : *releases) {
+    if (!is_release(release)) continue;
+    const auto ids = folders_in(disk, join_path(cache, release));
+    if (!ids.ok()) return ids.status();
+    for (const std::string& id : *ids) {
+      if (is_id(id)) entries.push_back({release, id, folder_of(cache, release, id)});
+    }
+  }
+  return entries;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> region_cache(
@@ -265,49 +295,44 @@ absl::StatusOr<RegionPackage> find_package(const std::string& cache, const Regio
   if (package.ok()) return package;
   return absl::Status(
       package.status().code(),
-      absl::StrCat("the package ", folder, " is not loaded: ", package.status().message()));
+      absl::StrCat("the package ", folder, " is not loaded: ", package.status().message(),
+                   "; remove that folder, and `accelerate compile` makes it anew"));
 }
 
 absl::StatusOr<std::vector<CachedRegion>> list_regions(const std::string& cache) {
   HostFiles disk(1);
+  const absl::StatusOr<std::vector<Entry>> entries = entries_of(disk, cache);
+  if (!entries.ok()) return entries.status();
   std::vector<CachedRegion> regions;
-  const auto releases = folders_in(disk, cache);
-  if (!releases.ok()) return releases.status();
-  for (const std::string& release : *releases) {
-    if (!is_release(release)) continue;
-    const auto ids = folders_in(disk, join_path(cache, release));
-    if (!ids.ok()) return ids.status();
-    for (const std::string& id : *ids) {
-      if (!is_id(id)) continue;
-      CachedRegion& region = regions.emplace_back();
-      region.libtorch = release;
-      region.id = id;
-      const std::string folder = folder_of(cache, release, id);
-      const absl::StatusOr<std::string> text = read_file(disk, join_path(folder, kRegion));
-      if (!text.ok()) return text.status();
-      for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
-        region.operators += absl::StartsWith(line, "{\"op\":") ? 1 : 0;
-        region.has_backward |= absl::StartsWith(line, "{\"gradients\":");
-      }
-      if (!exists(disk, join_path(folder, kPackage)).value_or(false)) continue;
-      for (const std::string_view name : kCode) {
-        const absl::StatusOr<FileInfo> info = disk.info(join_path(folder, std::string(name)));
-        if (info.ok()) region.bytes += info->size;
-      }
+  for (const Entry& entry : *entries) {
+    const std::string path = join_path(entry.folder, kRegion);
+    if (!exists(disk, path).value_or(true)) continue;
+    const absl::StatusOr<std::string> text = read_file(disk, path);
+    if (!text.ok()) return text.status();
+    CachedRegion& region = regions.emplace_back();
+    region.libtorch = entry.libtorch;
+    region.id = entry.id;
+    for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
+      region.operators += absl::StartsWith(line, "{\"op\":") ? 1 : 0;
+      region.has_backward |= absl::StartsWith(line, "{\"gradients\":");
+    }
+    if (!has_package(disk, entry.folder)) continue;
+    for (const std::string_view name : kCode) {
+      const absl::StatusOr<FileInfo> info = disk.info(join_path(entry.folder, std::string(name)));
+      if (info.ok()) region.bytes += info->size;
     }
   }
   return regions;
 }
 
 absl::StatusOr<int64_t> clear_regions(const std::string& cache) {
-  const absl::StatusOr<std::vector<CachedRegion>> regions = list_regions(cache);
-  if (!regions.ok()) return regions.status();
   HostFiles disk(1);
-  for (const CachedRegion& region : *regions) {
-    const std::string folder = folder_of(cache, region.libtorch, region.id);
-    if (absl::Status ok = remove_all(disk, folder); !ok.ok()) return ok;
+  const absl::StatusOr<std::vector<Entry>> entries = entries_of(disk, cache);
+  if (!entries.ok()) return entries.status();
+  for (const Entry& entry : *entries) {
+    if (absl::Status ok = remove_all(disk, entry.folder); !ok.ok()) return ok;
   }
-  return static_cast<int64_t>(regions->size());
+  return static_cast<int64_t>(entries->size());
 }
 
 }  // namespace accelerate

@@ -115,14 +115,15 @@ struct CachedRegion {
   std::string id;
   int64_t operators = 0;
   bool has_backward = false;
-  /// The size of its package; 0: it has none.
+  /// The size of its package; 0: it has none, or one in the form of another version.
   int64_t bytes = 0;
 };
 
 /// By release and id; a cache that does not exist is empty.
 absl::StatusOr<std::vector<CachedRegion>> list_regions(const std::string& cache);
 
-/// Removes all regions with their packages, and nothing else. Returns how many there were.
+/// Removes all regions with their packages, also those whose text was not written to its end, and
+/// nothing else. Returns how many there were.
 absl::StatusOr<int64_t> clear_regions(const std::string& cache);
 
 }  // namespace accelerate

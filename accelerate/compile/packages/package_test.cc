@@ -185,6 +185,7 @@ TEST(RegionPackage, IsNotLoadedWithAnyDoubt) {
     const std::string error = package.error();
     EXPECT_THAT(error, HasSubstr(change.says));
     EXPECT_THAT(error, HasSubstr("the package " + package.folder().string() + " is not loaded: "));
+    EXPECT_THAT(error, HasSubstr("`accelerate compile` makes it anew"));
     EXPECT_THAT(error, Not(HasSubstr("\n")));
   }
 }
@@ -252,6 +253,26 @@ TEST(RegionCache, ListsAndClearsRegionsAndNothingElse) {
   EXPECT_TRUE(fs::exists(fs::path(package.cache()) / "notes.txt"));
   EXPECT_TRUE(fs::exists(fs::path(package.cache()) / "2.6.0" / "notes.txt"));
   EXPECT_EQ(clear_regions("/no/such/cache").value(), 0);
+}
+
+TEST(RegionCache, CountsNoPackageInTheFormOfAnotherVersion) {
+  Package package;
+  package.json["format"] = 2;
+  package.save();
+  EXPECT_EQ(list_regions(package.cache()).value().at(0).bytes, 0);
+  write(package.folder() / "package.json", "{");
+  EXPECT_EQ(list_regions(package.cache()).value().at(0).bytes, 0);
+}
+
+TEST(RegionCache, IsListedAndClearedAlthoughAWriteWasCutOff) {
+  Package package;
+  const fs::path other = package.folder().parent_path() / std::string(64, 'a');
+  fs::create_directories(other);
+  const auto regions = list_regions(package.cache());
+  ASSERT_TRUE(regions.ok()) << regions.status();
+  EXPECT_EQ(regions->size(), 1);
+  EXPECT_EQ(clear_regions(package.cache()).value(), 2);
+  EXPECT_FALSE(fs::exists(other));
 }
 
 TEST(RegionCache, KeepsAFileThatIsThere) {
