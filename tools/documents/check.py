@@ -54,7 +54,8 @@ NAMES_NOT_BUILT = set()
 STATUS = {
     "The training loop, data-parallel training": ["The loop", "Data parallel training", "Collectives on tensors"],
     "Data, metrics, optimizers, schedules, checkpoints, trackers, profiler": [
-        "Map-style data", "Streams, shared and sharded", "`gather_for_metrics`", "Process control", "Operations on trees",
+        "Map-style data", "Streams, shared and sharded", "`gather_for_metrics`", "Metrics", "Process control",
+        "Operations on trees",
         "Random states", "Optimizers, fused", "LOMO and AdaLomo", "Learning-rate schedulers",
         "Optimizers and schedules that", "Activation checkpointing", "`save_state`", "`load_state`", "`save_model`",
         "Trackers", "Profiler"],
@@ -74,7 +75,7 @@ STATUS = {
     "Pipelines": ["Pipelines (`pp`)"],
 }
 STATUS_ALONE = [
-    "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`",
+    "Modules of `torch.jit`", "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`",
     "`MegatronEngine`", "Pinned loading",
     "`find_executable_batch_size`", "Report of a failed collective", "Example programs", "TPUs", "Kernels of simulated",
     "Collectives of simulated", "Memory of simulated", "`accelerate simulate --sweep`",
