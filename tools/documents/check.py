@@ -43,7 +43,7 @@ READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_ac
                  "concepts_sharding")
 
 # They speak of names of other projects, which our sources do not have.
-NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed", "launch_options", "migration", "migration_names",
+NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed_options", "launch_options", "migration", "migration_names",
                    "parity", "performance_log")
 
 # Names of HF Accelerate that status.md lists as missing here.
@@ -383,7 +383,7 @@ def findings(repo):
         text = read(repo, page)
         name = os.path.basename(page)[:-len(".md")]
         yield from check_links(repo, page, text)
-        if name not in ("CHANGELOG", "deepspeed"):
+        if name not in ("CHANGELOG", "deepspeed_options"):
             yield from check_commands(repo, words, page, text)
         if name not in NAMES_OF_OTHERS and "decisions/" not in page:
             yield from check_names(words, page, text)
