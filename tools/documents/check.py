@@ -38,6 +38,8 @@ READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_ac
                  "sharding_calls", "sharding_precision", "offload", "launching", "launch_settings", "launch_failures",
                  "big_models", "big_model_rules", "quantization", "quantization_rules", "hf_pages",
                  "launch_from_a_program", "sagemaker", "releases", "plan_from_python",
+                 "checkpoints", "checkpoint_rules", "commands", "estimate_memory", "examples", "example_programs", "deepspeed",
+                 "parallelism", "concepts_shares", "README",
                  "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_dispatch", "concepts_forward",
                  "concepts_gradients", "concepts_prepare", "concepts_residency", "concepts_seed", "concepts_sequences",
                  "concepts_sharding")
