@@ -28,6 +28,7 @@ CONFIGURATION = {
     "strict": True,
     "theme": {"name": "readthedocs", "highlightjs": False, "navigation_depth": 3, "titles_only": True},
     "plugins": ["search"],
+    "extra_css": ["pages.css"],
     "markdown_extensions": ["attr_list", {"toc": {"permalink": True}},
                             {"codehilite": {"guess_lang": False, "noclasses": True}}],
     "validation": {"omitted_files": "warn", "absolute_links": "warn", "unrecognized_links": "warn", "anchors": "warn"},
@@ -124,7 +125,7 @@ def rewritten(repo, page, pages):
 
 
 def main(repo, folder):
-    pages = [page for page in pages_of(repo)]
+    pages = pages_of(repo)
     for page in pages:
         copy = os.path.join(folder, "pages", page)
         os.makedirs(os.path.dirname(copy), exist_ok=True)
@@ -133,6 +134,7 @@ def main(repo, folder):
     images = os.path.join(folder, "pages", DOCS, "images")
     shutil.rmtree(images, ignore_errors=True)
     shutil.copytree(os.path.join(repo, DOCS, "images"), images)
+    shutil.copy(os.path.join(os.path.dirname(os.path.realpath(__file__)), "pages.css"), os.path.join(folder, "pages"))
     with open(os.path.join(folder, "mkdocs.yml"), "w", encoding="utf-8") as file:
         json.dump({**CONFIGURATION, "nav": navigation(repo, pages)}, file, indent=1)  # JSON is YAML
     print(f"{len(pages)} pages")
