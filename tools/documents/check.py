@@ -8,7 +8,7 @@
   names    a C++ name in `code` stands somewhere in the sources (pages of NAMES_OF_OTHERS aside), and
            accelerate::name in the sources of the library
   settings a variable in `code`, as ACCELERATE_NAME, stands in the sources
-  errors   each error text of troubleshooting.md (### `text`) stands in the sources
+  errors   each error text of troubleshooting.md and troubleshooting_simulator.md (### `text`) stands in the sources
   table    migration_names.md is what migration.py prints, from `Mirrors:` lines whose headers have a name for each;
            README.md's table says what the rows of status.md say, and each of these belongs to one of its rows
   changes  CHANGELOG.md has each entry once, below a part of the product, in lines of 120 characters
@@ -32,7 +32,8 @@ LINE_WIDTH = 120
 
 # Pages that a reader follows from top to bottom, or reads for a task.
 READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_accuracy", "debug_a_hang",
-                 "from_cluster_to_simulator", "find_oom", "plan_a_cluster", "perf_ci", "perf_bench", "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
+                 "from_cluster_to_simulator", "find_oom", "plan_a_cluster", "perf_ci", "perf_bench", "slurm", "weights_from_python",
+                 "write_a_simulated_test", "troubleshooting", "troubleshooting_simulator", "performance",
                  "pipelines", "tensor_parallelism", "long_sequences", "process_control", "evaluation", "inference",
                  "deferred_execution", "comparing_setups", "fsdp_or_deepspeed", "logging", "sharding", "sharding_options",
                  "sharding_calls", "sharding_precision", "offload", "launching", "launch_settings", "launch_failures",
@@ -401,7 +402,7 @@ def findings(repo):
         if os.path.dirname(page) == DOCS and name in READERS_PAGES:
             if (lines := text.count("\n")) > MAX_LINES:
                 yield f"{page}: {lines} lines; a page has at most {MAX_LINES}"
-        if page == f"{DOCS}/troubleshooting.md":
+        if page in (f"{DOCS}/troubleshooting.md", f"{DOCS}/troubleshooting_simulator.md"):
             yield from check_errors(strings, page, text)
     if os.path.exists(os.path.join(repo, "integration_tests/outside/install_test.sh")):
         yield from check_followed(repo, pages)
