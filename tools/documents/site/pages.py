@@ -85,7 +85,7 @@ def navigation(repo, pages):
                not page.startswith(DOCS + "/") and page not in named]
     others = [page for page in pages if ("/" not in page or page.endswith("/README.md")) and page not in named and
               page not in folders]
-    listed += [("Folders", folders), ("For contributors", others)]
+    listed += [group for group in (("Folders", folders), ("For contributors", others)) if group[1]]
     nav = ["README.md", index]
     for title, entries in listed:
         nav.append({title: [{entry[0]: entry[1]} if isinstance(entry, tuple) else entry for entry in entries]})
