@@ -3,7 +3,7 @@
 
 The navigation is that of accelerate/docs/README.md: a group for each of its headings, and a group in it for each line that ends
 with a colon above a list. Behind it stand the READMEs of folders, and what contributors read. Pages keep their places, so that
-links between them stay as they are, and their headings have the identifiers that they have elsewhere. A link to a file that is no
+links between them stay as they are, and their headings have the identifiers that they have elsewhere. A link to a file that is not a
 page becomes the file's path. A page that no list names, or a link to a page or heading that is not there, is a warning of
 MkDocs's, and so an error of ci/site.sh.
 """
