@@ -6,7 +6,8 @@
 #   Ubuntu 24.04  pip installs the wheel beside torch; where the mirror has no Ubuntu, Debian 12 takes its place
 #
 # In each bare tree the quick tour's program is built and run in its three ways, and a simulated run of an example comes
-# first. Prints the minutes of each step. As root, with a network; PIP_INDEX_URL names another registry. accelerate/docs/install.md has the same commands.
+# early. Prints the minutes of each step, and those from the files to the first simulated run. As root, with a network;
+# PIP_INDEX_URL names another registry. accelerate/docs/install.md has the same commands.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 files=$(realpath "${1:-.ci/out/release}")
@@ -41,12 +42,19 @@ there() {
     --chdir /tour /bin/bash -euo pipefail "$@"
 }
 
+# first_run: the time since `began`, when the first simulated run has ended.
+first_run() {
+  printf 'first_hour: %s: from the files to the first simulated run: %d min %02d s\n' "$system" $(((SECONDS - began) / 60)) \
+    $(((SECONDS - began) % 60))
+}
+
 # tour: what the quick tour says.
 tour() {
   step 'the quick tour is built' there build.sh
+  step 'a simulated 2x4:h100' there simulated.sh
+  [[ -z $began ]] || first_run
   step 'one process' there one.sh
   step 'two processes' there two.sh
-  step 'a simulated 2x4:h100' there simulated.sh
   step 'accelerate test' there test.sh
 }
 
@@ -94,6 +102,7 @@ system='Debian 13'
 step 'a bare tree' tree "$suite" g++,cmake,ninja-build "$(mirror)" "${options[@]}"
 bring_tour
 cp "$files"/*.deb "$work/tree/tour"
+began=$SECONDS
 step 'apt installs the packages' there packages.sh
 tour
 
@@ -110,8 +119,11 @@ if ! tree noble "$packages" "${ACCELERATE_UBUNTU_MIRROR:-http://archive.ubuntu.c
 fi
 bring_tour
 cp "$wheel" "$work/tree/tour"
+began=$SECONDS
 step 'pip installs the wheel' there wheel.sh
 step 'pip installs torch' there torch.sh "$torch"
 step 'the first simulated run' there first.sh
+first_run
+began=''
 tour
 echo 'first_hour: all well'

@@ -17,7 +17,7 @@ follow='
   for page in "$@"; do
     python3 ../../../tools/documents/run_page.py --by ci/pages.sh "../../../$page" .
   done'
-tools/dev shell bash -c "$follow" follow accelerate/docs/examples.md \
+tools/dev shell bash -c "$follow" follow accelerate/docs/examples.md accelerate/docs/example_programs.md \
   accelerate/docs/long_sequences.md accelerate/docs/parallelism.md \
   accelerate/docs/perf_ci.md accelerate/docs/pipelines.md accelerate/docs/plan_a_cluster.md \
   accelerate/docs/tensor_parallelism.md \

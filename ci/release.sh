@@ -48,9 +48,7 @@ inside_wheel() {
     "-DCMAKE_PREFIX_PATH=$(echo "$NEWEST_TORCH"/lib/python3*/site-packages/torch)" \
     "-DACCELERATE_DEPENDENCIES=$PWD/.ci/out/release-dependencies" \
     -DACCELERATE_CUDA=OFF -DACCELERATE_MPI=OFF -DACCELERATE_TRACKERS=OFF -DACCELERATE_EXAMPLES=ON
-  # All but most of the examples.
-  cmake --build "$build" --target accelerate_shell_files accelerate_module accelerate_self_test accelerate_plan \
-    accelerate_launch_settings digits lm
+  cmake --build "$build" --target accelerate_release
   cmake --install "$build" --prefix "$tree" --strip >/dev/null
   rm -f "$out"/*.whl
   echo "release: $(tools/release/wheel.py "$tree" "$out")"

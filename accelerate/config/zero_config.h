@@ -4,7 +4,7 @@
 ///     if (zero.stage == 3 && zero.offload_param.device == OffloadDevice::kNvme) ...
 ///
 /// deepspeed_keys() is the list of the keys that a configuration can have, with what becomes of
-/// each; accelerate/docs/deepspeed.md is made from it.
+/// each; accelerate/docs/deepspeed_options.md is made from it.
 ///
 /// Errors:  c10::ValueError with all that is wrong: unknown keys that DeepSpeed would not ignore,
 ///          with the nearest one that is known; values of another type or out of range; what this
@@ -47,7 +47,7 @@ ZeroConfig zero_config(const nlohmann::ordered_json& config, ZeroAuto autos = Ze
 /// All keys, in the order of the documentation.
 std::vector<DeepSpeedKeyInfo> deepspeed_keys();
 
-/// The tables of accelerate/docs/deepspeed.md: of the keys, and of their other names.
+/// The tables of accelerate/docs/deepspeed_options.md: of the keys, and of their other names.
 std::string deepspeed_keys_markdown();
 std::string deepspeed_names_markdown();
 

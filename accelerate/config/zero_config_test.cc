@@ -391,10 +391,10 @@ TEST(ZeroConfig, IsInTheDocumentationAsItIs) {
   const auto page = read_file(files, path);
   ASSERT_TRUE(page.ok()) << page.status();
   EXPECT_THAT(*page, HasSubstr(deepspeed_keys_markdown()))
-      << "put this into accelerate/docs/deepspeed.md:\n"
+      << "put this into accelerate/docs/deepspeed_options.md:\n"
       << deepspeed_keys_markdown();
   EXPECT_THAT(*page, HasSubstr(deepspeed_names_markdown()))
-      << "put this into accelerate/docs/deepspeed.md:\n"
+      << "put this into accelerate/docs/deepspeed_options.md:\n"
       << deepspeed_names_markdown();
 }
 

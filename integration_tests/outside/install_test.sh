@@ -106,6 +106,21 @@ quietly cmake --build "$work/quickstart/build"
 quietly ctest --test-dir "$work/quickstart/build" --output-on-failure
 grep '^100% tests passed, 0 tests failed out of 3' "$work/log" || fail 'quickstart has no three tests'
 
+# refuses EXPECTED EDIT: the package with this edit is that of another LibTorch, and says so before anything is compiled.
+refuses() {
+  local package=$work/other said
+  rm -rf "$package" "$work/other_build"
+  cp -r "$(dirname "$(find "$work/installed" -name AccelerateConfig.cmake)")" "$package"
+  sed -i "$2" "$package/AccelerateConfig.cmake"
+  ! said=$(cmake -S "$work/quickstart" -B "$work/other_build" -G Ninja "-DAccelerate_DIR=$package" 2>&1) ||
+    fail "CMake takes a package with $2"
+  said=$(tr -s '[:space:]' ' ' <<<"$said")
+  [[ $said == *"$1"* ]] || fail "a package with $2 says: $said"
+}
+refuses 'Accelerate was built with LibTorch 9.8.7 (C++11 ABI: 1), and LibTorch 2' \
+  's/accelerate_torch_version "2[0-9.]*"/accelerate_torch_version "9.8.7"/; s/built with LibTorch 2[0-9.]*/built with LibTorch 9.8.7/'
+refuses ' (C++11 ABI: 0), and LibTorch 2' 's/accelerate_torch_abi STREQUAL "1"/accelerate_torch_abi STREQUAL "0"/; s/"1), and/"0), and/'
+
 # The headers that the table of HF Accelerate's names sends its reader to.
 while read -r header; do
   [[ -f $work/installed/include/accelerate/$header ]] || fail "$header of migration_names.md is not installed"
@@ -145,7 +160,7 @@ ln -s build/train "$work/pages/train"
 export HOME=$work/home OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 for page in accelerate/docs/{quicktour,install} README accelerate/docs/{simulator,simulator_accuracy,slurm,from_cluster_to_simulator,find_oom,concepts_seed} \
   accelerate/docs/{debug_a_hang,write_a_simulated_test,weights_from_python,launching,debugging,backends,place} \
-  accelerate/docs/{deepspeed,sharding,concepts_sharding,comparing_setups,logging} simulator/hardware/README accelerate/docs/commands; do
+  accelerate/docs/{deepspeed,sharding,concepts_sharding,comparing_setups,logging,estimate_memory} simulator/hardware/README accelerate/docs/commands; do
   PATH=$work/installed/bin:$work/examples:$PATH CMAKE_PREFIX_PATH=$work/installed OMP_NUM_THREADS=1 \
     python3 "$repo/tools/documents/run_page.py" "$repo/$page.md" "$work/pages" ||
     fail "$page.md does not do what it says"

@@ -492,7 +492,7 @@ absl::StatusOr<Architecture> parse_architecture(absl::string_view text) {
     if (document.root().has("model_type") || document.root().has("architectures")) {
       return absl::InvalidArgumentError(
           "it is a model's configuration, which has no shapes; name the folder with its weights, "
-          "or describe the modules (see accelerate/docs/commands.md)");
+          "or describe the modules (see accelerate/docs/estimate_memory.md)");
     }
     return DescriptionReader().read(document.root());
   });

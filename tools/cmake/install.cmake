@@ -80,6 +80,12 @@ add_custom_command(OUTPUT "${shell_files}/man1/accelerate.1" ${completions}
   COMMAND accelerate_launcher completion fish > "${shell_files}/accelerate.fish"
   VERBATIM)
 add_custom_target(accelerate_shell_files ALL DEPENDS "${shell_files}/man1/accelerate.1" ${completions})
+# All that is installed, where not all examples are built as well (ci/release.sh).
+add_custom_target(accelerate_release)
+add_dependencies(accelerate_release ${installed_libraries} ${accelerate_programs} accelerate_shell_files)
+if(ACCELERATE_EXAMPLES)
+  add_dependencies(accelerate_release digits lm)
+endif()
 install(DIRECTORY "${shell_files}/man1/" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1" FILES_MATCHING PATTERN "*.1")
 # bash loads a completion by the name of its command.
 install(FILES "${shell_files}/accelerate.bash" RENAME accelerate

@@ -8,7 +8,7 @@
   names    a C++ name in `code` stands somewhere in the sources (pages of NAMES_OF_OTHERS aside), and
            accelerate::name in the sources of the library
   settings a variable in `code`, as ACCELERATE_NAME, stands in the sources
-  errors   each error text of troubleshooting.md (### `text`) stands in the sources
+  errors   each error text of troubleshooting.md and troubleshooting_simulator.md (### `text`) stands in the sources
   table    migration_names.md is what migration.py prints, from `Mirrors:` lines whose headers have a name for each;
            README.md's table says what the rows of status.md say, and each of these belongs to one of its rows
   changes  CHANGELOG.md has each entry once, below a part of the product, in lines of 120 characters
@@ -32,18 +32,21 @@ LINE_WIDTH = 120
 
 # Pages that a reader follows from top to bottom, or reads for a task.
 READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_accuracy", "debug_a_hang",
-                 "from_cluster_to_simulator", "find_oom", "plan_a_cluster", "perf_ci", "perf_bench", "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
+                 "from_cluster_to_simulator", "find_oom", "plan_a_cluster", "perf_ci", "perf_bench", "slurm", "weights_from_python",
+                 "write_a_simulated_test", "troubleshooting", "troubleshooting_simulator", "performance",
                  "pipelines", "tensor_parallelism", "long_sequences", "process_control", "evaluation", "inference",
                  "deferred_execution", "comparing_setups", "fsdp_or_deepspeed", "logging", "sharding", "sharding_options",
                  "sharding_calls", "sharding_precision", "offload", "launching", "launch_settings", "launch_failures",
                  "big_models", "big_model_rules", "quantization", "quantization_rules", "hf_pages",
                  "launch_from_a_program", "sagemaker", "releases", "plan_from_python",
+                 "checkpoints", "checkpoint_rules", "commands", "estimate_memory", "examples", "example_programs", "deepspeed",
+                 "parallelism", "concepts_shares", "README",
                  "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_dispatch", "concepts_forward",
                  "concepts_gradients", "concepts_prepare", "concepts_residency", "concepts_seed", "concepts_sequences",
                  "concepts_sharding")
 
 # They speak of names of other projects, which our sources do not have.
-NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed", "launch_options", "migration", "migration_names",
+NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed_options", "launch_options", "migration", "migration_names",
                    "parity", "performance_log")
 
 # Names of HF Accelerate that status.md lists as missing here.
@@ -54,7 +57,8 @@ NAMES_NOT_BUILT = set()
 STATUS = {
     "The training loop, data-parallel training": ["The loop", "Data parallel training", "Collectives on tensors"],
     "Data, metrics, optimizers, schedules, checkpoints, trackers, profiler": [
-        "Map-style data", "Streams, shared and sharded", "`gather_for_metrics`", "Process control", "Operations on trees",
+        "Map-style data", "Streams, shared and sharded", "`gather_for_metrics`", "Metrics", "Process control",
+        "Operations on trees",
         "Random states", "Optimizers, fused", "LOMO and AdaLomo", "Learning-rate schedulers",
         "Optimizers and schedules that", "Activation checkpointing", "`save_state`", "`load_state`", "`save_model`",
         "Trackers", "Profiler"],
@@ -74,7 +78,7 @@ STATUS = {
     "Pipelines": ["Pipelines (`pp`)"],
 }
 STATUS_ALONE = [
-    "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`",
+    "Modules of `torch.jit`", "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`",
     "`MegatronEngine`", "Pinned loading",
     "`find_executable_batch_size`", "Report of a failed collective", "Example programs", "TPUs", "Kernels of simulated",
     "Collectives of simulated", "Memory of simulated", "`accelerate simulate --sweep`",
@@ -382,7 +386,7 @@ def findings(repo):
         text = read(repo, page)
         name = os.path.basename(page)[:-len(".md")]
         yield from check_links(repo, page, text)
-        if name not in ("CHANGELOG", "deepspeed"):
+        if name not in ("CHANGELOG", "deepspeed_options"):
             yield from check_commands(repo, words, page, text)
         if name not in NAMES_OF_OTHERS and "decisions/" not in page:
             yield from check_names(words, page, text)
@@ -398,7 +402,7 @@ def findings(repo):
         if os.path.dirname(page) == DOCS and name in READERS_PAGES:
             if (lines := text.count("\n")) > MAX_LINES:
                 yield f"{page}: {lines} lines; a page has at most {MAX_LINES}"
-        if page == f"{DOCS}/troubleshooting.md":
+        if page in (f"{DOCS}/troubleshooting.md", f"{DOCS}/troubleshooting_simulator.md"):
             yield from check_errors(strings, page, text)
     if os.path.exists(os.path.join(repo, "integration_tests/outside/install_test.sh")):
         yield from check_followed(repo, pages)

@@ -37,7 +37,7 @@ ROWS = "tools/documents/parity.txt"
 PARAMETERS = "tools/documents/parity_parameters.txt"
 FUNCTIONS = "tools/documents/hf_functions.txt"
 FLAGS = "accelerate/options/options.h"
-OPTION_PAGES = {"accelerate/docs/sharding_options.md": "kFsdp", "accelerate/docs/deepspeed.md": "kDeepSpeed",
+OPTION_PAGES = {"accelerate/docs/sharding_options.md": "kFsdp", "accelerate/docs/deepspeed_options.md": "kDeepSpeed",
                 "accelerate/docs/parallelism.md": "kParallelism"}
 # The structs whose fields the rows of a section fill.
 FILLED = {

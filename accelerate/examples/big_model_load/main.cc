@@ -5,7 +5,7 @@
 //   big_model_load --checkpoint /tmp/lm --write --max_memory '{"cpu": "100MB"}'
 //   accelerate launch --simulate 1x1:h100,mem=2GiB big_model_load --model 125m --checkpoint ...
 //
-// accelerate/docs/examples.md has more.
+// accelerate/docs/example_programs.md has more.
 #include <cstdio>
 #include <stdexcept>
 #include <string>

@@ -5,7 +5,7 @@
 //   accelerate launch --num_processes 2 lm --blocks llama --max_steps 20
 //   accelerate launch --simulate 2x4:h100 --mixed_precision bf16 lm --max_steps 5
 //
-// accelerate/docs/examples.md has more.
+// accelerate/docs/example_programs.md has more.
 #include <cstdio>
 #include <stdexcept>
 #include <string>

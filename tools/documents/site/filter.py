@@ -181,9 +181,10 @@ def page(text, path):
             has_title = True
             lines.append(f"{heading[1]} {title} {{#{identifier}}}")
             continue
-        # Doxygen's commands may begin with @, too.
+        # Doxygen's commands may begin with @, too, and a quote ends its code that begins with one backtick.
         parts = re.split(r"(`[^`]*`)", line)
         parts[::2] = [part.replace("@", r"\@") for part in parts[::2]]
+        parts[1::2] = [f"`{part}`" if "'" in part else part for part in parts[1::2]]
         lines.append(rewrite_links("".join(parts), path))
     return "\n".join(lines)
 

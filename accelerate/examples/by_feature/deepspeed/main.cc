@@ -6,7 +6,7 @@
 //   accelerate launch --simulate 1x8:h100 --use_deepspeed --mixed_precision bf16
 //       --deepspeed_config_file accelerate/examples/by_feature/deepspeed/zero2_adamw.json deepspeed
 //
-// accelerate/docs/deepspeed.md says what the configuration may have.
+// accelerate/docs/deepspeed_options.md says what the configuration may have.
 #include <cstdio>
 #include <string>
 

@@ -1,6 +1,6 @@
 // Fine-tunes OPT, whose weights are kept in 4 bits, by adapters of low rank beside the queries and
 // values (LoRA). MODEL is Hugging Face's model.safetensors; DATA has the tensor input_ids [rows,
-// length] of its tokenizer. HF Accelerate's counterpart: load_and_quantize_model with PEFT.
+// length] of its tokenizer. HF Accelerate's counterpart: its guide to quantization, and PEFT.
 //
 //   lm_lora --model MODEL --heads 12 --data DATA --max_steps 100
 //   accelerate launch --simulate 2x4:h100 lm_lora --model MODEL --heads 12 --data DATA

@@ -13,7 +13,7 @@ vcpkg_cmake_configure(
 )
 vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(PACKAGE_NAME Accelerate CONFIG_PATH lib/cmake/Accelerate)
-vcpkg_copy_tools(TOOL_NAMES accelerate accelerate-module accelerate-self-test accelerate-plan AUTO_CLEAN)
+vcpkg_copy_tools(TOOL_NAMES accelerate accelerate-module accelerate-self-test accelerate-plan accelerate-dump-report AUTO_CLEAN)
 vcpkg_fixup_pkgconfig()
 file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/debug/include" "${CURRENT_PACKAGES_DIR}/debug/share")
 vcpkg_install_copyright(FILE_LIST "${SOURCE_PATH}/LICENSE" "${SOURCE_PATH}/NOTICE")
