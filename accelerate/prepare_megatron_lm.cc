@@ -96,7 +96,7 @@ MegatronDataLoader MegatronPreparation::next_loader() {
   if (!plugin_.consumed_samples) return share;
   const int64_t consumed = (*plugin_.consumed_samples)[part];
   TORCH_CHECK_VALUE(consumed % *plugin_.global_batch_size == 0, "consumed_samples of ",
-                    kParts[part], " are ", consumed, ", which are no whole batches of ",
+                    kParts[part], " are ", consumed, ", not a multiple of the global batch size, ",
                     *plugin_.global_batch_size);
   return accelerator_.skip_first_batches(share, consumed / *plugin_.global_batch_size);
 }

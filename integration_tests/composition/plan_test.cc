@@ -176,11 +176,8 @@ TEST(PlanRequests, ThatCannotBeMetAreRefused) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("names no device")));
   EXPECT_THAT([] { request_of({{"model", "gpt-7b"}, {"cluster", "1x1:h100"}, {"experts", 4}}); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("experts are for Llama's blocks")));
-  EXPECT_THAT(
-      [] {
-        request_of({{"model", "llama-7b"}, {"cluster", "1x1:h100"}, {"skew", 2}});
-      },
-      ThrowsMessage<std::invalid_argument>(HasSubstr("give a number of experts as well")));
+  EXPECT_THAT([] { request_of({{"model", "llama-7b"}, {"cluster", "1x1:h100"}, {"skew", 2}}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("give a number of experts as well")));
 }
 
 }  // namespace

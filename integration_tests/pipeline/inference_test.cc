@@ -286,10 +286,9 @@ TEST(MeasuredParts, AreThoseOfTheSlowestRankAndLeaveTheModelAsItIs) {
 TEST(MeasuredParts, AreRefusedByAllRanksWhereOneModelThrows) {
   Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
     const int64_t columns = rank.index() == 0 ? 8 : 7;
-    EXPECT_THAT(value_error_of([&] {
-                  measure_parts(small_sequential().ptr(), torch::ones({2, columns}));
-                }),
-                HasSubstr("rank 1"));
+    EXPECT_THAT(
+        value_error_of([&] { measure_parts(small_sequential().ptr(), torch::ones({2, columns})); }),
+        HasSubstr("rank 1"));
   });
 }
 

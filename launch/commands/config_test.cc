@@ -237,8 +237,8 @@ TEST_F(Config, ProposesWhatLaunchTakes) {
     check(absl::StrCat(gpus, "no\nyes\n2\n\n\n\n\n\n\n\nyes\n"));  // a mesh
   }
   check("0\n4\n\n\n\nno\nno\nyes\n2\nyes\n2\n4\n");  // Megatron-LM
-  check("0\n9\n\n\n\nyes\n");             // a TPU pod without a name
-  check("0\n9\n\n\n\nyes\n\n\n\nyes\n");  // and its commands
+  check("0\n9\n\n\n\nyes\n");                        // a TPU pod without a name
+  check("0\n9\n\n\n\nyes\n\n\n\nyes\n");             // and its commands
   check("0\n1\n\n\n\n\n\nfp8\n");
   check("0\n1\n\n\n\n\n\nfp8\nte\nyes\n");
   check("1\n");              // SageMaker

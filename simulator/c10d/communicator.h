@@ -58,7 +58,7 @@ class Communicator {
   const std::vector<int>& ranks() const { return ranks_; }
   /// The axis of the mesh that the group belongs to, if any.
   std::optional<MeshAxis> axis() const { return axis_; }
-  /// What its members notice of each other.
+  /// What members of the group notice of each other.
   Semantics semantics() const { return semantics_; }
 
   /// Joins the member's next collective. Errors: DistBackendError if the group has failed.
