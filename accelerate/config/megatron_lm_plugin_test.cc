@@ -168,6 +168,11 @@ TEST(MegatronLMPlugin, DegreesAreAMesh) {
       parallelism_of(resolved({.tp_degree = 2, .expert_model_parallel_size = 2}), 8);
   EXPECT_EQ(experts.dp_shard_size, 4);
   EXPECT_EQ(experts.ep_size, 2);
+  const ParallelismOptions staged_sequences =
+      parallelism_of(resolved({.pp_degree = 2, .context_parallel_size = 2}), 8);
+  EXPECT_EQ(staged_sequences.pp_size, 2);
+  EXPECT_EQ(staged_sequences.cp_size, 2);
+  EXPECT_EQ(staged_sequences.dp_shard_size, 2);
   const auto refusal = [](const Plugin& plugin, int64_t ranks) {
     return value_error_of([&] { parallelism_of(resolved(plugin), ranks); });
   };
@@ -182,9 +187,6 @@ TEST(MegatronLMPlugin, DegreesAreAMesh) {
               HasSubstr("set it to 1 or 4"));
   EXPECT_THAT(refusal({.pp_degree = 2, .expert_model_parallel_size = 2}, 8),
               AllOf(HasSubstr("experts"), HasSubstr("nearest layout")));
-  EXPECT_THAT(refusal({.pp_degree = 2, .context_parallel_size = 2}, 8), HasSubstr("positions"));
-  EXPECT_THAT(refusal({.tp_degree = 2, .pp_degree = 2, .sequence_parallelism = true}, 8),
-              HasSubstr("whole sequences"));
 }
 
 }  // namespace

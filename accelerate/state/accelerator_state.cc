@@ -211,9 +211,9 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   const bool divides_models =
       record.fsdp_plugin == nullptr || divides(record.fsdp_plugin->strategy());
   // HF Accelerate divides neither layers, sequences nor stages among ranks on CPUs.
-  const bool divides_on_cpus = (config.tp_enabled() || config.cp_enabled() || config.sp_enabled() ||
-                                config.pp_enabled()) &&
-                               partial_state.distributed_type() == DistributedType::kMultiCpu;
+  const bool divides_on_cpus =
+      (config.tp_enabled() || config.cp_enabled() || config.sp_enabled() || config.pp_enabled()) &&
+      partial_state.distributed_type() == DistributedType::kMultiCpu;
   if (config.sp_enabled()) config.fill_replicas(partial_state.num_processes());
   config.validate_accelerator({.multi_device = partial_state.multi_device() || divides_on_cpus,
                                .num_processes = partial_state.num_processes(),

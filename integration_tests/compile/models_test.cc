@@ -1,6 +1,7 @@
 // Convolutions with batch norm, attention, recurrent layers and embeddings, each with its blocks
 // compiled operator by operator and as it is: bit by bit the same training, replicated with
 // accumulation and divided among ranks, for many seeds.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -118,7 +119,8 @@ Tensor trained(Rank& rank, const Kind<Block>& kind, const AcceleratorOptions& op
   if (const auto report = compile_report(model)) {
     EXPECT_THAT(report->not_compiled, IsEmpty());
     EXPECT_EQ(report->regions, kind.count);
-    EXPECT_EQ(report->programs, 1) << "the blocks are equal";
+    // The blocks are equal, but the first one's input needs no gradient.
+    EXPECT_EQ(report->programs, std::min(kind.count, 2));
     EXPECT_EQ(report->compiled_calls, kind.count * (passes - 2));
   }
   const auto whole = full_parameters(model, {.writeback = false});

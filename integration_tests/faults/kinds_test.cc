@@ -292,7 +292,9 @@ TEST(Faults, TakeANodeAway) {
   EXPECT_THAT(lost.failure, HasSubstr("was lost with its node"));
   int dead = 0;
   for (const RankFailure& failure : lost.failures) {
-    if (!absl::StartsWith(failure.message, absl::StrCat("rank ", failure.rank, " was lost with its node"))) continue;
+    if (!absl::StartsWith(failure.message,
+                          absl::StrCat("rank ", failure.rank, " was lost with its node")))
+      continue;
     EXPECT_GE(failure.rank, 2);
     ++dead;
   }

@@ -112,8 +112,7 @@ TEST(RefusedScriptModule, SaysWhatItCannotDo) {
   };
   EXPECT_THAT(refusal(fsdp), AllOf(HasSubstr(kBeginning), HasSubstr("FSDP and DeepSpeed")));
   const auto bf16 = [] { return AcceleratorOptions{.mixed_precision = PrecisionType::kBf16}; };
-  EXPECT_THAT(refusal(bf16),
-              AllOf(HasSubstr(kBeginning), HasSubstr("leave mixed_precision out")));
+  EXPECT_THAT(refusal(bf16), AllOf(HasSubstr(kBeginning), HasSubstr("leave mixed_precision out")));
   const auto along = [](const ParallelismOptions& sizes) {
     return [sizes] { return AcceleratorOptions{.parallelism_config = ParallelismConfig(sizes)}; };
   };

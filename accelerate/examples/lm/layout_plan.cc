@@ -188,7 +188,7 @@ std::vector<Sample> samples_of(int64_t whole, int64_t few, int64_t more, bool is
 
 Measured measure_whole(const PlanRequest& request, const LayoutChoice& choice,
                        int64_t micro_steps) {
-  const std::vector<Sample> passes = samples_of(micro_steps, 1, 2, request.is_exact);
+  const std::vector<Sample> passes = samples_of(micro_steps, 2, 3, request.is_exact);
   Measured whole;
   for (const Sample& layers :
        samples_of(request.config.layers, kFewBlocks, kMoreBlocks, request.is_exact)) {
