@@ -238,7 +238,8 @@ Measured measure_whole(const PlanRequest& request, const LayoutChoice& choice,
                        int64_t micro_steps) {
   // The blocks that are left where stages do not have as many each are the same in all samples.
   const int64_t stages = choice.ranks.pp, left = request.config.layers % stages;
-  const std::vector<Sample> passes = samples_of(micro_steps, 2 * stages, 3 * stages, request.is_exact);
+  const std::vector<Sample> passes =
+      samples_of(micro_steps, 2 * stages, 3 * stages, request.is_exact);
   Measured whole;
   for (const Sample& layers : samples_of(request.config.layers, kFewBlocks * stages + left,
                                          kMoreBlocks * stages + left, request.is_exact)) {
