@@ -180,7 +180,7 @@ TEST(CheckpointPairs, OfStagesAndSequencesLoadBitByBit) { expect_pairs_load(layo
 
 TEST(CheckpointPairs, AreOfSoManyLayouts) {
   ASSERT_EQ(layouts().size(), 38);
-  ASSERT_EQ(layouts_of_layers().size(), 23);
+  ASSERT_EQ(layouts_of_layers().size(), 25);
   for (const auto* const all : {&layouts(), &layouts_of_layers()}) {
     for (size_t i = 0; i < all->size(); ++i) {
       const std::string text = (*all)[i].text();

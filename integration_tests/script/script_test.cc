@@ -118,7 +118,7 @@ TEST(RefusedScriptModule, SaysWhatItCannotDo) {
   };
   EXPECT_THAT(refusal(along({.tp_size = 2})),
               AllOf(HasSubstr(kBeginning), HasSubstr("tp cannot divide it")));
-  EXPECT_EQ(refusal(along({.dp_replicate_size = 2})), "none");
+  EXPECT_EQ(refusal([] { return AcceleratorOptions(); }), "none");
 }
 
 }  // namespace
