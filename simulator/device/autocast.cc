@@ -1,4 +1,4 @@
-#include <atomic>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -17,36 +18,25 @@ namespace accelerate::simulator {
 namespace {
 
 constexpr c10::DeviceType kDevice = c10::kPrivateUse1;
-constexpr c10::DispatchKeySet kBelowAutocast(c10::DispatchKeySet::FULL_AFTER,
-                                             c10::DispatchKey::AutocastPrivateUse1);
 
-enum class Policy { kNone, kLowerPrecision, kFloat, kFloatResult, kAppendFloat, kPromote };
-
-struct Policies {
-  Policy accelerator = Policy::kNone;
-  Policy cpu = Policy::kNone;
-};
-
-std::atomic<bool> casts_like_cpu = false;
+enum class Policy { kLowerPrecision, kFloat, kFloatResult, kAppendFloat, kPromote };
 
 // By the operator's full name, "aten::pow.Tensor_Scalar".
-using PolicyTable = std::unordered_map<std::string, Policies>;
+using PolicyTable = std::unordered_map<std::string, Policy>;
 
 // The macros name operators as `op` or `op, overload`.
 std::string full_name(absl::string_view listed) {
   return absl::StrCat("aten::", absl::StrReplaceAll(listed, {{", ", "."}}));
 }
 
-void add_accelerator_policies(PolicyTable& table) {
-#define ACCELERATE_POLICY_LOWER(...) \
-  table[full_name(#__VA_ARGS__)].accelerator = Policy::kLowerPrecision;
-#define ACCELERATE_POLICY_FLOAT(...) table[full_name(#__VA_ARGS__)].accelerator = Policy::kFloat;
-#define ACCELERATE_POLICY_RESULT(...) \
-  table[full_name(#__VA_ARGS__)].accelerator = Policy::kFloatResult;
+PolicyTable accelerator_policies() {
+  PolicyTable table;
+#define ACCELERATE_POLICY_LOWER(...) table[full_name(#__VA_ARGS__)] = Policy::kLowerPrecision;
+#define ACCELERATE_POLICY_FLOAT(...) table[full_name(#__VA_ARGS__)] = Policy::kFloat;
+#define ACCELERATE_POLICY_RESULT(...) table[full_name(#__VA_ARGS__)] = Policy::kFloatResult;
 #define ACCELERATE_POLICY_APPEND(function, name, ...) \
-  table[absl::StrCat("aten::", name)].accelerator = Policy::kAppendFloat;
-#define ACCELERATE_POLICY_PROMOTE(...) \
-  table[full_name(#__VA_ARGS__)].accelerator = Policy::kPromote;
+  table[absl::StrCat("aten::", name)] = Policy::kAppendFloat;
+#define ACCELERATE_POLICY_PROMOTE(...) table[full_name(#__VA_ARGS__)] = Policy::kPromote;
   AT_FORALL_LOWER_PRECISION_FP(ACCELERATE_POLICY_LOWER)
   AT_FORALL_FP32(ACCELERATE_POLICY_FLOAT)
   AT_FORALL_FP32_SET_OPT_DTYPE(ACCELERATE_POLICY_RESULT)
@@ -57,17 +47,19 @@ void add_accelerator_policies(PolicyTable& table) {
 #undef ACCELERATE_POLICY_RESULT
 #undef ACCELERATE_POLICY_APPEND
 #undef ACCELERATE_POLICY_PROMOTE
+  return table;
 }
 
 // LibTorch does not publish the CPU's lists, but registers a kernel for each entry. Its page on
 // automatic mixed precision lists the operators that lower the precision and those that promote;
 // all others compute in float32.
-void add_cpu_policies(PolicyTable& table) {
+PolicyTable cpu_policies() {
+  PolicyTable table;
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     auto op = dispatcher.findOp(name);
     if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU)) continue;
-    table[c10::toString(name)].cpu = Policy::kFloat;
+    table[c10::toString(name)] = Policy::kFloat;
   }
   constexpr char kLower[] =
       "conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm addbmm linear "
@@ -75,16 +67,17 @@ void add_cpu_policies(PolicyTable& table) {
       "conv_transpose2d.input conv_transpose3d.input prelu scaled_dot_product_attention "
       "_native_multi_head_attention";
   for (absl::string_view lower : absl::StrSplit(kLower, ' ')) {
-    table[absl::StrCat("aten::", lower)].cpu = Policy::kLowerPrecision;
+    table[absl::StrCat("aten::", lower)] = Policy::kLowerPrecision;
   }
   for (const char* promote : {"stack", "cat", "index_copy", "index_copy.dimname"}) {
-    table[absl::StrCat("aten::", promote)].cpu = Policy::kPromote;
+    table[absl::StrCat("aten::", promote)] = Policy::kPromote;
   }
+  return table;
 }
 
-// By the operator's schema, whose address is constant. Written once, before any call.
-std::unordered_map<const c10::FunctionSchema*, Policies>& policies_by_schema() {
-  static auto& policies = *new std::unordered_map<const c10::FunctionSchema*, Policies>();
+// By the operator's schema, whose address is constant. Written before any call.
+std::unordered_map<const c10::FunctionSchema*, Policy>& policies_by_schema() {
+  static auto& policies = *new std::unordered_map<const c10::FunctionSchema*, Policy>();
   return policies;
 }
 
@@ -118,20 +111,11 @@ c10::OperatorHandle overload_with_dtype(const c10::OperatorHandle& op) {
       op.schema().name().c_str(), kOverloads.at(op.schema().overload_name()).c_str());
 }
 
-void cast_and_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                   torch::jit::Stack* stack) {
+void cast_and_call(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const size_t count = op.schema().arguments().size();
-  const Policies policies = policies_by_schema().at(&op.schema());
-  const Policy policy = casts_like_cpu ? policies.cpu : policies.accelerator;
-  if (policy == Policy::kNone) {
-    // This list lacks the operator, but may have those that the operator is composed of.
-    op.redispatchBoxed(keys & kBelowAutocast, stack);
-    return;
-  }
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastPrivateUse1);
   const auto first = stack->end() - static_cast<ptrdiff_t>(count);
-  switch (policy) {
-    case Policy::kNone: break;
+  switch (policies_by_schema().at(&op.schema())) {
     case Policy::kLowerPrecision:
       cast_all(*stack, count, at::autocast::get_autocast_dtype(kDevice));
       break;
@@ -165,22 +149,27 @@ void cast_and_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 
 }  // namespace
 
-void register_autocast(torch::Library& library) {
-  PolicyTable table;
-  add_accelerator_policies(table);
-  add_cpu_policies(table);
+void cast_like_cpu(bool like_cpu) {
+  static auto& library = *new std::optional<torch::Library>();
+  static bool is_like_cpu = false;
+  if (library && is_like_cpu == like_cpu) return;
+  is_like_cpu = like_cpu;
+  // As in LibTorch, an operator that the list lacks has no kernel: a handler that sees operators
+  // before their casts (accelerate/operators/operator_mode.h) sees all with a kernel once more.
+  library.reset();
+  library.emplace(torch::Library::IMPL, "aten", c10::DispatchKey::AutocastPrivateUse1, __FILE__,
+                  __LINE__);
+  policies_by_schema().clear();
   auto& dispatcher = c10::Dispatcher::singleton();
-  for (const auto& [name, policies] : table) {
+  for (const auto& [name, policy] : like_cpu ? cpu_policies() : accelerator_policies()) {
     const size_t dot = name.find('.');
     const std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
     // The lists may name operators that this version of LibTorch does not have.
     auto op = dispatcher.findSchema({name.substr(0, dot), overload});
     if (!op) continue;
-    policies_by_schema().emplace(&op->schema(), policies);
-    library.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&cast_and_call>());
+    policies_by_schema().emplace(&op->schema(), policy);
+    library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&cast_and_call>());
   }
 }
-
-void cast_like_cpu(bool like_cpu) { casts_like_cpu = like_cpu; }
 
 }  // namespace accelerate::simulator

@@ -260,7 +260,7 @@ void register_kernels() {
   register_composite_ops(autograd);
   register_dropout(aten, autograd);
   register_set_data_check(autograd);
-  register_autocast(library("aten", DispatchKey::AutocastPrivateUse1));
+  cast_like_cpu(false);
 }
 
 }  // namespace

@@ -13,7 +13,9 @@ namespace accelerate::simulator {
 /// For the rest of the process. Idempotent. Threads: one at a time, before the ranks' threads.
 void install_sim_device();
 
-/// Whether devices cast by the CPU's lists from now on, or by those for accelerators.
+/// Automatic mixed precision of the devices from now on. A device of family "cpu" casts by the
+/// CPU's lists, accelerators by LibTorch's lists for them (the AT_FORALL macros). Registers the
+/// kernels of AutocastPrivateUse1. Threads: one at a time, while no rank runs.
 void cast_like_cpu(bool like_cpu);
 
 // ---- The parts of the device type that install_sim_device() registers with LibTorch.
@@ -45,11 +47,6 @@ void register_composite_ops(torch::Library& library);
 /// Dropout as one kernel, with the numbers that the CPU draws. The libraries implement PrivateUse1
 /// and AutogradPrivateUse1.
 void register_dropout(torch::Library& device, torch::Library& autograd);
-
-/// Automatic mixed precision. Accelerators cast by LibTorch's lists for them (the AT_FORALL
-/// macros); a device of family "cpu" casts by the CPU's lists (see cast_like_cpu). `library`
-/// implements AutocastPrivateUse1.
-void register_autocast(torch::Library& library);
 
 /// An autograd engine that runs a rank's backward pass on the rank's own thread, hooks included.
 /// LibTorch's engine runs a device's part on a thread of its own, where ranks that wait for each
