@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -32,6 +33,7 @@
 #include "accelerate/values/texts.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/hardware/cluster_spec.h"
+#include "simulator/trace/rank_sums.h"
 #include "simulator/trace/trace.h"
 
 namespace lm {
@@ -77,7 +79,10 @@ int64_t micro_steps_of(const PlanRequest& request, const RankLayout& ranks, int6
 struct Measured {
   double seconds = 0;
   double useful_seconds = 0;  // of the step, that the devices would need at their peak
-  double peak_memory = 0;
+  // The most that a device needs until the model is prepared, with whole tensors of its
+  // construction, and afterwards.
+  double prepare_memory = 0;
+  double training_memory = 0;
   int64_t memory = 0;  // of a device
 };
 
@@ -128,14 +133,16 @@ Lm built_model(const PlanRequest& request, const LayoutChoice& choice, const Con
   return Lm(config, rules);
 }
 
+// Calls `on_prepared` once.
 void train(const PlanRequest& request, const LayoutChoice& choice, const Config& config,
-           int64_t micro_steps) {
+           int64_t micro_steps, const std::function<void()>& on_prepared) {
   const RankLayout& ranks = choice.ranks;
   Accelerator accelerator(options_of(request, ranks, config, micro_steps));
   Lm net = built_model(request, choice, config, accelerator.device());
   const std::shared_ptr<torch::optim::Optimizer> adamw = std::make_shared<accelerate::optim::AdamW>(
       net->parameters(), torch::optim::AdamWOptions(1e-3));
   auto [prepared, optimizer] = accelerator.prepare(net.ptr(), adamw);
+  on_prepared();
   auto& model = prepared;
   // Along sp a rank is given its tokens of each sequence; along cp a scope leaves it them.
   const int64_t passes = ranks.pp > 1 ? 1 : micro_steps, length = config.sequence_length / ranks.sp;
@@ -176,6 +183,26 @@ void train(const PlanRequest& request, const LayoutChoice& choice, const Config&
   }
 }
 
+// What is known of an executed rank besides its trace.
+struct RankFacts {
+  int64_t prepared_ns = 0;
+  int64_t other_bytes = 0;  // of its device, that are not tensors'
+};
+
+// What tensors, the context, communicators and workspaces need. The allocator reserves more where
+// room is left, above all for blocks that collectives on other streams still read: the further the
+// host is ahead of its device, the more. An allocation that finds no room waits for those streams
+// and gets that memory.
+void add_memory(const accelerate::simulator::Trace& trace, const std::vector<RankFacts>& ranks,
+                Measured& measured) {
+  for (const accelerate::simulator::MemorySample& sample : trace.memory) {
+    const RankFacts& rank = ranks[sample.rank];
+    double& most =
+        sample.at_ns <= rank.prepared_ns ? measured.prepare_memory : measured.training_memory;
+    most = std::max(most, static_cast<double>(rank.other_bytes + total_bytes(sample)));
+  }
+}
+
 Measured measure(const PlanRequest& request, const LayoutChoice& choice, int64_t layers,
                  int64_t micro_steps) {
   Config config = request.config;
@@ -201,20 +228,22 @@ Measured measure(const PlanRequest& request, const LayoutChoice& choice, int64_t
         .along = std::move(along)};
   }
   Cluster cluster(request.cluster, options);
-  cluster.run_on_every_rank(
-      [&](accelerate::simulator::Rank&) { train(request, choice, config, micro_steps); });
+  std::vector<RankFacts> ranks(cluster.world_size());
+  cluster.run_on_every_rank([&](accelerate::simulator::Rank& rank) {
+    RankFacts& facts = ranks[rank.index()];
+    train(request, choice, config, micro_steps,
+          [&] { facts.prepared_ns = rank.device()->host_ns(); });
+    if (const auto driver = rank.device()->memory().driver_figures()) {
+      facts.other_bytes = driver->context + driver->libraries + driver->workspaces;
+    }
+  });
   const accelerate::simulator::Trace& trace = cluster.trace();
   const auto times = step_times(trace);
   if (!times) throw std::runtime_error("no step ended");
   Measured measured{.seconds = times->mean_ns * 1e-9};
   measured.useful_seconds = measured.seconds * times->mfu;
   measured.memory = trace.memory_capacity;
-  for (const auto& rank : trace.ranks) {
-    // The driver's figure has that of tensors in it.
-    measured.peak_memory =
-        std::max(measured.peak_memory,
-                 static_cast<double>(rank.driver_peak > 0 ? rank.driver_peak : rank.memory_peak));
-  }
+  add_memory(trace, ranks, measured);
   return measured;
 }
 
@@ -250,7 +279,9 @@ Measured measure_whole(const PlanRequest& request, const LayoutChoice& choice,
       whole.useful_seconds += layers.weight * pass.weight * part.useful_seconds;
       // A further micro-step needs no more memory than the second one, and a further micro-batch
       // no more than as many as there are stages.
-      if (&pass == &passes.back()) whole.peak_memory += layers.weight * part.peak_memory;
+      if (&pass != &passes.back()) continue;
+      whole.prepare_memory += layers.weight * part.prepare_memory;
+      whole.training_memory += layers.weight * part.training_memory;
     }
   }
   return whole;
@@ -373,7 +404,7 @@ PlannedLayout planned(const PlanRequest& request, const LayoutChoice& choice) {
     layout.why = first_line(error.what());
     return layout;
   }
-  layout.peak_memory = static_cast<int64_t>(whole.peak_memory);
+  layout.peak_memory = static_cast<int64_t>(std::max(whole.prepare_memory, whole.training_memory));
   layout.memory = whole.memory;
   if (layout.peak_memory > layout.memory) {
     layout.why = absl::StrCat("needs ", accelerate::binary_byte_text(layout.peak_memory), " of ",

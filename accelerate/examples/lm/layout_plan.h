@@ -2,11 +2,11 @@
 /// whether the layout fits into the devices' memory: what `accelerate plan` prints.
 ///
 /// A layout is trained for three steps with shapes alone on the folded cluster. A model of many
-/// blocks is trained with few, twice, and a step of many micro-steps with one and with two: time
+/// blocks is trained with few, twice, and a step of many micro-steps with two and with three: time
 /// and memory grow evenly with each further block, and time with each further micro-step, so that
 /// those of the whole follow. Where ranks have stages, each of these has the few blocks, and
-/// windows have as many micro-batches as there are stages, and twice as many. PlanRequest::is_exact
-/// takes the whole model instead.
+/// windows have two and three times as many micro-batches as there are stages.
+/// PlanRequest::is_exact takes the whole model instead.
 ///
 /// Units:   seconds, bytes.
 /// Errors:  std::invalid_argument for a request that no layout can meet.
@@ -60,9 +60,12 @@ struct PlannedLayout {
   double step_seconds = 0;
   double tokens_per_second = 0;  ///< of all ranks
   double mfu = 0;
-  int64_t peak_memory = 0;  ///< of the device that needs most, as its driver shows it; 0: unknown
-  int64_t memory = 0;       ///< that a program has of a device; 0: unknown
-  std::string why = {};     ///< it does not fit
+  /// What tensors, the context, communicators and workspaces need at most on one device. The driver
+  /// shows more where the allocator keeps blocks, which it gives back when room is short. Pieces
+  /// between blocks (fragmentation) do not count. 0: unknown.
+  int64_t peak_memory = 0;
+  int64_t memory = 0;    ///< that a program has of a device; 0: unknown
+  std::string why = {};  ///< it does not fit
 };
 
 /// All that the table of layouts allows with at most so many ranks along pp, cp and sp as the
