@@ -486,7 +486,7 @@ TEST(Replay, MistakesInConfigurationsOfAMesh) {
 constexpr Recorded kByHand[] = {
     {"big_modeling", 3, 17},        {"checkpoint_sharding", 0, 4}, {"deepspeed_plugin", 0, 11},
     {"env_parsing", 0, 5},          {"fsdp_plugin", 0, 9},         {"launch_env", 2, 15},
-    {"megatron_plugin", 0, 2},      {"operations", 0, 3},          {"parallelism", 0, 6},
+    {"megatron_plugin", 0, 3},      {"operations", 0, 3},          {"parallelism", 0, 6},
     {"quantization_config", 12, 9}, {"save_state_layout", 0, 4},   {"tracking", 0, 1},
 };
 
