@@ -265,19 +265,21 @@ void drop_other_stages(const TechniqueContext& context) {
   const Mesh& mesh = plan.layout->mesh();
   if (mesh.size(MeshAxis::kPp) == 1) return;
   const at::NoGradGuard no_grad;
-  std::vector<std::pair<const TensorPlacement*, at::Tensor>> dropped, before_own;
+  std::vector<std::pair<const TensorPlacement*, at::Tensor>> dropped;
+  size_t num_before_own = 0;
   for (const auto& item : context.model.module()->named_parameters()) {
     const TensorPlacement* const placement = plan.layout->find(item.key());
     if (placement == nullptr) continue;
     if (part_number(*placement, mesh, plan.rank) < 0) {
       dropped.emplace_back(placement, item.value());
     } else {
-      before_own = dropped;
+      num_before_own = dropped.size();
     }
   }
   // Values that a construction draws before those of this rank, one tensor at a time; later they
   // would be drawn all at once.
-  for (const auto& [placement, parameter] : before_own) {
+  for (size_t i = 0; i < num_before_own; ++i) {
+    const at::Tensor& parameter = dropped[i].second;
     if (is_recorded(parameter) && deferred_values(parameter) == nullptr) {
       recorded_values({parameter});
     }
