@@ -23,6 +23,7 @@
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/recorded_warnings.h"
+#include "accelerate/testing/value_error.h"
 
 namespace accelerate {
 namespace {
@@ -43,15 +44,6 @@ class RecorderTest : public ::testing::Test {
 const TorchDynamoPlugin kInterpreted = {.backend = DynamoBackend::kAotEager};
 // What is not recorded is an error.
 const TorchDynamoPlugin kStrict = {.backend = DynamoBackend::kAotEager, .fullgraph = true};
-
-std::string error_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
 
 // ---- Modules made of a function.
 
@@ -192,7 +184,7 @@ TEST_F(RecorderTest, IndicesThatAreIntegersAreRecorded) {
 TEST_F(RecorderTest, AreAnErrorWithFullgraphWhereTheyCannotBeCompiled) {
   Free net([](const Tensor& x, const Tensor& weight) { return x * weight.sum().item<double>(); });
   auto model = compile_regions(net, kStrict);
-  EXPECT_THAT(error_of([&] { model(torch::ones({3})); }),
+  EXPECT_THAT(c10_error_of([&] { model(torch::ones({3})); }),
               AllOf(HasSubstr("fullgraph"), HasSubstr("_local_scalar_dense")));
 }
 
@@ -247,16 +239,16 @@ TEST_F(RecorderTest, ATextIsReadAsItWasWritten) {
 }
 
 TEST(RegionTexts, ThatAreNoneAreErrors) {
-  EXPECT_THAT(error_of([] { parse_region("{"); }), HasSubstr("cannot be read"));
-  EXPECT_THAT(error_of([] { parse_region(R"({"region":2,"inputs":[]})"); }),
+  EXPECT_THAT(c10_error_of([] { parse_region("{"); }), HasSubstr("cannot be read"));
+  EXPECT_THAT(c10_error_of([] { parse_region(R"({"region":2,"inputs":[]})"); }),
               HasSubstr("has version 2"));
-  EXPECT_THAT(error_of([] { parse_region(R"({"op":"aten::no_such","args":[],"out":[]})"); }),
+  EXPECT_THAT(c10_error_of([] { parse_region(R"({"op":"aten::no_such","args":[],"out":[]})"); }),
               HasSubstr("aten::no_such, which LibTorch does not have"));
-  EXPECT_THAT(error_of([] { parse_region(R"({"op":"aten::mm","args":[],"out":[]})"); }),
+  EXPECT_THAT(c10_error_of([] { parse_region(R"({"op":"aten::mm","args":[],"out":[]})"); }),
               HasSubstr("0 arguments, and it takes 2"));
   const std::string head = "{\"region\":1,\"inputs\":[null]}\n";
-  EXPECT_THAT(error_of([&] { parse_region(head); }), HasSubstr("cut off"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(c10_error_of([&] { parse_region(head); }), HasSubstr("cut off"));
+  EXPECT_THAT(c10_error_of([&] {
                 parse_region(head + R"({"outputs":[7],"differentiable":[false],"tensors":1})");
               }),
               HasSubstr("has tensor 7 of 1"));

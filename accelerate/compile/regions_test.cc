@@ -26,6 +26,7 @@
 #include "accelerate/platform/host_files.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/recorded_warnings.h"
+#include "accelerate/testing/value_error.h"
 
 namespace accelerate {
 namespace {
@@ -45,15 +46,6 @@ class RegionsTest : public ::testing::Test {
 const TorchDynamoPlugin kInterpreted = {.backend = DynamoBackend::kAotEager};
 // What is not recorded is an error.
 const TorchDynamoPlugin kStrict = {.backend = DynamoBackend::kAotEager, .fullgraph = true};
-
-std::string error_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
 
 // ---- Models.
 
@@ -329,7 +321,7 @@ TEST_F(RegionsTest, ABackwardPassComesAgainWithRetainGraphOnly) {
     const Tensor once = net->weight.grad().clone();
     y.backward();
     EXPECT_TRUE(torch::equal(net->weight.grad(), once * 2)) << call;
-    EXPECT_THAT(error_of([&] { y.backward(); }), HasSubstr("second"));
+    EXPECT_THAT(c10_error_of([&] { y.backward(); }), HasSubstr("second"));
   }
 }
 
@@ -338,7 +330,7 @@ TEST_F(RegionsTest, GradientsOfGradientsAreAnError) {
   auto model = compile_regions(net, kStrict);
   warm(model, torch::ones({3}));
   const Tensor y = model(torch::ones({3})).square().sum();
-  EXPECT_THAT(error_of([&] { torch::autograd::grad({y}, {net->weight}, {}, true, true); }),
+  EXPECT_THAT(c10_error_of([&] { torch::autograd::grad({y}, {net->weight}, {}, true, true); }),
               HasSubstr("gradients of gradients"));
 }
 
@@ -352,7 +344,7 @@ TEST_F(RegionsTest, AChangeInPlaceBeforeTheBackwardPassIsAnError) {
     const torch::NoGradGuard no_grad;
     y.mul_(2);  // exp's result is needed
   }
-  EXPECT_THAT(error_of([&] { y.sum().backward(); }), HasSubstr("was changed in place"));
+  EXPECT_THAT(c10_error_of([&] { y.sum().backward(); }), HasSubstr("was changed in place"));
 }
 
 TEST_F(RegionsTest, AGradientThatLiesOtherwiseInMemoryIsTheSame) {
@@ -482,11 +474,11 @@ TEST_F(RegionsTest, APackageThatIsNotAsItWasMadeIsNotLoaded) {
 }
 
 TEST(CompileBackends, AreRefusedByNameOrRegistered) {
-  EXPECT_THAT(error_of([] { check_compile_backend(DynamoBackend::kHpuBackend); }),
+  EXPECT_THAT(c10_error_of([] { check_compile_backend(DynamoBackend::kHpuBackend); }),
               HasSubstr("the nearest that works is aot_eager"));
   for (const DynamoBackend backend :
        {DynamoBackend::kEager, DynamoBackend::kAotEager, DynamoBackend::kInductor}) {
-    EXPECT_EQ(error_of([&] { check_compile_backend(backend); }), "no error");
+    EXPECT_EQ(c10_error_of([&] { check_compile_backend(backend); }), "no error");
   }
   struct Nothing : CompileBackend {
     std::unique_ptr<const RegionCode> compile(std::shared_ptr<const RegionProgram>) override {
@@ -495,7 +487,7 @@ TEST(CompileBackends, AreRefusedByNameOrRegistered) {
   };
   register_compile_backend(DynamoBackend::kNeuron,
                            [](const TorchDynamoPlugin&) { return std::make_unique<Nothing>(); });
-  EXPECT_EQ(error_of([] { check_compile_backend(DynamoBackend::kNeuron); }), "no error");
+  EXPECT_EQ(c10_error_of([] { check_compile_backend(DynamoBackend::kNeuron); }), "no error");
 }
 
 // ---- Which modules are regions.

@@ -18,4 +18,15 @@ std::string value_error_of(Function&& function) {
   return "no error";
 }
 
+/// The same of any c10::Error.
+template <typename Function>
+std::string c10_error_of(Function&& function) {
+  try {
+    function();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
 }  // namespace accelerate
