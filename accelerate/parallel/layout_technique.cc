@@ -52,8 +52,9 @@ class LayoutTechnique::BackwardEnd {
 
   // In a backward pass that has reached the model's outputs.
   static void reached(const std::shared_ptr<BackwardEnd>& end) {
+    if (!adds_to_gradients()) return;
     const int backward = torch::autograd::get_current_graph_task_id();
-    if (std::exchange(end->backward_, backward) == backward || !adds_to_gradients()) return;
+    if (std::exchange(end->backward_, backward) == backward) return;
     end->sums_.begin();
     // Reductions of other techniques end in callbacks that hooks of the pass queue, or that such
     // callbacks queue. One of the third round comes after all of them.
@@ -93,7 +94,7 @@ class LayoutTechnique::BackwardEnd {
   Runtime& runtime_;
   const bool gathers_;
   bool synchronises_ = true;
-  int backward_ = -1;  // the last backward pass
+  int backward_ = -1;  // the last backward pass that adds to gradients
 };
 
 LayoutTechnique::LayoutTechnique(const std::vector<GradientSums::Owed>& owed,
@@ -121,7 +122,13 @@ void LayoutTechnique::forward(ForwardPass& pass) {
   if (is_alone_) pass.set_synchronises(*no_sync_count_ == 0);
   pass.proceed();
   if (!at::GradMode::is_enabled()) return;
-  end_->set_synchronises(*no_sync_count_ == 0);
+  if (torch::autograd::get_current_graph_task_id() >= 0) {
+    // A checkpoint around the model computes it again, in a backward pass that has reached the
+    // outputs. The backward pass of what it computes is another one, which adds to no gradients.
+    BackwardEnd::reached(end_);
+  } else {
+    end_->set_synchronises(*no_sync_count_ == 0);
+  }
   for (const at::Tensor& output : pass.outputs()) {
     if (!output.defined() || !output.requires_grad()) continue;
     output.register_hook([end = std::weak_ptr(end_)](const at::Tensor& /*gradient*/) {

@@ -20,6 +20,7 @@
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/mesh/mesh.h"
+#include "accelerate/operators/checkpoint.h"
 #include "accelerate/parallel/layout/placement.h"
 #include "accelerate/testing/value_error.h"
 #include "integration_tests/layouts/cut_by_hand.h"
@@ -220,6 +221,39 @@ TEST(GradientSums, WaitForAPassThatSynchronises) {
     job.accelerator.backward(loss);
     expect(2 * 3);
   });
+}
+
+// A recomputation has a backward pass of its own, inside of the one that adds to gradients.
+TEST(GradientSums, AreThoseOfAModelThatItsCallerComputesAgain) {
+  for (const auto& [cluster, sizes] : {rows()[0], rows()[1]}) {
+    Cluster(cluster).run_on_every_rank([&sizes = sizes](Rank& rank) {
+      Job job(sizes, rank, {kTp});
+      auto model = job.prepared();
+      job.module->of_scale = torch::full({4}, 1.0 + job.tp);
+      const auto expect = [&](double gradient) {
+        EXPECT_TRUE(torch::equal(job.gradient(model), torch::full({4}, gradient)))
+            << gradient << " on rank " << rank.index() << " of " << *sizes.tp_size;
+      };
+      const double sum = sum_over_tp(sizes);
+      const auto call = [&model](const Tensor& input) { return model(input); };
+      const auto nested = [call](const Tensor& input) { return checkpoint(call, input); };
+      job.accelerator.backward(checkpoint(call, job.one()));
+      expect(sum);
+      // In one pass, beside a model that is not computed again.
+      job.accelerator.backward(checkpoint(call, job.one()) + checkpoint(nested, job.one()) +
+                               model(job.one()));
+      expect(4 * sum);
+      Tensor loss;
+      {
+        const NoSyncScope scope = job.accelerator.no_sync(model);
+        loss = checkpoint(call, job.one());
+      }
+      job.accelerator.backward(loss);
+      expect(4 * sum + 1 + job.tp);
+      job.accelerator.backward(checkpoint(call, job.one()));
+      expect(6 * sum);
+    });
+  }
 }
 
 // An evaluation between a pass and its backward pass does not ask for the sums.

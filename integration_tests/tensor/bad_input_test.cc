@@ -111,7 +111,8 @@ TEST(BadPlan, ForFewerKeyHeadsThanRanks) {
                                   *lm::Lm(config)->tensor_parallel_plan(), /*tp=*/4),
               AllOf(HasSubstr("\"blocks.0.attention.qkv.weight\" has 2 groups of features"),
                     HasSubstr("which the 4 ranks along tp do not divide evenly; a tp_size of 2 "
-                              "does, and so would 4 groups")));
+                              "does, and so would 4 groups, or keys and values in layers of "
+                              "their own")));
 }
 
 TEST(BadPlan, WithSequenceShardsAndNothingThatIsCut) {

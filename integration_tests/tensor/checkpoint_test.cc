@@ -74,6 +74,19 @@ Layout tp_and_zero_of_one(int stage) {
   layout.zero_stage = stage;
   return layout;
 }
+Layout tp_and_both() {
+  return {"tp 2 x dp_shard 2 x dp_replicate 2", "2x4:h100",
+          ParallelismOptions{.dp_replicate_size = 2, .dp_shard_size = 2, .tp_size = 2}};
+}
+Layout tp_of_four_and_shards() {
+  return {"tp 4 x dp_shard 2", "1x8:h100", ParallelismOptions{.dp_shard_size = 2, .tp_size = 4}};
+}
+// Where these are fewer than the ranks along tp, neighbours have the same ones.
+Layout with_keys(Layout layout, int64_t heads) {
+  absl::StrAppend(&layout.name, ", ", heads, " heads of keys");
+  layout.options.key_heads = heads;
+  return layout;
+}
 Layout with_sequence_shards(Layout layout) {
   layout.name += ", sequence shards";
   layout.options.sequence_shards = true;
@@ -133,7 +146,8 @@ void expect_file(SimDisk& disk, const std::string& path, const NamedTensors& exp
 
 TEST(CheckpointAlongTp, HasTheModelInWholeTensorsUnderPlainNames) {
   constexpr char kWeights[] = "/sim/run/weights";
-  for (const Layout& layout : {tp(2), tp(4), tp_and_shards(), tp_and_replicas(), tp_and_zero(3)}) {
+  for (const Layout& layout : {tp(2), tp(4), tp_and_shards(), tp_and_replicas(), tp_and_zero(3),
+                               with_keys(tp(4), 2), with_keys(tp_and_shards(), 1)}) {
     SCOPED_TRACE(layout.name);
     const auto disk = std::make_shared<SimDisk>();
     const WholeTensors all = whole_after(layout, disk, [&](DroppingJob& job, Rank&) {
@@ -141,7 +155,7 @@ TEST(CheckpointAlongTp, HasTheModelInWholeTensorsUnderPlainNames) {
       job.accelerator.save_model(*job.model, kWeights);
     });
     const NamedTensors weights = weights_of(all);
-    const DroppingImpl whole;
+    const DroppingImpl whole(layout.options);
     ASSERT_EQ(weights.size(), whole.named_parameters().size());
     for (const auto& [name, tensor] : weights) {
       EXPECT_EQ(tensor.sizes(), whole.named_parameters()[name].sizes()) << name;
@@ -149,7 +163,7 @@ TEST(CheckpointAlongTp, HasTheModelInWholeTensorsUnderPlainNames) {
     expect_file(*disk, join_path(kWeights, "model.safetensors"), weights);
     // And a program without tp reads them.
     Cluster("1x1", {.disk = disk}).run_on_every_rank([&](Rank& rank) {
-      DroppingImpl read;
+      DroppingImpl read(layout.options);
       load_checkpoint_in_model(rank.runtime().files(), read, kWeights, {});
       for (const auto& [name, tensor] : weights) {
         EXPECT_TRUE(read.named_parameters()[name].equal(tensor)) << name;
@@ -170,6 +184,7 @@ void expect_moves(const Layout& a, const Layout& b) {
       job.accelerator.save_state(kFolder, {.state_dict_type = type});
     });
     EXPECT_TRUE(saved.contains("square of blocks.1.gate_up.weight"));
+    EXPECT_EQ(saved.contains("square of blocks.1.keys.weight"), a.options.key_heads > 0);
     std::string folder = kFolder;
     if (exists(*disk, join_path(kModel, kShardedMetadataFile)).value_or(false)) {
       EXPECT_EQ(type, StateDictType::kShardedStateDict);
@@ -201,6 +216,22 @@ TEST(CheckpointAlongTp, LoadsUnderAnyOtherLayoutBitByBit) {
                                                         {tp_and_zero(3), tp_and_zero_of_one(2)},
                                                         {tp_and_zero_of_one(3), tp(4)}};
   for (const auto& [a, b] : pairs) expect_moves(a, b);
+}
+
+// Neighbours along tp have the same heads of keys, or have none in common, or there is one rank.
+TEST(CheckpointAlongTp, LoadsWhereOtherRanksShareHeadsOfKeys) {
+  const std::vector<std::pair<Layout, Layout>> of_two = {
+      {tp(4), tp(2)},
+      {tp(2), tp(4)},
+      {with_sequence_shards(tp(4)), one_rank()},
+      {one_rank(), tp(4)},
+      {tp_of_four_and_shards(), tp_and_shards()}};
+  for (const auto& [a, b] : of_two) expect_moves(with_keys(a, 2), with_keys(b, 2));
+  const std::vector<std::pair<Layout, Layout>> of_one = {{tp_and_both(), tp(4)},
+                                                         {tp(2), tp_and_both()},
+                                                         {tp_and_zero(3), tp_and_replicas()},
+                                                         {tp_and_shards(), tp_and_zero(2)}};
+  for (const auto& [a, b] : of_one) expect_moves(with_keys(a, 1), with_keys(b, 1));
 }
 
 // Dropout is that of one device, which is the same under every layout.
@@ -262,7 +293,8 @@ TEST(CheckpointAlongTp, IsNotNoticedByATrainingThatGoesOn) {
   Layout recomputed = with_sequence_shards(tp(2));
   recomputed.options.recomputes = true;
   for (const Layout& layout :
-       {tp(2), recomputed, tp(4), tp_and_shards(), tp_and_replicas(), tp_and_zero(2)}) {
+       {tp(2), recomputed, tp(4), tp_and_shards(), tp_and_replicas(), tp_and_zero(2),
+        with_keys(tp(4), 2), with_keys(tp_and_shards(), 1)}) {
     const Trained all = trained(layout, nullptr, 0, kSteps);
     for (int stop = 1; stop < kSteps; ++stop) {
       SCOPED_TRACE(absl::StrCat(layout.name, " after ", stop, " steps"));

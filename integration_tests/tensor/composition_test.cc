@@ -79,19 +79,24 @@ std::string text_of(const Way& way) {
   return text;
 }
 
+// Other ones than the mesh and the plan.
+AcceleratorOptions options_of(const Way& way, AcceleratorOptions options = {}) {
+  options.mixed_precision = way.precision;
+  options.kwargs_handlers = way.handlers;
+  if (way.zero.is_null()) return options;
+  const Json zero = {{"train_micro_batch_size_per_gpu", 2},
+                     {"gradient_accumulation_steps", way.micro_steps},
+                     {"gradient_clipping", 1.0},
+                     {"zero_allow_untested_optimizer", true},
+                     {"zero_optimization", way.zero}};
+  options.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = zero};
+  return options;
+}
+
 FormulaOutcome train(Blocks blocks, const Way& way) {
   const lm::Config config = small(blocks);
   const auto change = [&](AcceleratorOptions& options) {
-    options.mixed_precision = way.precision;
-    options.kwargs_handlers = way.handlers;
-    if (!way.zero.is_null()) {
-      const Json zero = {{"train_micro_batch_size_per_gpu", 2},
-                         {"gradient_accumulation_steps", way.micro_steps},
-                         {"gradient_clipping", 1.0},
-                         {"zero_allow_untested_optimizer", true},
-                         {"zero_optimization", way.zero}};
-      options.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = zero};
-    }
+    options = options_of(way, std::move(options));
     if (!way.sequence_shards && !way.parallel_loss) return;
     TensorParallelPlan plan = *lm::Lm(config)->tensor_parallel_plan();
     plan.sequence_parallel = way.sequence_shards;
@@ -141,6 +146,12 @@ Way tp_and_both() {
           .sizes = ParallelismOptions{.dp_replicate_size = 2, .dp_shard_size = 2, .tp_size = 2}};
 }
 
+Json stage(int number) {
+  Json zero = {{"stage", number}};
+  if (number == 3) zero["stage3_param_persistence_threshold"] = 200;
+  return zero;
+}
+
 // ---- Groups and windows.
 
 TEST(TensorParallelComposition, WithReplicasOfShardsIsOneProcess) {
@@ -176,13 +187,64 @@ TEST(TensorParallelComposition, ClipsByValueAsOneProcess) {
   expect_as_one_process(ways, one);
 }
 
-// ---- ZeRO, whose ranks are those with other data of the same part.
+// ---- Fewer heads of keys than ranks.
 
-Json stage(int number) {
-  Json zero = {{"stage", number}};
-  if (number == 3) zero["stage3_param_persistence_threshold"] = 200;
-  return zero;
+// What the small model with so many heads of keys, which drops nothing, trains.
+FormulaOutcome train_with_keys(int64_t heads, const Way& way, bool adam = false) {
+  Cluster cluster(way.cluster);
+  cluster.run_on_every_rank([&](Rank& rank) {
+    DroppingJob job(way.sizes,
+                    {.dropout = 0,
+                     .recomputes = way.recomputes,
+                     .sequence_shards = way.sequence_shards,
+                     .key_heads = heads,
+                     .adam = adam},
+                    options_of(way));
+    std::vector<Tensor> losses, norms;
+    for (int step = 0; step < kSteps; ++step) {
+      losses.push_back(job.backward(step).to(torch::kCPU, torch::kDouble));
+      const Tensor norm = job.accelerator.clip_grad_norm_(job.module->parameters(), 1.0);
+      norms.push_back(norm.to(torch::kCPU, torch::kDouble));
+      job.optimizer->step();
+      job.optimizer->zero_grad();
+    }
+    rank.report("losses", torch::stack(losses));
+    rank.report("norms", torch::stack(norms));
+  });
+  const auto mean = [&cluster](const std::string& name) {
+    const Tensor values = torch::stack(cluster.reports(name)).mean(0);
+    return std::vector<double>(values.const_data_ptr<double>(),
+                               values.const_data_ptr<double>() + values.numel());
+  };
+  return {.losses = mean("losses"), .norms = mean("norms")};
 }
+
+// Neighbours sum the gradients of the head that they have, which shards divide and replicas
+// average.
+TEST(TensorParallelComposition, WithFewerHeadsOfKeysThanRanksIsOneProcess) {
+  const auto tp_4 = [](int64_t replicas, int64_t shards) {
+    return Way{.cluster = absl::StrCat("1x", 4 * replicas * shards, ":h100"),
+               .sizes = ParallelismOptions{
+                   .dp_replicate_size = replicas, .dp_shard_size = shards, .tp_size = 4}};
+  };
+  Way zero = tp_and_replicas();
+  zero.zero = stage(3);
+  const std::vector<std::pair<int64_t, std::vector<Way>>> by_heads = {
+      {1, {tp_2(), tp_and_shards(), tp_and_both(), zero}},
+      {2, {tp_4(1, 1), tp_4(2, 1), tp_4(1, 2)}}};
+  for (const auto& [heads, ways] : by_heads) {
+    const FormulaOutcome expected = train_with_keys(heads, {});
+    for (Way way : ways) {
+      for (const bool sequence_shards : {false, true}) {
+        way.sequence_shards = way.recomputes = sequence_shards;
+        SCOPED_TRACE(absl::StrCat(heads, " heads of keys, ", text_of(way)));
+        expect_near(train_with_keys(heads, way), expected, 1e-6, 1e-5);
+      }
+    }
+  }
+}
+
+// ---- ZeRO, whose ranks are those with other data of the same part.
 
 TEST(TensorParallelComposition, WithZeroIsOneProcess) {
   std::vector<Way> ways;
@@ -330,6 +392,59 @@ TEST(TensorParallelComposition, InFp8AgreesOnScales) {
     EXPECT_TRUE(torch::allclose(own_scales.select(1, 1), scales.select(1, 1), 0.05, 0));
     EXPECT_TRUE(torch::allclose(own_losses, losses, 2e-2, 0)) << own_losses << losses;
   }
+}
+
+// Scales of other recipes are those of the rank's own part, or of 32 of its values.
+TEST(TensorParallelComposition, InFp8OfOtherRecipesFollowsOneProcess) {
+  const FormulaOutcome in_bf16 = train(Blocks::kLlama, {.precision = PrecisionType::kBf16});
+  const std::vector<std::pair<std::string, KwargsHandler>> recipes = {
+      {"AO", AORecipeKwargs{}},
+      {"MS-AMP", MSAMPRecipeKwargs{.opt_level = "O1"}},
+      {"TE in blocks", TERecipeKwargs{.use_mxfp8_block_scaling = true}}};
+  for (const auto& [name, recipe] : recipes) {
+    const auto in_fp8 = [&handler = recipe](Way way) {
+      way.precision = PrecisionType::kFp8;
+      way.handlers = {handler};
+      return train(Blocks::kLlama, way);
+    };
+    const FormulaOutcome one = in_fp8({});
+    EXPECT_NE(one.losses, in_bf16.losses) << name << " computes nothing in fp8";
+    std::vector<Way> ways = {tp_2(), tp_and_replicas()};
+    if (name != "MS-AMP") ways.push_back(tp_and_shards());
+    for (Way way : ways) {
+      for (const bool sequence_shards : {false, true}) {
+        way.sequence_shards = sequence_shards;
+        SCOPED_TRACE(absl::StrCat(name, ", ", text_of(way)));
+        expect_near(in_fp8(way), one, 2e-2, 1e-1);
+      }
+    }
+  }
+}
+
+// Moments in few bits, of a rank's own part, in blocks of 128 values.
+TEST(TensorParallelComposition, WithMomentsInFp8FollowsOneProcess) {
+  const auto in_fp8 = [](Way way) {
+    way.precision = PrecisionType::kFp8;
+    way.handlers = {MSAMPRecipeKwargs{.opt_level = "O2"}};
+    return train_with_keys(/*heads=*/0, way, /*adam=*/true);
+  };
+  const FormulaOutcome one = in_fp8({});
+  for (const Way& way : {tp_2(), tp_and_replicas()}) {
+    SCOPED_TRACE(text_of(way));
+    expect_near(in_fp8(way), one, 2e-2, 1e-1);
+  }
+}
+
+TEST(TensorParallelComposition, RefusesMsampOfShards) {
+  Cluster("1x4:h100").run_on_every_rank([](Rank&) {
+    EXPECT_THAT(value_error_of([] {
+                  DroppingJob(tp_and_shards().sizes, {},
+                              {.mixed_precision = PrecisionType::kFp8,
+                               .kwargs_handlers = {MSAMPRecipeKwargs{}}});
+                }),
+                AllOf(HasSubstr("MS-AMP is for models whose parameters are whole on each rank"),
+                      HasSubstr("choose the recipe AO or TE")));
+  });
 }
 
 // ---- Optimizers that step before ranks have summed.

@@ -36,28 +36,43 @@ torch::nn::LayerNorm made_norm() {
 
 class BlockImpl : public torch::nn::Module {
  public:
-  BlockImpl(int64_t number, double dropout, std::shared_ptr<Masks> masks)
+  BlockImpl(int64_t number, const DroppingOptions& options, std::shared_ptr<Masks> masks)
       : number_(number),
-        dropout_(dropout),
+        dropout_(options.dropout),
         masks_(std::move(masks)),
         norm_(register_module("norm", made_norm())),
         gate_up_(register_module("gate_up", torch::nn::Linear(kWidth, 2 * kFeatures))),
-        down_(register_module("down", torch::nn::Linear(kFeatures, kWidth))) {}
+        down_(register_module("down", torch::nn::Linear(kFeatures, kWidth))) {
+    if (options.key_heads == 0) return;
+    keys_ = register_module("keys", torch::nn::Linear(kWidth, options.key_heads * kHeadSize));
+  }
 
   Tensor forward(const Tensor& x) {
-    const std::vector<Tensor> halves = gate_up_(norm_(x)).chunk(2, -1);
-    const Tensor heads = (torch::silu(halves[0]) * halves[1]).unflatten(-1, {-1, kHeadSize});
+    const Tensor normal = norm_(x);
+    const std::vector<Tensor> halves = gate_up_(normal).chunk(2, -1);
+    Tensor heads = (torch::silu(halves[0]) * halves[1]).unflatten(-1, {-1, kHeadSize});
+    if (keys_) heads = heads * factors(normal, heads.size(2));
     const Tensor kept = dropped(heads, dropout_, absl::StrCat("heads ", number_), *masks_);
     const Tensor sum = down_(kept.flatten(-2, -1));
     return x + dropped(sum, dropout_, absl::StrCat("residual ", number_), *masks_);
   }
 
  private:
+  // One plus the keys, for each of so many heads.
+  Tensor factors(const Tensor& normal, int64_t heads) {
+    const Tensor keys = keys_(normal).unflatten(-1, {-1, kHeadSize}).unsqueeze(3);
+    const int64_t times = heads / keys.size(2);
+    const Tensor repeated =
+        keys.expand({keys.size(0), keys.size(1), keys.size(2), times, kHeadSize});
+    return repeated.flatten(2, 3) + 1;
+  }
+
   const int64_t number_;
   const double dropout_;
   const std::shared_ptr<Masks> masks_;
   torch::nn::LayerNorm norm_;
   torch::nn::Linear gate_up_, down_;
+  torch::nn::Linear keys_{nullptr};
 };
 
 AcceleratorOptions with_mesh(AcceleratorOptions options,
@@ -74,7 +89,7 @@ DroppingImpl::DroppingImpl(const DroppingOptions& options)
       blocks_(register_module("blocks", torch::nn::ModuleList())),
       norm_(register_module("norm", made_norm())) {
   for (int64_t i = 0; i < kBlocks; ++i) {
-    blocks_->push_back(std::make_shared<BlockImpl>(i, options.dropout, masks_));
+    blocks_->push_back(std::make_shared<BlockImpl>(i, options, masks_));
   }
   fill_by_formula(*this);
 }
@@ -99,6 +114,10 @@ std::optional<TensorParallelPlan> DroppingImpl::tensor_parallel_plan() const {
                               .groups = kFeatures / kHeadSize},
                              {.pattern = "blocks.*.down", .style = kRow},
                              {.pattern = "norm", .sequence = true}};
+  if (options_.key_heads > 0) {
+    plan.rules.push_back(
+        {.pattern = "blocks.*.keys", .style = kColumn, .groups = options_.key_heads});
+  }
   plan.sequence_parallel = options_.sequence_shards;
   return plan;
 }

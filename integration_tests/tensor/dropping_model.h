@@ -3,8 +3,8 @@
 /// are tested with.
 ///
 /// Names of parameters: tokens.weight, also of the head; blocks.N.norm.weight and bias;
-/// blocks.N.gate_up.weight and bias, two layers in one; blocks.N.down.weight and bias; norm.weight
-/// and bias.
+/// blocks.N.gate_up.weight and bias, two layers in one; with heads of keys blocks.N.keys.weight and
+/// bias; blocks.N.down.weight and bias; norm.weight and bias.
 ///
 /// Threads: the rank's thread.
 #pragma once
@@ -34,6 +34,9 @@ struct DroppingOptions {
   double dropout = 0.5;
   bool recomputes = false;       ///< whether blocks are computed again in backward passes
   bool sequence_shards = false;  ///< of the model's own plan
+  /// By how many heads of a layer of its own a block's eight heads are multiplied, as many
+  /// neighbouring ones by one as queries share keys; 0: by none. It divides eight.
+  int64_t key_heads = 0;
   /// Whether ranks along tp draw the parts of what one device would draw for whole tensors, in
   /// place of numbers of their own.
   bool draws_as_one_device = false;

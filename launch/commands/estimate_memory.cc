@@ -263,15 +263,18 @@ absl::StatusOr<std::optional<Column>> activation_column(const Options& options,
                 }};
 }
 
-// Ranks along tp have whole heads, of keys and values as well.
+// Ranks along tp have whole heads. If there are fewer of keys and values than ranks, several ranks
+// have each.
 absl::Status check_heads(const Options& options, const TransformerShape& shape) {
-  const bool has_own = shape.num_key_value_heads > 0;
-  const int64_t heads = has_own ? shape.num_key_value_heads : shape.num_attention_heads;
-  if (heads % options.tp_size == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      options.model_name, " has ", heads, " heads of ",
-      has_own ? "keys and values" : "its attention", ", which ", options.tp_size,
-      " ranks do not divide evenly; --tp_size ", std::gcd(heads, options.tp_size), " does"));
+  const int64_t ranks = options.tp_size, keys = shape.num_key_value_heads;
+  const auto uneven = [&](int64_t heads, const char* of) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.model_name, " has ", heads, " heads of ", of, ", which ", ranks,
+                     " ranks do not divide evenly; --tp_size ", std::gcd(heads, ranks), " does"));
+  };
+  if (keys % ranks != 0 && ranks % keys != 0) return uneven(keys, "keys and values");
+  const int64_t heads = shape.num_attention_heads;
+  return heads % ranks == 0 ? absl::OkStatus() : uneven(heads, "its attention");
 }
 
 // Ranks along cp have two pieces of each sequence, and those along sp one.
@@ -411,9 +414,10 @@ absl::StatusOr<std::string> device_plan(const Options& options, const Architectu
 absl::StatusOr<std::string> estimate(const Options& options, const Invocation& invocation) {
   HostFiles files;
   if (absl::Status ok = check_options(options); !ok.ok()) return ok;
-  const absl::StatusOr<Architecture> architecture = model_of(files, options, invocation);
+  absl::StatusOr<Architecture> architecture = model_of(files, options, invocation);
   if (!architecture.ok()) return architecture.status();
   const TransformerShape shape = shape_of(options, *architecture);
+  architecture->transformer = shape;
   if (absl::Status ok = check_heads(options, shape); !ok.ok()) return ok;
   if (absl::Status ok = check_sequences(options, shape); !ok.ok()) return ok;
   const absl::StatusOr<std::optional<estimate::TpPart>> part = part_of_rank(options, *architecture);

@@ -380,8 +380,25 @@ TEST_F(EstimateMemory, DividesTheLayersOverRanksByAPlan) {
                 "--tp_size 4 does"));
   EXPECT_THAT(
       error_of({path, "--tp_size", "4", "--num_key_value_heads", "2"}),
-      HasSubstr("2 heads of keys and values, which 4 ranks do not divide evenly; --tp_size 2 "
+      HasSubstr("\"blocks.0.attention.qkv.bias\" is several weights in one, with 2 heads of keys "
+                "and values, which 4 ranks do not divide evenly; --tp_size 2 does"));
+  EXPECT_THAT(
+      error_of({path, "--tp_size", "4", "--num_key_value_heads", "3"}),
+      HasSubstr("3 heads of keys and values, which 4 ranks do not divide evenly; --tp_size 1 "
                 "does"));
+}
+
+// Four ranks of which two have the same head of keys and of values, 16 rows of 128.
+TEST_F(EstimateMemory, CountsAHeadOfKeysOnSeveralRanks) {
+  const std::string path = write("grouped.json", R"({"modules": {
+      "q_proj": {"parameters": {"weight": [128, 128]}},
+      "k_proj": {"parameters": {"weight": [32, 128]}},
+      "v_proj": {"parameters": {"weight": [32, 128]}},
+      "o_proj": {"parameters": {"weight": [128, 128]}}},
+      "transformer": {"num_attention_heads": 8}})");
+  EXPECT_THAT(run({path, "--tp_size", "4"}).out, HasSubstr("has 10240 of 40960 elements"));
+  EXPECT_THAT(run({path, "--tp_size", "4", "--num_key_value_heads", "2"}).out,
+              HasSubstr("has 12288 of 40960 elements: by the usual names of layers\n"));
 }
 
 TEST_F(EstimateMemory, SaysWhatIsWrong) {

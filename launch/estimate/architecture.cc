@@ -444,11 +444,14 @@ LayerBytes bytes_with_dropout(double input, double element) {
   return {.between = 4 * input + 2 * input / element, .inside = 12 * input};
 }
 
-LayerBytes bytes_without_dropout(const TransformerShape& shape, double tokens, double element) {
+// `ranks`: along tp, each of which has a head of keys at least.
+LayerBytes bytes_without_dropout(const TransformerShape& shape, double tokens, double element,
+                                 double ranks) {
   const double h = static_cast<double>(shape.hidden_size);
   const double a = static_cast<double>(shape.num_attention_heads);
-  const double kv_heads =
-      shape.num_key_value_heads > 0 ? static_cast<double>(shape.num_key_value_heads) : a;
+  const double kv_heads = shape.num_key_value_heads > 0
+                              ? std::max(static_cast<double>(shape.num_key_value_heads), ranks)
+                              : a;
   const double f = static_cast<double>(shape.intermediate_size);
   // LayerNorm keeps a mean and a deviation of a token, RMSNorm the latter.
   const double statistics = kFloat32Bytes * (shape.is_gated ? 1 : 2);
@@ -578,7 +581,7 @@ std::optional<double> activation_bytes(const std::string& dtype, const Transform
   const double layers = static_cast<double>(shape.num_hidden_layers);
   const double input = s * b * static_cast<double>(shape.hidden_size) * element;
   const LayerBytes bytes = shape.intermediate_size > 0
-                               ? bytes_without_dropout(shape, s * b, element)
+                               ? bytes_without_dropout(shape, s * b, element, t)
                                : bytes_with_dropout(input, element);
   // Ranks that have parts of the sequences have parts of all.
   const double n = options.sequence_parallel ? t : 1;

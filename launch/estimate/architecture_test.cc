@@ -202,6 +202,8 @@ TEST(ActivationBytes, AreThoseOfLayersWithoutDropoutWhereTheirSizesAreKnown) {
                                   .is_gated = true};
   EXPECT_EQ(of_a_block(llama, 2, false), 3'022'848);
   EXPECT_EQ(of_a_block(llama, 2, true), 2'496'512);
+  // Each of four ranks has one of the two heads of keys.
+  EXPECT_EQ(of_a_block(llama, 4, false), 2'103'296);
   // Llama 7B, in bfloat16.
   const TransformerShape large = {.hidden_size = 4096,
                                   .num_hidden_layers = 1,

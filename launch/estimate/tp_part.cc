@@ -131,6 +131,49 @@ int divided_dim(absl::string_view word, size_t dims) {
   return dim < static_cast<int>(dims) ? dim : -1;
 }
 
+// The last part of the name of a tensor's module: "k_proj".
+std::string layer_of(const std::string& tensor) {
+  const std::string module = module_of(tensor);
+  return module.substr(module.rfind('.') + 1);  // npos + 1 is 0
+}
+
+// How many heads of keys and values there are, if they are fewer than the ranks, so that several
+// ranks have each; else 0.
+int64_t shared_heads(const Architecture& architecture, int64_t ranks) {
+  const int64_t heads = architecture.transformer.num_key_value_heads;
+  return heads > 0 && heads < ranks && ranks % heads == 0 ? heads : 0;
+}
+
+// In how many different parts the ranks have a tensor.
+int64_t parts_of(const Architecture& architecture, const ArchitectureTensor& tensor,
+                 absl::string_view word, int64_t ranks) {
+  constexpr absl::string_view kKeys[] = {"k_proj", "v_proj", "key", "value", "keys", "values"};
+  const int64_t heads = shared_heads(architecture, ranks);
+  if (heads == 0 || word != "colwise") return ranks;
+  const std::string layer = layer_of(tensor.name);
+  return std::ranges::count(kKeys, absl::string_view(layer)) > 0 ? heads : ranks;
+}
+
+// Keys and values in one weight with queries are divided as these are.
+absl::Status check_fused(const Architecture& architecture, const Words& words, int64_t ranks) {
+  constexpr const char* kFused[] = {"qkv", "query_key_value", "c_attn", "kv_proj"};
+  const int64_t heads = shared_heads(architecture, ranks);
+  if (heads == 0) return absl::OkStatus();
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& name = architecture.tensors[i].name;
+    const bool is_fused =
+        is_column(words[i]) && std::ranges::any_of(kFused, [&name](const char* part) {
+          return absl::StrContains(layer_of(name), part);
+        });
+    if (!is_fused) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", name, "\" is several weights in one, with ", heads,
+        " heads of keys and values, which ", ranks, " ranks do not divide evenly; --tp_size ",
+        heads, " does, and ranks may share heads of keys and values in layers of their own"));
+  }
+  return absl::OkStatus();
+}
+
 // Errors: InvalidArgument where the ranks do not divide the dim evenly; the tensor stays whole.
 absl::Status divide(ArchitectureTensor& tensor, absl::string_view word, int64_t ranks) {
   const int dim = divided_dim(word, tensor.shape.size());
@@ -155,17 +198,22 @@ absl::Status divide(ArchitectureTensor& tensor, absl::string_view word, int64_t 
 absl::StatusOr<TpPart> tp_part(const Architecture& architecture, int64_t ranks) {
   TpPart part = {.architecture = architecture};
   std::vector<ArchitectureTensor>& tensors = part.architecture.tensors;
+  const auto divided = [&](size_t i, const std::string& word) {
+    return divide(tensors[i], word, parts_of(architecture, tensors[i], word, ranks));
+  };
   if (!architecture.tp_plan.empty()) {
     const absl::StatusOr<Words> words = planned_words(architecture);
     if (!words.ok()) return words.status();
+    if (absl::Status ok = check_fused(architecture, *words, ranks); !ok.ok()) return ok;
     for (size_t i = 0; i < tensors.size(); ++i) {
-      if (absl::Status ok = divide(tensors[i], (*words)[i], ranks); !ok.ok()) return ok;
+      if (absl::Status ok = divided(i, (*words)[i]); !ok.ok()) return ok;
     }
     part.why = "by its tp_plan";
     return part;
   }
   if (const Words words = usual_words(architecture); !words.empty()) {
-    for (size_t i = 0; i < tensors.size(); ++i) divide(tensors[i], words[i], ranks).IgnoreError();
+    if (absl::Status ok = check_fused(architecture, words, ranks); !ok.ok()) return ok;
+    for (size_t i = 0; i < tensors.size(); ++i) divided(i, words[i]).IgnoreError();
     part.why = "by the usual names of layers";
     return part;
   }

@@ -82,6 +82,40 @@ TEST(TpPart, HasTheElementsThatTheUsualNamesLeaveARank) {
   EXPECT_EQ(elements_of(part_of(llama, 2).architecture), 402'560);
 }
 
+// Eight heads of queries share two of keys and values; open for more members.
+constexpr char kGrouped[] = R"({
+  "modules": {"layers": {"repeat": 1, "modules": {"self_attn": {"modules": {
+    "q_proj": {"parameters": {"weight": [128, 128]}},
+    "k_proj": {"parameters": {"weight": [32, 128], "bias": [32]}},
+    "v_proj": {"parameters": {"weight": [32, 128]}},
+    "o_proj": {"parameters": {"weight": [128, 128]}}}}}}},
+  "transformer": {"num_attention_heads": 8, "num_key_value_heads": 2})";
+
+// A head is 16 rows of 128, which each rank has at least.
+TEST(TpPart, HasAHeadOfKeysWhereThereAreFewerThanRanks) {
+  const Architecture by_names = described(kGrouped);
+  EXPECT_EQ(elements_of(by_names), 40'992);
+  const Architecture by_plan = described(kGrouped, R"({
+      "layers.*.self_attn.q_proj": "colwise", "layers.*.self_attn.k_proj": "colwise",
+      "layers.*.self_attn.v_proj": "colwise", "layers.*.self_attn.o_proj": "rowwise"})");
+  for (const Architecture& model : {by_names, by_plan}) {
+    const int64_t keys_and_values = 2 * 16 * 128 + 16;
+    EXPECT_EQ(elements_of(part_of(model, 2).architecture), 2 * 64 * 128 + keys_and_values);
+    EXPECT_EQ(elements_of(part_of(model, 4).architecture), 2 * 32 * 128 + keys_and_values);
+    EXPECT_EQ(elements_of(part_of(model, 8).architecture), 2 * 16 * 128 + keys_and_values);
+  }
+  // In one weight with the queries they are divided as these are, or not at all.
+  const std::string fused =
+      std::string(kLlama) +
+      R"(, "transformer": {"num_attention_heads": 4, "num_key_value_heads": 2})";
+  EXPECT_EQ(elements_of(part_of(described(fused), 2).architecture), 402'560);
+  EXPECT_EQ(
+      error_of(described(fused), 4),
+      "\"blocks.0.attention.qkv.weight\" is several weights in one, with 2 heads of keys and "
+      "values, which 4 ranks do not divide evenly; --tp_size 2 does, and ranks may share heads "
+      "of keys and values in layers of their own");
+}
+
 TEST(TpPart, FollowsThePlanRatherThanTheNames) {
   const Architecture model = described(kGpt, R"({
       "blocks.*.mlp.up": "colwise", "blocks.*.mlp.down": "rowwise",

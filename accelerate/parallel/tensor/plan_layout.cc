@@ -266,10 +266,13 @@ std::optional<Cut> cut_of(const PlannedParameter& parameter, int ranks) {
       int fitting = ranks - 1;
       while (parts % fitting != 0) --fitting;
       const int64_t longer = (parts / ranks + 1) * ranks;
+      const bool is_fused =
+          rule.style == kColumn && rule.groups > 0 && !rule.gather_output && ranks % parts == 0;
       check(false, "has ", parts, rule.groups > 0 ? " groups of features" : " features",
             " along dim ", *dim, rule.blocks.empty() ? "" : " in a block", ", which the ", ranks,
             " ranks along tp do not divide evenly; a tp_size of ", fitting, " does, and so would ",
-            longer, rule.groups > 0 ? " groups" : " features");
+            longer, rule.groups > 0 ? " groups" : " features",
+            is_fused ? ", or keys and values in layers of their own" : "");
     }
     if (!rule.blocks.empty()) cut.blocks.push_back(length);
   }
