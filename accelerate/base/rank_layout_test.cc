@@ -143,6 +143,15 @@ TEST(RankLayout, HasAnExampleOfEachRuleThatBreaksIt) {
   }
 }
 
+// Ranks with parts of sequences divide rows as well.
+TEST(RankLayout, OfFsdpHasShardsAlongAnyOfThreeAxes) {
+  EXPECT_FALSE(find_illegal({.dp_shard = 2, .fsdp = true}));
+  EXPECT_FALSE(find_illegal({.cp = 2, .fsdp = true}));
+  EXPECT_FALSE(find_illegal({.sp = 2, .fsdp = true}));
+  EXPECT_FALSE(find_illegal({.dp_replicate = 2, .sp = 2, .fsdp = true}));
+  EXPECT_TRUE(find_illegal({.pp = 2, .dp_replicate = 2, .tp = 2, .fsdp = true}));
+}
+
 TEST(RankLayout, OfExpertsTakesTheLargestNumberThatDivides) {
   EXPECT_EQ(find_illegal({.dp_shard = 12, .ep = 8})->nearest,
             (RankLayout{.dp_shard = 12, .ep = 6}));

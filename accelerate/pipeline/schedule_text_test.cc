@@ -86,6 +86,20 @@ TEST(ScheduleText, IsCutAtTheLastColumn) {
   EXPECT_THAT(lines[1], HasSubstr(": F0  F1  F2"));
 }
 
+// A line of as many columns as there may be is whole, and one column less cuts it.
+TEST(ScheduleText, IsWholeWhereItsLongestLineJustFits) {
+  const Schedule schedule = made(k1f1b, {.ranks = 2, .micro_batches = 3});
+  const PipelineCosts costs = {.stages = {{7, 7, 7}}};
+  const std::string whole = drawing(schedule, costs);
+  const std::vector<std::string> lines = absl::StrSplit(whole, '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), 3U);
+  ASSERT_GT(lines[2].size(), lines[1].size());
+  const int columns = static_cast<int>(lines[2].size());
+  EXPECT_EQ(drawing(schedule, costs, {.columns = columns}), whole);
+  const std::string cut = drawing(schedule, costs, {.columns = columns - 1});
+  EXPECT_THAT(cut, AllOf(HasSubstr(lines[1] + "\n"), EndsWith(" >\n")));
+}
+
 TEST(ScheduleText, NamesTheStageThatIsNotTheRanksNumber) {
   Schedule schedule = made(k1f1b, {.ranks = 2, .micro_batches = 1});
   std::swap(schedule.ranks[0], schedule.ranks[1]);

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/base/number_text.h"
 #include "accelerate/base/rank_layout.h"
 #include "accelerate/examples/lm/layout_plan.h"
 
@@ -143,6 +144,66 @@ TEST(LayoutPlan, SaysWhyALayoutDoesNotFit) {
   EXPECT_THAT(why({.dp_shard = 2, .tp = 8}), HasSubstr("needs "));
 }
 
+// Cuts along pp, tp and dp_shard divide all; those of sequences divide rows where there are shards,
+// and experts are whole along ep.
+TEST(LayoutPlan, CountsTheStatesOfARank) {
+  const auto why = [](const PlanRequest& request, const accelerate::RankLayout& ranks) {
+    const PlannedLayout layout = planned(request, {.ranks = ranks});
+    EXPECT_FALSE(layout.fits) << layout.choice.text();
+    return layout.why;
+  };
+  const auto told = [](double elements) {
+    return HasSubstr("parameters, gradients and moments are " +
+                     accelerate::binary_byte_text(static_cast<int64_t>(16 * elements)) + " of ");
+  };
+  const PlanRequest layers =
+      request_of({{"model", "llama-70b"}, {"cluster", "2x8:h100"}, {"batch_size", 16}});
+  const auto all = static_cast<double>(parameter_count(layers.config));
+  EXPECT_THAT(why(layers, {.dp_replicate = 8, .tp = 2}), told(all / 2));
+  EXPECT_THAT(why(layers, {.pp = 2, .dp_replicate = 8}), told(all / 2));
+  EXPECT_THAT(why(layers, {.dp_replicate = 8, .sp = 2}), told(all));
+  EXPECT_THAT(why(layers, {.dp_replicate = 2, .dp_shard = 2, .cp = 4}), told(all / 8));
+  EXPECT_THAT(why(layers, {.dp_replicate = 2, .dp_shard = 2, .sp = 4}), told(all / 8));
+  const PlanRequest experts = request_of(
+      {{"model", "llama-70b"}, {"cluster", "2x8:h100"}, {"batch_size", 16}, {"experts", 8}});
+  const lm::Config& config = experts.config;
+  const double in_experts = 3.0 * static_cast<double>(config.layers * config.hidden) *
+                            static_cast<double>(config.experts * config.expert_intermediate);
+  const double others = static_cast<double>(parameter_count(config)) - in_experts;
+  ASSERT_GT(in_experts, others);
+  EXPECT_THAT(why(experts, {.dp_replicate = 4, .dp_shard = 4, .experts = true}),
+              told((others + in_experts) / 4));
+  EXPECT_THAT(why(experts, {.dp_replicate = 4, .dp_shard = 4, .ep = 2, .experts = true}),
+              told(others / 4 + in_experts / 2));
+  EXPECT_THAT(why(experts, {.dp_replicate = 2, .dp_shard = 4, .tp = 2, .ep = 2, .experts = true}),
+              told(others / 8 + in_experts / 4));
+}
+
+// One sequence cannot be divided among shares, so that layouts with two of them do not fit.
+TEST(LayoutPlan, HasWhatFitsFirst) {
+  const PlanRequest request = request_of(
+      {{"model", "llama-tiny"}, {"cluster", "1x2:h100"}, {"layers", 2}, {"batch_size", 1}});
+  const std::vector<PlannedLayout> layouts = plan(request);
+  std::vector<std::string> fit, others, expected;
+  for (const PlannedLayout& layout : layouts) {
+    if (!layout.fits) {
+      others.push_back(layout.choice.text());
+      continue;
+    }
+    EXPECT_TRUE(others.empty()) << layout.choice.text();
+    EXPECT_GT(layout.choice.ranks.tp, 1);
+    fit.push_back(layout.choice.text());
+  }
+  EXPECT_EQ(fit.size(), 4) << "tp 2, with and without sequence shards and recomputation";
+  for (size_t i = 1; i < fit.size(); ++i) {
+    EXPECT_LE(layouts[i - 1].step_seconds, layouts[i].step_seconds);
+  }
+  for (const LayoutChoice& choice : layout_choices(request)) {
+    if (choice.ranks.tp == 1) expected.push_back(choice.text());
+  }
+  EXPECT_EQ(others, expected) << "in the order of the choices";
+}
+
 TEST(LayoutPlan, ListsWhatDoesNotFitLast) {
   const std::vector<PlannedLayout> layouts = {
       {.choice = {.ranks = {.dp_shard = 4}},
@@ -161,10 +222,49 @@ TEST(LayoutPlan, ListsWhatDoesNotFitLast) {
   const nlohmann::ordered_json rows = plan_json(layouts);
   ASSERT_EQ(rows.size(), 2);
   EXPECT_EQ(rows[0]["layout"], "dp_shard 4");
+  EXPECT_EQ(rows[0]["fits"], true);
   EXPECT_EQ(rows[0]["step_seconds"], 0.25);
+  EXPECT_EQ(rows[0]["tokens_per_second"], 32768);
+  EXPECT_EQ(rows[0]["mfu"], 0.5);
+  EXPECT_EQ(rows[0]["peak_memory"], int64_t{3} << 30);
   EXPECT_EQ(rows[0]["memory"], int64_t{80} << 30);
   EXPECT_EQ(rows[1]["fits"], false);
   EXPECT_EQ(rows[1]["why"], "it is too dear");
+}
+
+TEST(PlanRequests, HaveWhatTheyAreGiven) {
+  const PlanRequest request = request_of({{"model", "llama-tiny"},
+                                          {"cluster", "1x4:h100"},
+                                          {"batch_size", 24},
+                                          {"micro_batch_size", 3},
+                                          {"mixed_precision", "no"},
+                                          {"exact", true},
+                                          {"layers", 6},
+                                          {"sequence_length", 64},
+                                          {"experts", 8},
+                                          {"most_pp", 4},
+                                          {"most_cp", 2},
+                                          {"most_sp", 3},
+                                          {"skew", 2.5}});
+  EXPECT_EQ(request.cluster, "1x4:h100");
+  EXPECT_EQ(request.batch_size, 24);
+  EXPECT_EQ(request.micro_batch_size, 3);
+  EXPECT_EQ(request.mixed_precision, "no");
+  EXPECT_TRUE(request.is_exact);
+  EXPECT_EQ(request.config.layers, 6);
+  EXPECT_EQ(request.config.sequence_length, 64);
+  EXPECT_EQ(request.config.experts, 8);
+  EXPECT_EQ(request.most_pp, 4);
+  EXPECT_EQ(request.most_cp, 2);
+  EXPECT_EQ(request.most_sp, 3);
+  EXPECT_EQ(request.skew, 2.5);
+  const PlanRequest usual = request_of({{"model", "llama-tiny"}, {"cluster", "1x4:h100"}});
+  EXPECT_EQ(usual.batch_size, 0);
+  EXPECT_EQ(usual.micro_batch_size, 1);
+  EXPECT_EQ(usual.mixed_precision, "bf16");
+  EXPECT_FALSE(usual.is_exact);
+  EXPECT_EQ(usual.most_pp * usual.most_cp * usual.most_sp, 1);
+  EXPECT_FALSE(usual.skew.has_value());
 }
 
 TEST(PlanRequests, ThatCannotBeMetAreRefused) {

@@ -155,5 +155,42 @@ TEST(CheckpointOfExperts, HasTheModelInWholeTensorsUnderPlainNames) {
   }
 }
 
+// Into a model without values, of which each rank reads its own experts.
+TEST(ValuesOfExperts, AreReadFromAFileInParts) {
+  constexpr char kWeights[] = "/sim/run/weights";
+  for (const Layout& layout : {ep(2, 2), ep(4, 2), ep_and_tp()}) {
+    SCOPED_TRACE(layout.name);
+    const auto disk = std::make_shared<SimDisk>();
+    NamedTensors values;
+    Cluster("1x1", {.disk = disk}).run_on_every_rank([&](Rank&) {
+      for (const auto& item : filled()->named_parameters()) {
+        values.emplace_back(item.key(), item.value().detach());
+      }
+      save_model(*disk, values, kWeights, {});
+    });
+    Cluster cluster(layout.cluster, {.disk = disk});
+    std::vector<PlacedParts> parts(static_cast<size_t>(cluster.world_size()));
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(options_of(layout));
+      lm::Lm net = [] {
+        const EmptyInit empty = init_empty_weights();
+        return lm::Lm(tiny_experts(/*layers=*/1));
+      }();
+      load_checkpoint_in_model(rank.runtime().files(), *net, kWeights, {.lazy = true});
+      const auto adam = std::make_shared<torch::optim::AdamW>(net->parameters(),
+                                                              torch::optim::AdamWOptions(1e-3));
+      auto [model, optimizer] =
+          accelerator.prepare(net.ptr(), std::static_pointer_cast<torch::optim::Optimizer>(adam));
+      parts[static_cast<size_t>(rank.index())] =
+          placed_parts(*internal::Access::to(model), *adam, rank.index());
+    });
+    const WholeTensors read = assembled(parts);
+    for (const auto& [name, value] : values) {
+      ASSERT_TRUE(read.contains("weight of " + name)) << name;
+      EXPECT_TRUE(read.at("weight of " + name).equal(value)) << name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace accelerate

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
+#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
@@ -83,6 +84,20 @@ void expect_gradients(const std::string& beside, const WholeTensors& actual,
     const double scale = tensor.norm().item<double>();
     const double difference = (actual.at(name) - tensor).norm().item<double>();
     EXPECT_LE(difference, 1e-5 * scale) << beside << ", " << name;
+  }
+}
+
+// Those of the routers of all blocks alone.
+void expect_routers(const std::string& beside, const WholeTensors& actual,
+                    const WholeTensors& expected, double tolerance) {
+  for (int block = 0; block < 4; ++block) {
+    const std::string name = absl::StrCat("blocks.", block, ".mlp.router.weight");
+    ASSERT_TRUE(actual.contains(name)) << beside << ", " << name;
+    const at::Tensor& of_one = expected.at(name);
+    const double scale = of_one.norm().item<double>();
+    EXPECT_GT(scale, 1e-7) << name;
+    EXPECT_LE((actual.at(name) - of_one).norm().item<double>(), tolerance * scale)
+        << beside << ", " << name;
   }
 }
 
@@ -268,6 +283,36 @@ TEST(LossesOfRouters, OfStagesHaveTheGradientsOfOneProcess) {
   }
 }
 
+// A window's micro-batches have two rows and one, and a step has two windows.
+TEST(LossesOfRouters, OfStagesWeighTheRowsOfAllWindowsAlike) {
+  ExpertTraining alone = one_process();
+  alone.rows = 6;
+  alone.loss_factor = 0;
+  alone.router.z_loss = 0.01;
+  ExpertTraining training = on({"pp 2", "1x2:h100", {.pp_size = 2}});
+  training.rows = alone.rows;
+  training.micro_steps = 2;
+  training.loss_factor = 0;
+  training.router = alone.router;
+  expect_routers("two windows", whole_gradients(training), whole_gradients(alone), 1e-4);
+}
+
+// As all that a backward pass begins with.
+TEST(LossesOfRouters, OfStagesAreScaledInHalfPrecision) {
+  ExpertTraining alone = one_process();
+  alone.loss_factor = 0;
+  alone.router.z_loss = 0.01;
+  alone.change = [](AcceleratorOptions& options) {
+    options.mixed_precision = PrecisionType::kFp16;
+    options.kwargs_handlers.emplace_back(GradScalerKwargs{.init_scale = 1024});
+  };
+  ExpertTraining training = on({"pp 2", "1x2:h100", {.pp_size = 2}});
+  training.loss_factor = 0;
+  training.router = alone.router;
+  training.change = alone.change;
+  expect_routers("fp16", whole_gradients(training), whole_gradients(alone), 1e-2);
+}
+
 // A program's loss function may add what train_batch would.
 TEST(LossesOfRouters, AreAddedOnceByTrainBatch) {
   enum class Adds { kBackward, kTrainBatch, kLossFunction };
@@ -301,26 +346,31 @@ TEST(LossesOfRouters, AreAddedOnceByTrainBatch) {
   EXPECT_TRUE(gradients[2].equal(gradients[0]));
 }
 
-// A rank that begins with other values gets those of the first rank with the same experts.
+// A rank that begins with other values gets those of the first rank with the same experts, which
+// stands beside it among the shards, or among the replicas.
 TEST(ValuesOfExperts, AreThoseOfTheFirstRankThatHasThem) {
-  ExpertTraining training = on({"", "1x4:h100", {.dp_shard_size = 4, .ep_size = 2}});
-  training.steps = 0;
-  training.look = [](const ModelState& state, int) {
-    for (const TrainedParameter& each : state.trained()) {
-      if (each.name != "blocks.0.mlp.experts.gate") continue;
-      EXPECT_EQ(each.trained.size(0), 2);
-      // Ranks 0 and 1 made the values.
-      const auto first = static_cast<double>(state.placements().rank % 2);
-      EXPECT_EQ(each.trained.min().item<double>(), first);
-      EXPECT_EQ(each.trained.max().item<double>(), first);
-    }
-  };
-  training.change_model = [](lm::LmImpl& net) {
-    const torch::NoGradGuard no_grad;
-    net.named_parameters()["blocks.0.mlp.experts.gate"].fill_(
-        static_cast<double>(Runtime::current().topology().rank));
-  };
-  train_experts(training);
+  for (const ParallelismOptions& sizes :
+       {ParallelismOptions{.dp_shard_size = 4, .ep_size = 2},
+        ParallelismOptions{.dp_replicate_size = 2, .dp_shard_size = 2, .ep_size = 2}}) {
+    ExpertTraining training = on({"", "1x4:h100", sizes});
+    training.steps = 0;
+    training.look = [](const ModelState& state, int) {
+      for (const TrainedParameter& each : state.trained()) {
+        if (each.name != "blocks.0.mlp.experts.gate") continue;
+        EXPECT_EQ(each.trained.size(0), 2);
+        // Ranks 0 and 1 made the values.
+        const auto first = static_cast<double>(state.placements().rank % 2);
+        EXPECT_EQ(each.trained.min().item<double>(), first);
+        EXPECT_EQ(each.trained.max().item<double>(), first);
+      }
+    };
+    training.change_model = [](lm::LmImpl& net) {
+      const torch::NoGradGuard no_grad;
+      net.named_parameters()["blocks.0.mlp.experts.gate"].fill_(
+          static_cast<double>(Runtime::current().topology().rank));
+    };
+    train_experts(training);
+  }
 }
 
 }  // namespace

@@ -185,6 +185,29 @@ TEST(StateDictOfStages, IsThatOfTheWholeModel) {
   }
 }
 
+// A rank may have cast its stage. It alone knows the dtype of what it has.
+TEST(StateDictOfStages, HasTheDtypesOfTheRanksThatHaveTheTensors) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+    Job job(pp(2));
+    if (rank.index() == 1) {
+      const torch::NoGradGuard no_grad;
+      for (const Tensor& each : job.state().module()->parameters()) {
+        each.set_data(each.to(torch::kDouble));
+      }
+    }
+    const NamedTensors whole = job.whole();
+    if (rank.index() != 0) return;
+    std::map<std::string, Tensor> found(whole.begin(), whole.end());
+    for (const char* name : {"first.weight", "2.weight", "4.bias"}) {
+      EXPECT_EQ(found.at(name).scalar_type(), torch::kFloat) << name;
+    }
+    for (const char* name : {"6.weight", "last.weight", "last.bias"}) {
+      EXPECT_EQ(found.at(name).scalar_type(), torch::kDouble) << name;
+      EXPECT_GT(found.at(name).numel(), 0) << name;
+    }
+  });
+}
+
 TEST(WeightsOfStages, AreReadByAProgramWithoutStages) {
   constexpr char kWeights[] = "/sim/run/weights";
   for (const Layout& layout : {pp(2), pp(4), pp_and_shards(), pp_and_replicas()}) {

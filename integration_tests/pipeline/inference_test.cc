@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -186,6 +187,30 @@ TEST(PippyOutputs, AreOnAllRanksIfAsked) {
   });
 }
 
+TEST(PippyChunks, AreAsManyAsRanksOrAsTheyAreAsked) {
+  const auto rows_of_passes = [](std::optional<int> num_chunks, int64_t rows) {
+    std::vector<int64_t> seen;
+    Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+      std::vector<int64_t> own;
+      torch::nn::Sequential layers(torch::nn::Linear(8, 4),
+                                   torch::nn::Functional([&own](const Tensor& x) {
+                                     own.push_back(x.size(0));
+                                     return x;
+                                   }));
+      PippyModel model =
+          prepare_pippy(layers.ptr(), {.split_points = {"1"}, .num_chunks = num_chunks});
+      model(rank.index() == 0 ? small_batch(rows, 3, 0).first : Tensor());
+      if (rank.index() == 1) seen = own;
+    });
+    return seen;
+  };
+  EXPECT_THAT(rows_of_passes(std::nullopt, 8), ElementsAre(4, 4));
+  EXPECT_THAT(rows_of_passes(std::nullopt, 5), ElementsAre(3, 2));
+  EXPECT_THAT(rows_of_passes(3, 8), ElementsAre(3, 3, 2));
+  EXPECT_THAT(rows_of_passes(1, 8), ElementsAre(8));
+  EXPECT_THAT(rows_of_passes(8, 2), ElementsAre(1, 1)) << "no part is empty";
+}
+
 TEST(PippyStages, BeginWhereTheyAreToldOrAtEqualBytes) {
   Cluster("1x2:h100").run_on_every_rank([](Rank&) {
     const auto points = [](const PippyOptions& options) {
@@ -281,6 +306,19 @@ TEST(MeasuredParts, AreThoseOfTheSlowestRankAndLeaveTheModelAsItIs) {
   EXPECT_EQ(times[0], times[1]);
   EXPECT_GT(times[0][0], of_few_rows[0]);
   for (size_t part = 1; part < 4; ++part) EXPECT_GT(times[0][0], times[0][part]) << part;
+}
+
+// A part that changes its input in place is computed twice, and not on what the caller has.
+TEST(MeasuredParts, LeaveTheInputsAsTheyAre) {
+  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+    const torch::nn::Sequential layers(torch::nn::ReLU(torch::nn::ReLUOptions(/*inplace=*/true)),
+                                       torch::nn::Linear(4, 4));
+    const Tensor inputs =
+        (torch::arange(8, torch::kFloat) - 4).view({2, 4}).to(PartialState::get().device());
+    const Tensor before = inputs.clone();
+    EXPECT_EQ(measure_parts(layers.ptr(), inputs).size(), 2U);
+    EXPECT_TRUE(inputs.equal(before));
+  });
 }
 
 TEST(MeasuredParts, AreRefusedByAllRanksWhereOneModelThrows) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -169,6 +170,35 @@ TEST(EvaluatedBatches, HaveShapesOfTheirOwn) {
   }
 }
 
+// In turn with windows of the same shape, whose outputs have gradients.
+TEST(EvaluatedBatches, OfAModelInTrainingHaveNoGradients) {
+  const auto losses = [](int64_t ranks) {
+    std::vector<std::vector<double>> all(static_cast<size_t>(ranks));
+    Cluster(absl::StrCat("1x", ranks, ":h100")).run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(with_stages({.pp_size = ranks}));
+      auto model = accelerator.prepare(small_sequential().ptr());
+      const auto [inputs, labels] = small_batch(8, 4, 0);
+      const auto batch =
+          std::pair(inputs.to(accelerator.device()), labels.to(accelerator.device()));
+      const TrainBatchOptions window{.micro_batches = 4};
+      std::vector<double>& own = all[static_cast<size_t>(rank.index())];
+      for (int turn = 0; turn < 2; ++turn) {
+        own.push_back(accelerator.train_batch(model, batch, &small_loss, window).item<double>());
+        const torch::Tensor loss = accelerator.evaluate_batch(model, batch, &small_loss, window);
+        EXPECT_FALSE(loss.requires_grad());
+        own.push_back(loss.item<double>());
+      }
+    });
+    for (const std::vector<double>& each : all) EXPECT_EQ(each, all[0]);
+    return all[0];
+  };
+  const std::vector<double> one = losses(1), two = losses(2);
+  ASSERT_EQ(two.size(), 4U);
+  // No step is made in between.
+  for (const double loss : one) EXPECT_NEAR(loss, one[0], 1e-6 * one[0]);
+  for (const double loss : two) EXPECT_NEAR(loss, one[0], 1e-6 * one[0]);
+}
+
 // The first and the last stage have a table of words each, whose gradients are summed: they remain
 // one table.
 TEST(TiedStages, HaveOneTableAfterManySteps) {
@@ -197,6 +227,23 @@ TEST(TiedStages, HaveOneTableAfterManySteps) {
   EXPECT_TRUE(tables[0].equal(tables[1]));
 }
 
+// Ranks may have made other values.
+TEST(TiedStages, BeginWithTheValuesOfTheFirstStage) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator(with_stages({.pp_size = 2}));
+    lm::Lm made(lm::model_config("tiny", {.layers = 2}));
+    {
+      const torch::NoGradGuard no_grad;
+      made->named_parameters()["tokens.weight"].fill_(rank.index() + 1);
+    }
+    auto model = accelerator.prepare(made.ptr());
+    const torch::Tensor table = model->named_parameters()["tokens.weight"].detach();
+    ASSERT_GT(table.numel(), 0);
+    EXPECT_EQ(table.min().item<double>(), 1) << "rank " << rank.index();
+    EXPECT_EQ(table.max().item<double>(), 1) << "rank " << rank.index();
+  });
+}
+
 // Every rank clips by the norm of all stages: train_small compares the ranks'.
 TEST(ClippedStages, HaveTheNormOfTheWholeModel) {
   SmallTraining training = {.sizes = {.pp_size = 4}, .windows = steps_of(4, 2)};
@@ -215,6 +262,24 @@ TEST(SumsOverTokens, AreDividedOnceByAllTokens) {
         ParallelismOptions{.dp_replicate_size = 2, .pp_size = 2}}) {
     training.sizes = sizes;
     expect_equal(train_small(training), expected, "tokens");
+  }
+}
+
+// Windows of a step have different numbers of tokens as well.
+TEST(SumsOverTokens, AreDividedByTheTokensOfAllWindows) {
+  SmallTraining training = {.windows = steps_of(3, 3), .batches = {{12, 5}}, .by_tokens = true};
+  const SmallOutcome expected = in_one_process(training);
+  training.accumulation = 2;
+  for (const ParallelismOptions& sizes :
+       {ParallelismOptions{}, ParallelismOptions{.pp_size = 2},
+        ParallelismOptions{.dp_replicate_size = 2, .pp_size = 2}}) {
+    training.sizes = sizes;
+    const SmallOutcome outcome = train_small(training);
+    ASSERT_EQ(outcome.norms.size(), expected.norms.size());
+    // A window's loss is that of its own tokens.
+    for (size_t i = 0; i < expected.norms.size(); ++i) {
+      EXPECT_NEAR(outcome.norms[i], expected.norms[i], 1e-5 * expected.norms[i]) << i;
+    }
   }
 }
 
@@ -310,6 +375,36 @@ TEST(FrozenStages, TrainTheOthers) {
   }
 }
 
+// In zb_v the second and the third of four stages are on one rank, which sends itself nothing.
+TEST(FrozenStages, TrainTheOthersWhereNeighboursAreOnOneRank) {
+  for (const size_t frozen : {size_t{2}, size_t{4}, size_t{6}}) {
+    SmallTraining training = {.sizes = {.pp_size = 2},
+                              .plan = {.schedule = kZeroBubbleV, .stages_per_rank = 2},
+                              .windows = steps_of(3, 3)};
+    training.change = [frozen](torch::nn::SequentialImpl& layers) {
+      for (size_t i = 0; i < frozen; ++i) {
+        for (const torch::Tensor& each : layers[i]->parameters()) each.set_requires_grad(false);
+      }
+    };
+    expect_equal(train_small(training), in_one_process(training), absl::StrCat(frozen, " frozen"));
+  }
+}
+
+// A stage whose loss does not depend on its input has no gradient for the stage before, which waits
+// for one.
+TEST(StagesThatUseNoGradientOfTheirInput, SendZeros) {
+  SmallTraining training = {
+      .sizes = {.pp_size = 2}, .plan = {.split_points = {"8"}}, .windows = steps_of(3, 2)};
+  training.change = [](torch::nn::SequentialImpl& layers) {
+    layers.push_back(torch::nn::Functional([](const torch::Tensor& x) { return x.detach(); }));
+    layers.push_back(torch::nn::Linear(3, 3));
+  };
+  for (const pipeline::ScheduleKind kind : {kGpipe, k1f1b, kZeroBubbleH1}) {
+    training.plan.schedule = kind;
+    expect_equal(train_small(training), in_one_process(training), to_string(kind));
+  }
+}
+
 // What a stage draws for a micro-batch does not depend on the order of the passes.
 TEST(DroppedOutFeatures, AreTheSameInEachSchedule) {
   SmallTraining training = {.sizes = {.pp_size = 2}, .windows = steps_of(3, 4)};
@@ -335,6 +430,62 @@ TEST(CutsByNamesBytesAndWeights, TrainTheSame) {
   expect_equal(train_small(training), expected, "bytes");
   training.plan = {.weights = {7, 1, 1, 1, 1, 1, 1, 1}};
   expect_equal(train_small(training), expected, "weights");
+}
+
+// By their numbers, parts would be two and one, and two and two.
+TEST(CutsByBytes, CountTheElementsOfTensorsAndTheirDtypes) {
+  using Rows = std::vector<std::vector<int64_t>>;
+  const auto rows_of_ranks = [](const std::function<torch::nn::Sequential()>& make) {
+    Rows rows(2);
+    Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(with_stages({.pp_size = 2}, {.balance = StageBalance::kBytes}));
+      const torch::nn::Sequential layers = make();
+      accelerator.prepare(layers.ptr());
+      for (const torch::Tensor& each : layers->parameters()) {
+        if (each.dim() == 2) rows[static_cast<size_t>(rank.index())].push_back(each.size(0));
+      }
+    });
+    return rows;
+  };
+  using torch::nn::Linear;
+  using torch::nn::Sequential;
+  const auto with_doubles = [] {
+    Sequential layers(Linear(16, 16), Linear(16, 16), Linear(16, 16));
+    layers[0]->to(torch::kDouble);
+    return layers;
+  };
+  EXPECT_EQ(rows_of_ranks(with_doubles), (Rows{{16, 0, 0}, {0, 16, 16}}));
+  const auto with_a_large_one = [] {
+    return Sequential(Linear(64, 64), Linear(4, 4), Linear(4, 4), Linear(4, 4));
+  };
+  EXPECT_EQ(rows_of_ranks(with_a_large_one), (Rows{{64, 0, 0, 0}, {0, 4, 4, 4}}));
+}
+
+// However many micro-batches there are: what its receiver took before it sent something back is
+// kept no longer.
+TEST(MessagesOfAWindow, AreNotKeptToItsEnd) {
+  static constexpr int64_t kWidth = 512, kRows = 64;
+  const auto peaks = [](int micro_batches) {
+    std::vector<int64_t> peaks(2);
+    Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(with_stages({.pp_size = 2}));
+      torch::nn::Sequential made(torch::nn::Linear(8, kWidth), torch::nn::Tanh(),
+                                 torch::nn::Linear(kWidth, kWidth), torch::nn::Linear(kWidth, 3));
+      auto model = accelerator.prepare(made.ptr());
+      const auto [inputs, labels] = small_batch(kRows * micro_batches, /*length=*/1, 0);
+      const auto batch =
+          std::pair(inputs.to(accelerator.device()), labels.to(accelerator.device()));
+      accelerator.train_batch(model, batch, &small_loss, {.micro_batches = micro_batches});
+      peaks[static_cast<size_t>(rank.index())] = rank.device()->memory().peak();
+    });
+    return peaks;
+  };
+  constexpr int64_t kMessage = kRows * kWidth * 4;  // bytes
+  const std::vector<int64_t> few = peaks(8), many = peaks(24);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_GT(few[rank], 2 * kMessage) << rank;
+    EXPECT_LT(many[rank] - few[rank], 4 * kMessage) << rank;
+  }
 }
 
 // What a stage is sent may change in place, as what modules hand each other in one process does.

@@ -47,6 +47,16 @@ TEST(PpParts, AreStagesOfNeighbouringBlocks) {
   EXPECT_THAT(elements_of(*pp_parts(model, 1)), ElementsAre(2125));
 }
 
+// Names of other libraries' tables.
+TEST(PpParts, BeginWithTablesByWhateverNames) {
+  for (const char* const name : {"wte", "wpe", "tokens", "positions", "word_embeddings"}) {
+    const Architecture model = described(std::string(R"({"modules": {")") + name + R"(": {
+        "parameters": {"weight": [100]}}, "h": {"repeat": 2, "parameters": {"weight": [6]}},
+        "ln_f": {"parameters": {"weight": [5]}}}})");
+    EXPECT_THAT(elements_of(*pp_parts(model, 2)), ElementsAre(106, 11)) << name;
+  }
+}
+
 TEST(PpParts, HaveTiedTensorsWhereverTheyAreUsed) {
   const Architecture model =
       described(std::string(kModel) + R"(, "tied": [["embed_tokens.weight", "head.weight"]]})");

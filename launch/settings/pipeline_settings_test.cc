@@ -67,6 +67,8 @@ TEST(CheckPipeline, NamesWhatWorks) {
               AllOf(StartsWith("--parallelism_config_pp_split_points=blocks.1: "),
                     HasSubstr("there are 3 stages, which begin at 2 parts")));
   EXPECT_EQ(error_of({{"size", {"3"}}, {"split_points", {"blocks.1,head"}}}), "");
+  EXPECT_THAT(error_of({{"size", {"3"}}, {"split_points", {"blocks.1,blocks.2,head"}}}),
+              HasSubstr("there are 3 stages, which begin at 2 parts"));
   EXPECT_THAT(error_of({{"size", {"3"}}, {"stage_bytes", {"1GiB,2"}}}),
               HasSubstr("expected sizes with a unit"));
   EXPECT_THAT(error_of({{"size", {"3"}}, {"stage_bytes", {"1GiB,2GiB"}}}),

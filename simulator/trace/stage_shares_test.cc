@@ -49,6 +49,23 @@ TEST_F(StageShares, AreTheMeansOfTheirRanks) {
                           StageShare{.stage = 1, .ranks = 2, .busy_ns = 15, .bubble_ns = 85}));
 }
 
+// Neither the first step nor the last one, which take less and more.
+TEST_F(StageShares, AreThoseOfTheStepThatTakesTheMedian) {
+  recorder_.place_along(recorder_.axis("pp"), {0, 1});
+  recorder_.step(100);
+  slice(0, 100, 199);
+  recorder_.step(200);
+  slice(0, 220, 270);
+  slice(1, 250, 350);
+  recorder_.step(400);
+  slice(0, 410, 690);
+  slice(1, 410, 690);
+  recorder_.step(700);
+  EXPECT_THAT(stage_shares(recorder_.finish({.device = "h100"})),
+              ElementsAre(StageShare{.stage = 0, .ranks = 1, .busy_ns = 50, .bubble_ns = 150},
+                          StageShare{.stage = 1, .ranks = 1, .busy_ns = 100, .bubble_ns = 100}));
+}
+
 TEST_F(StageShares, AreNoneWithoutAPipeline) {
   recorder_.place_along(recorder_.axis("tp"), {0, 1});
   train();

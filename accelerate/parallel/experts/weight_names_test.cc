@@ -52,10 +52,14 @@ NamedTensors file_of(ExpertNames names) {
     }
   }
   if (names == ExpertNames::kQwen) {
+    tensors.emplace_back(path + "shared_expert.gate_proj.weight", numbers({5, 4}, 18));
+    tensors.emplace_back(path + "shared_expert.down_proj.weight", numbers({4, 5}, 19));
     tensors.emplace_back(path + "shared_expert.up_proj.weight", numbers({5, 4}, 20));
     tensors.emplace_back(path + "shared_expert_gate.weight", numbers({1, 4}, 21));
   }
   if (names == ExpertNames::kDeepSeek) {
+    tensors.emplace_back(path + "shared_experts.gate_proj.weight", numbers({5, 4}, 18));
+    tensors.emplace_back(path + "shared_experts.up_proj.weight", numbers({5, 4}, 19));
     tensors.emplace_back(path + "shared_experts.down_proj.weight", numbers({4, 5}, 22));
     tensors.emplace_back(path + "gate.e_score_correction_bias", numbers({2}, 23));
   }
@@ -73,12 +77,16 @@ TEST(StackedExperts, HaveTheNamesOfAMixture) {
   EXPECT_THAT(keys(stacked_experts(file_of(ExpertNames::kQwen), ExpertNames::kQwen)),
               ElementsAre("model.layers.0.mlp.gate_proj.weight", "model.layers.1.mlp.router.weight",
                           "model.layers.1.mlp.experts.gate", "model.layers.1.mlp.experts.down",
-                          "model.layers.1.mlp.experts.up", "model.layers.1.mlp.shared.up.weight",
+                          "model.layers.1.mlp.experts.up", "model.layers.1.mlp.shared.gate.weight",
+                          "model.layers.1.mlp.shared.down.weight",
+                          "model.layers.1.mlp.shared.up.weight",
                           "model.layers.1.mlp.shared_gate.weight", "lm_head.weight"));
   EXPECT_THAT(keys(stacked_experts(file_of(ExpertNames::kDeepSeek), ExpertNames::kDeepSeek)),
               ElementsAre("model.layers.0.mlp.gate_proj.weight", "model.layers.1.mlp.router.weight",
                           "model.layers.1.mlp.experts.gate", "model.layers.1.mlp.experts.down",
-                          "model.layers.1.mlp.experts.up", "model.layers.1.mlp.shared.down.weight",
+                          "model.layers.1.mlp.experts.up", "model.layers.1.mlp.shared.gate.weight",
+                          "model.layers.1.mlp.shared.up.weight",
+                          "model.layers.1.mlp.shared.down.weight",
                           "model.layers.1.mlp.gate.e_score_correction_bias", "lm_head.weight"));
 }
 
@@ -90,6 +98,30 @@ TEST(StackedExperts, HaveOneExpertBehindTheOther) {
   EXPECT_TRUE(at::equal(own[3].second, at::stack({file[3].second, file[6].second})));
   EXPECT_TRUE(at::equal(own[4].second, at::stack({file[4].second, file[7].second})));
   EXPECT_TRUE(own[1].second.is_same(file[1].second));
+}
+
+// As many experts as have two digits, in the order of their names.
+TEST(StackedExperts, AreInTheOrderOfTheirNumbers) {
+  NamedTensors file;
+  for (const int number : {0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9}) {
+    file.emplace_back("mlp.experts." + std::to_string(number) + ".up_proj.weight",
+                      numbers({2, 2}, number));
+  }
+  const NamedTensors own = stacked_experts(file, ExpertNames::kQwen);
+  ASSERT_THAT(keys(own), ElementsAre("mlp.experts.up"));
+  for (int number = 0; number < 12; ++number) {
+    EXPECT_TRUE(at::equal(own[0].second[number], numbers({2, 2}, number))) << number;
+  }
+}
+
+// A module whose name ends as the mixture's does is another one.
+TEST(StackedExperts, LeaveOtherModulesTheirNames) {
+  const NamedTensors file = {{"model.layers.1.premlp.gate.weight", numbers({2, 4}, 1)},
+                             {"model.layers.1.premlp.experts.0.up_proj.weight", numbers({2}, 2)},
+                             {"mlp.gate.weight", numbers({2, 4}, 3)}};
+  EXPECT_THAT(keys(stacked_experts(file, ExpertNames::kQwen)),
+              ElementsAre("model.layers.1.premlp.gate.weight",
+                          "model.layers.1.premlp.experts.0.up_proj.weight", "mlp.router.weight"));
 }
 
 TEST(SeparateExperts, AreThoseThatWereStacked) {

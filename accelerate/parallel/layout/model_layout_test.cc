@@ -188,6 +188,20 @@ TEST(ModelLayout, OfAModuleHasAllOfItOnEachRank) {
   EXPECT_TRUE(sharded.divides().empty());
 }
 
+// Groups follow from it, also when rows are divided behind that.
+TEST(ModelLayout, KeepsTheAxesThatDivideInputs) {
+  const torch::nn::Linear linear(3, 2);
+  const ModelLayout layout = whole_layout(*linear, Mesh({.dp_shard = 2, .cp = 2}));
+  const ModelLayout divided = layout.with_inputs({kCp});
+  EXPECT_TRUE(layout.divides().empty());
+  EXPECT_EQ(divided.divides(), AxisSet{kCp});
+  EXPECT_TRUE(divided.cuts().empty());
+  EXPECT_EQ(divided.with_inputs({kSp}).divides(), (AxisSet{kCp, kSp}));
+  const ModelLayout sharded = divided.with_rows({"weight"}, {kDpShard, kCp});
+  EXPECT_EQ(sharded.divides(), AxisSet{kCp});
+  EXPECT_TRUE(sharded.cuts().empty());
+}
+
 TEST(ModelLayout, RefusesPlacementsThatOverlapOrLeaveAHole) {
   const Mesh mesh({.pp = 2, .dp_shard = 2, .tp = 2});
   const auto refused = [&mesh](std::vector<TensorPlacement> placements) {
