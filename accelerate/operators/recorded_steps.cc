@@ -70,10 +70,19 @@ std::vector<at::Tensor> Record::known(size_t n) const {
   return alive;
 }
 
+// A draw needs its tensor's values and so the steps before, unless it overwrites them.
+Record::Planned Record::for_draw_of(Index step) const {
+  static const auto* const overwriting = new absl::flat_hash_set<std::string>{
+      "aten::bernoulli_",  "aten::cauchy_", "aten::exponential_", "aten::geometric_",
+      "aten::log_normal_", "aten::normal_", "aten::random_",      "aten::uniform_"};
+  const Step& drawing = steps_[step];
+  return {step, drawing.operands.size() == 1 && overwriting->contains(drawing.op.schema().name())};
+}
+
 // The steps that slots depend on, each slot as before a step, and all that must be drawn before.
-std::vector<Index> Record::plan(std::vector<std::pair<Index, Index>> wanted,
-                                std::vector<Index> wanted_steps) const {
-  absl::flat_hash_set<Index> steps;
+std::vector<Record::Planned> Record::plan(std::vector<std::pair<Index, Index>> wanted,
+                                          std::vector<Planned> wanted_steps) const {
+  absl::flat_hash_map<Index, bool> steps;     // whether each is there for its draw alone
   absl::flat_hash_map<Index, Index> reached;  // by slot, up to where its writers are in
   while (!wanted.empty() || !wanted_steps.empty()) {
     if (wanted_steps.empty()) {
@@ -81,24 +90,31 @@ std::vector<Index> Record::plan(std::vector<std::pair<Index, Index>> wanted,
       wanted.pop_back();
       Index& begin = reached[slot];
       for (const Index step : writers_[slot]) {
-        if (step >= begin && step < end) wanted_steps.push_back(step);
+        if (step >= begin && step < end) wanted_steps.push_back({step, false});
       }
       begin = std::max(begin, end);
       continue;
     }
-    const Index index = wanted_steps.back();
+    const auto [index, is_draw_alone] = wanted_steps.back();
     wanted_steps.pop_back();
-    if (!steps.insert(index).second) continue;
+    const auto [known, is_new] = steps.try_emplace(index, is_draw_alone);
+    if (!is_new && (is_draw_alone || !known->second)) continue;
+    known->second = is_draw_alone;
     const Step& step = steps_[index];
-    for (const Operand& operand : step.operands) {
-      if (!operand.other) wanted.emplace_back(operand.slot, index);
+    if (!is_draw_alone) {
+      for (const Operand& operand : step.operands) {
+        if (!operand.other) wanted.emplace_back(operand.slot, index);
+      }
     }
-    if (step.generator < 0) continue;
+    if (step.generator < 0 || !is_new) continue;
     const Draws& draws = draws_[step.generator];
-    if (!draws.state(step.draw).defined()) wanted_steps.push_back(draws.step(step.draw - 1));
+    if (!draws.state(step.draw).defined()) {
+      wanted_steps.push_back(for_draw_of(draws.step(step.draw - 1)));
+    }
   }
-  std::vector<Index> in_order(steps.begin(), steps.end());
-  std::sort(in_order.begin(), in_order.end());
+  std::vector<Planned> in_order;
+  for (const auto& [step, is_draw_alone] : steps) in_order.push_back({step, is_draw_alone});
+  std::ranges::sort(in_order, {}, &Planned::step);
   return in_order;
 }
 
@@ -123,13 +139,14 @@ class DefaultDtype {
 // Executes steps in the way of a construction without the record.
 class Record::Run {
  public:
-  Run(Record& record, std::vector<Index> steps, const std::vector<Index>& targets,
+  Run(Record& record, std::vector<Planned> steps, const std::vector<Index>& targets,
       std::optional<c10::Device> device)
       : record_(record),
         steps_(std::move(steps)),
         targets_(targets.begin(), targets.end()),
         device_(device) {
-    for (const Index step : steps_) {
+    for (const auto& [step, is_draw_alone] : steps_) {
+      if (is_draw_alone) continue;
       for (const Operand& operand : record_.steps_[step].operands) {
         if (!operand.other) last_use_[operand.slot] = step;
       }
@@ -149,7 +166,7 @@ class Record::Run {
 
   void execute() {
     for (position_ = 0; position_ < steps_.size(); ++position_) {
-      const Step& step = record_.steps_[steps_[position_]];
+      const Step& step = now();
       torch::jit::Stack stack = arguments(step);
       if (step.generator >= 0) begin_draw(step);
       {
@@ -157,6 +174,7 @@ class Record::Run {
         step.op.callBoxed(stack);
       }
       if (step.generator >= 0) end_draw(step);
+      if (steps_[position_].is_draw_alone) continue;
       for (const Result& result : step.results) take(result, stack);
       for (const Operand& operand : step.operands) {
         if (!operand.other) leave(operand.slot);
@@ -168,6 +186,8 @@ class Record::Run {
   const c10::Storage& memory(Index slot) const { return memory_.at(slot); }
 
  private:
+  const Step& now() const { return record_.steps_[steps_[position_].step]; }
+
   torch::jit::Stack arguments(const Step& step) {
     for (const Constant& constant : step.constants) {
       TORCH_CHECK_VALUE(
@@ -178,6 +198,13 @@ class Record::Run {
     }
     torch::jit::Stack stack(step.arguments.begin(), step.arguments.end());
     for (const Operand& operand : step.operands) {
+      if (steps_[position_].is_draw_alone) {
+        const at::TensorOptions options(record_.devices_[operand.slot]);
+        put(stack[operand.argument], operand.element,
+            at::empty_strided(operand.view.sizes, operand.view.strides,
+                              options.dtype(operand.view.dtype)));
+        continue;
+      }
       const c10::Storage storage =
           operand.other ? operand.other->replay({operand.slot}, operand.time, std::nullopt).front()
                         : memory_.at(operand.slot);
@@ -213,8 +240,7 @@ class Record::Run {
   }
 
   void take(const Result& result, const torch::jit::Stack& stack) {
-    const size_t first =
-        stack.size() - record_.steps_[steps_[position_]].op.schema().returns().size();
+    const size_t first = stack.size() - now().op.schema().returns().size();
     const c10::IValue& value = stack[first + result.output];
     const at::Tensor made =
         result.element < 0 ? value.toTensor() : value.toListRef()[result.element].toTensor();
@@ -224,8 +250,7 @@ class Record::Run {
     }
     // A kernel may lay out its result in another way than without memory.
     TORCH_CHECK(made.sizes() == at::IntArrayRef(result.view.sizes) && result.view.offset == 0,
-                text_of(record_.steps_[steps_[position_]].op),
-                " made a tensor of another size than without memory");
+                text_of(now().op), " made a tensor of another size than without memory");
     const at::Tensor laid_out =
         at::empty_strided(result.view.sizes, result.view.strides, made.options());
     laid_out.copy_(made);
@@ -233,7 +258,7 @@ class Record::Run {
   }
 
   void leave(Index slot) {
-    if (last_use_.at(slot) != steps_[position_]) return;
+    if (last_use_.at(slot) != steps_[position_].step) return;
     const auto found = memory_.find(slot);
     if (found == memory_.end()) return;
     if (!targets_.contains(slot)) {
@@ -244,7 +269,7 @@ class Record::Run {
   }
 
   Record& record_;
-  const std::vector<Index> steps_;
+  const std::vector<Planned> steps_;
   const absl::flat_hash_set<Index> targets_;
   const std::optional<c10::Device> device_;
   absl::flat_hash_map<Index, Index> last_use_;  // by slot
@@ -271,7 +296,7 @@ void Record::ensure_end(size_t generator) {
   const Draws& draws = draws_[generator];
   if (draws.state(draws.size()).defined()) return;
   const PlainOperators plain;
-  Run(*this, plan({}, {draws.step(draws.size() - 1)}), {}, std::nullopt).execute();
+  Run(*this, plan({}, {for_draw_of(draws.step(draws.size() - 1))}), {}, std::nullopt).execute();
 }
 
 void Record::draw_all_recorded() {

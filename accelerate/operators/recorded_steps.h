@@ -317,6 +317,11 @@ class Record final : public c10::intrusive_ptr_target {
 
  private:
   class Run;
+  // A step of a replay. Of one that is there for its draw alone nothing wants the tensor.
+  struct Planned {
+    Index step;
+    bool is_draw_alone;
+  };
 
   // Records of scopes that have not ended.
   static std::vector<Record*>& recording() {
@@ -334,8 +339,9 @@ class Record final : public c10::intrusive_ptr_target {
   static void draw_recorded(const at::Generator& generator, const Record* but_for);
   Draws& draws_of(const at::Generator& generator, int& index);
   at::Generator generator_of(const Step& step, c10::Device device) const;
-  std::vector<Index> plan(std::vector<std::pair<Index, Index>> wanted,
-                          std::vector<Index> wanted_steps) const;
+  Planned for_draw_of(Index step) const;
+  std::vector<Planned> plan(std::vector<std::pair<Index, Index>> wanted,
+                            std::vector<Planned> wanted_steps) const;
   void ensure_end(size_t generator);
 
   std::vector<Step> steps_;

@@ -77,9 +77,11 @@ class Reader {
     }
     const double number = value->number("a number, or text with a unit");
     const bool whole = dimension == Dimension::kBytes || dimension == Dimension::kNanoseconds;
-    if (!(number > 0) || number > max_quantity(dimension) ||
+    const bool is_enough = number > 0 || (number == 0 && may_be_zero(dimension));
+    if (!is_enough || number > max_quantity(dimension) ||
         (whole && number != std::floor(number))) {
-      value->fail(absl::StrCat(whole ? "a whole number" : "a number", " above zero and at most ",
+      value->fail(absl::StrCat(whole ? "a whole number" : "a number",
+                               may_be_zero(dimension) ? " from 0 to " : " above zero and at most ",
                                max_quantity(dimension)));
     }
     quantity = static_cast<Number>(number);

@@ -289,6 +289,19 @@ TEST(ClusterSpec, ReadsJson) {
   EXPECT_EQ(parsed(R"({"num_nodes": 2, "ranks_per_node": 4})"), parsed("2x4"));
 }
 
+// A device whose kernels take what their arithmetic takes and nothing else.
+TEST(ClusterSpec, ReadsTimesOfZero) {
+  const ClusterSpec spec = parsed("2x4:v100,launch=0ns,link_latency=0ns");
+  EXPECT_EQ(spec.device->launch_ns, 0);
+  EXPECT_EQ(spec.node_link.latency_ns, 0);
+  EXPECT_EQ(spec.to_string(), "2x4:v100,launch=0ns,link_latency=0ns");
+  EXPECT_EQ(parsed(R"({"num_nodes": 2, "ranks_per_node": 4,
+                       "device": {"name": "v100", "launch_ns": 0},
+                       "node_link": {"latency_ns": 0}})"),
+            spec);
+  EXPECT_EQ(parsed(internal::cluster_to_json(spec)), spec);
+}
+
 TEST(ClusterSpec, MayGiveARankSeveralDevices) {
   EXPECT_EQ(parsed("2x4:h100").devices_per_rank, 1);
   const ClusterSpec spec = parsed("2x4:h100,devices=3");
@@ -506,6 +519,18 @@ TEST(ClusterSpec, NamesTheFileAndTheJsonPointer) {
                 "a unit: s, ms, us, ns (character 2 of \"5min\") at \"/nic/latency_ns\""},
            Case{R"({"num_nodes": 2, "ranks_per_node": 4, "device": "h100",
                     "nic": {"latency_ns": -5}})",
+                "a whole number from 0 to 3.6e+12 at \"/nic/latency_ns\""},
+           Case{R"({"num_nodes": 2, "ranks_per_node": 4,
+                    "device": {"name": "h100", "launch_ns": -1}})",
+                "a whole number from 0 to 3.6e+12 at \"/device/launch_ns\""},
+           Case{R"({"num_nodes": 2, "ranks_per_node": 4,
+                    "device": {"name": "h100", "launch_ns": 0.5}})",
+                "a whole number from 0 to 3.6e+12 at \"/device/launch_ns\""},
+           Case{R"({"num_nodes": 2, "ranks_per_node": 4,
+                    "device": {"name": "h100", "memory_bytes_per_second": 0}})",
+                "a number above zero and at most 1e+18 at \"/device/memory_bytes_per_second\""},
+           Case{R"({"num_nodes": 2, "ranks_per_node": 4,
+                    "device": {"name": "h100", "memory_bytes": 0}})",
                 "a whole number above zero"},
            Case{R"({"num_nodes": 2, "ranks_per_node": 4, "device": "h100", "node_fabric": "mash"})",
                 "a fabric (did you mean \"mesh\"?) at \"/node_fabric\", found \"mash\""},

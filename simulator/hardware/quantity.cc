@@ -109,6 +109,8 @@ std::string shortest(double value) {
 
 double max_quantity(Dimension dimension) { return info_of(dimension).max; }
 
+bool may_be_zero(Dimension dimension) { return dimension == Dimension::kNanoseconds; }
+
 Quantity parse_quantity(absl::string_view text, Dimension dimension) {
   const DimensionInfo& info = info_of(dimension);
   const size_t length = number_length(text);
@@ -120,7 +122,7 @@ Quantity parse_quantity(absl::string_view text, Dimension dimension) {
     return {.position = length, .expected = absl::StrCat("a unit: ", unit_list(dimension))};
   }
   const double value = scaled(number, *unit);
-  if (value <= 0) {
+  if (value == 0 && !may_be_zero(dimension)) {
     return {.position = 0, .expected = absl::StrCat(info.description, ", above zero")};
   }
   if (value > info.max) {

@@ -29,10 +29,12 @@ struct Quantity {
   bool ok() const { return expected.empty(); }
 };
 
-/// Accepts values above zero and at most max_quantity().
+/// Accepts values above zero, or zero where may_be_zero(), and at most max_quantity().
 Quantity parse_quantity(absl::string_view text, Dimension dimension);
 
 double max_quantity(Dimension dimension);
+/// Whether zero is a value. It is one of times, which are added; rates and sizes divide.
+bool may_be_zero(Dimension dimension);
 
 /// Text that parse_quantity() reads as exactly this value.
 std::string format_quantity(double value, Dimension dimension);

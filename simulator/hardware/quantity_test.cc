@@ -25,6 +25,7 @@ TEST(Quantity, ReadsUnitsExactly) {
            Case{"5us", Dimension::kNanoseconds, 5000},
            Case{"0.3us", Dimension::kNanoseconds, 300},
            Case{"1ms", Dimension::kNanoseconds, 1e6},
+           Case{"0us", Dimension::kNanoseconds, 0},
            Case{"989.5TFLOPS", Dimension::kFlopsPerSecond, 989.5e12},
        }) {
     const Quantity quantity = parse_quantity(c.text, c.dimension);
@@ -49,8 +50,10 @@ TEST(Quantity, SaysWhatIsWrongAndWhere) {
            Case{"25GB", Dimension::kBytesPerSecond, 2, "a unit: TB/s"},
            Case{"5.us", Dimension::kNanoseconds, 1, "a unit: s, ms, us, ns"},
            Case{"1e3us", Dimension::kNanoseconds, 1, "a unit"},
-           Case{"0us", Dimension::kNanoseconds, 0, "above zero"},
+           Case{"-0us", Dimension::kNanoseconds, 0, "a time such as 5us"},
            Case{"0.0GB", Dimension::kBytes, 0, "above zero"},
+           Case{"0GB/s", Dimension::kBytesPerSecond, 0, "above zero"},
+           Case{"0TFLOPS", Dimension::kFlopsPerSecond, 0, "above zero"},
            Case{"0.5ns", Dimension::kNanoseconds, 0, "a whole number of nanoseconds"},
            Case{"1.5B", Dimension::kBytes, 0, "a whole number of bytes"},
            Case{"99999999TiB", Dimension::kBytes, 0, "at most 8192TiB"},
@@ -78,6 +81,7 @@ TEST(Quantity, WritesWhatItReads) {
            Case{1234567, Dimension::kBytes, "1234567B"},
            Case{3.35e12, Dimension::kBytesPerSecond, "3.35TB/s"},
            Case{450e9, Dimension::kBytesPerSecond, "450GB/s"},
+           Case{0, Dimension::kNanoseconds, "0ns"},
            Case{300, Dimension::kNanoseconds, "300ns"},
            Case{5000, Dimension::kNanoseconds, "5us"},
            Case{989.5e12, Dimension::kFlopsPerSecond, "989.5TFLOPS"},

@@ -16,8 +16,6 @@
 #include "accelerate/base/message_text.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/mesh/mesh.h"
-#include "accelerate/operators/construction_record.h"
-#include "accelerate/operators/deferred_values.h"
 #include "accelerate/parallel/layout/placement.h"
 #include "accelerate/parallel/pipeline/checked.h"
 #include "accelerate/pipeline/schedule.h"
@@ -265,26 +263,10 @@ void drop_other_stages(const TechniqueContext& context) {
   const Mesh& mesh = plan.layout->mesh();
   if (mesh.size(MeshAxis::kPp) == 1) return;
   const at::NoGradGuard no_grad;
-  std::vector<std::pair<const TensorPlacement*, at::Tensor>> dropped;
-  size_t num_before_own = 0;
   for (const auto& item : context.model.module()->named_parameters()) {
     const TensorPlacement* const placement = plan.layout->find(item.key());
-    if (placement == nullptr) continue;
-    if (part_number(*placement, mesh, plan.rank) < 0) {
-      dropped.emplace_back(placement, item.value());
-    } else {
-      num_before_own = dropped.size();
-    }
-  }
-  // Values that a construction draws before those of this rank, one tensor at a time; later they
-  // would be drawn all at once.
-  for (size_t i = 0; i < num_before_own; ++i) {
-    const at::Tensor& parameter = dropped[i].second;
-    if (is_recorded(parameter) && deferred_values(parameter) == nullptr) {
-      recorded_values({parameter});
-    }
-  }
-  for (const auto& [placement, parameter] : dropped) {
+    if (placement == nullptr || part_number(*placement, mesh, plan.rank) >= 0) continue;
+    const at::Tensor& parameter = item.value();
     const c10::Device device = parameter.is_meta() ? plan.device : parameter.device();
     internal::rebind(parameter, at::empty(cut_shape(*placement, mesh, plan.rank),
                                           parameter.options().device(device)));
