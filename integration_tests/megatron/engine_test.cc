@@ -308,8 +308,10 @@ TEST(EngineBadInput, ArgumentsThatItDoesNotFollowAreNamed) {
   EXPECT_THAT(refused(plugin_of({.context_parallel_size = 2, .calculate_per_token_loss = false})),
               HasSubstr("context_parallel_size is 2"));
   plugin = plugin_of({});
-  plugin.other_megatron_args.value()["model_type_name"] = "bert";
-  EXPECT_THAT(refused(plugin), HasSubstr("BertTrainStep"));
+  plugin.custom_loss_function = [](const std::vector<at::Tensor>& inputs) {
+    return MegatronLoss{.loss = inputs.back().sum()};
+  };
+  EXPECT_THAT(refused(plugin), HasSubstr("but no custom_get_batch_function"));
 }
 
 TEST(EngineBadInput, AModelWithoutBlocksCannotBeComputedAgain) {
