@@ -8,7 +8,6 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -27,6 +26,7 @@
 #include "accelerate/parallel/tensor/plan_layout.h"
 #include "accelerate/pipeline/schedule.h"
 #include "accelerate/step/training_state.h"
+#include "accelerate/step/training_step.h"
 #include "accelerate/techniques/technique_list.h"
 
 namespace accelerate {
@@ -148,18 +148,8 @@ Tensors with_output(const Tensors& rows, const at::Tensor& output) {
   return inputs;
 }
 
-// The losses of each token: [rows, length], in float32 at the least.
-at::Tensor losses_of_tokens(const at::Tensor& output, const at::Tensor& labels) {
-  TORCH_CHECK_VALUE(
-      output.dim() == 3 && output.size(0) == labels.size(0) && output.size(1) == labels.size(1),
-      "MegatronEngine: a model of GPT's kind gives logits [rows, length, "
-      "vocabulary], but for labels ",
-      labels.sizes(), " it gave ", output.sizes());
-  const at::Tensor logits = output.scalar_type() == at::kDouble ? output : output.to(at::kFloat);
-  return at::cross_entropy_loss(logits.flatten(0, 1), labels.flatten(), /*weight=*/{},
-                                at::Reduction::None)
-      .view_as(labels);
-}
+// As a mask that does not depend on the row.
+bool is_for_all_rows(const at::Tensor& tensor) { return tensor.dim() > 1 && tensor.size(0) == 1; }
 
 // A token for each row of logits, [rows, vocabulary] on the CPU: [rows, 1].
 at::Tensor next_tokens(at::Tensor logits, const MegatronGenerateOptions& options,
@@ -209,14 +199,22 @@ MegatronCore::MegatronCore(Accelerator& accelerator, const torch::nn::Module& mo
   check_ranks(accelerator, plugin_);
   schedule_ = megatron_schedule(plugin_.megatron_lm_default_args);
   step_ = step_of(plugin_);
-  is_gpt_ = dynamic_cast<const GPTTrainStep*>(step_.get()) != nullptr &&
-            !plugin_.custom_get_batch_function && !plugin_.custom_loss_function;
-  TORCH_CHECK_VALUE(is_gpt_ || plugin_.custom_train_step_class ||
-                        (plugin_.custom_get_batch_function && plugin_.custom_loss_function),
-                    "MegatronEngine: ", step_->name(),
-                    " without functions of the program is for models that take tokens alone, as "
-                    "GPTTrainStep is; give a custom_get_batch_function, whose first tensor is the "
-                    "model's input, and a custom_loss_function");
+  const bool has_batch = plugin_.custom_get_batch_function != nullptr;
+  const bool has_loss = plugin_.custom_loss_function != nullptr;
+  TORCH_CHECK_VALUE(has_batch == has_loss || plugin_.custom_train_step_class,
+                    "MegatronEngine: there is a ",
+                    has_batch ? "custom_get_batch_function" : "custom_loss_function", ", but no ",
+                    has_batch ? "custom_loss_function" : "custom_get_batch_function",
+                    "; without a custom_train_step_class give both or none, because ",
+                    step_->name(), " needs tensors of its own");
+  is_gpt_ = dynamic_cast<const GPTTrainStep*>(step_.get()) != nullptr && !has_batch && !has_loss;
+  if (!has_batch && !has_loss) forward_step_ = step_->forward_step_func();
+  const int64_t pp = whole(plugin_, "pipeline_model_parallel_size", 1);
+  TORCH_CHECK_VALUE(forward_step_ == nullptr || pp == 1,
+                    "MegatronEngine: pipeline_model_parallel_size is ", pp,
+                    ", but a stage of a pipeline takes one tensor, and ", step_->name(),
+                    " gives the model several; set it to 1, or give a custom_get_batch_function, "
+                    "whose first tensor is the model's input, and a custom_loss_function");
   counts_tokens_ = is_gpt_ && is_true(plugin_, "calculate_per_token_loss");
   const int64_t cp = whole(plugin_, "context_parallel_size", 1);
   divides_sequences_ = cp > 1;
@@ -266,7 +264,8 @@ MegatronInputs MegatronCore::inputs_of(const MegatronBatch& batch, bool is_train
   const int64_t rows = inputs.model.size(0);
   for (size_t i = 0; i < inputs.loss.size(); ++i) {
     const at::Tensor& each = inputs.loss[i];
-    TORCH_CHECK_VALUE(each.defined() && each.dim() > 0 && each.size(0) == rows,
+    const bool may_lack = forward_step_ != nullptr && (!each.defined() || is_for_all_rows(each));
+    TORCH_CHECK_VALUE(may_lack || (each.defined() && each.dim() > 0 && each.size(0) == rows),
                       "MegatronEngine: tensor ", i + 1, " of a batch has not the ", rows,
                       " rows of the model's input");
   }
@@ -277,6 +276,7 @@ MegatronInputs MegatronCore::inputs_of(const MegatronBatch& batch, bool is_train
                     " rows, but the batch has ", rows);
   // What is cut in place is not the program's.
   const auto on_device = [this](const at::Tensor& each) {
+    if (!each.defined()) return each;
     return each.to(device_, each.scalar_type(), /*non_blocking=*/false, divides_sequences_);
   };
   inputs.model = on_device(inputs.model);
@@ -290,6 +290,33 @@ MegatronInputs MegatronCore::inputs_of(const MegatronBatch& batch, bool is_train
 TrainBatchOptions MegatronCore::window(const MegatronInputs& inputs) const {
   const int64_t parts = std::min(*plugin_.num_micro_batches, inputs.model.size(0));
   return {.micro_batches = static_cast<int>(parts), .positions = inputs.positions};
+}
+
+at::Tensor MegatronCore::run_forward_steps(Accelerator& accelerator, const ModelState& state,
+                                           const MegatronInputs& inputs, bool is_training,
+                                           const MegatronModel& model) const {
+  Tensors batch = {inputs.model};
+  batch.insert(batch.end(), inputs.loss.begin(), inputs.loss.end());
+  // The train step cuts what it needs by itself, so a window's inputs are the numbers of rows.
+  const WindowCalls calls = {
+      .inputs = at::arange(inputs.model.size(0), at::kLong),
+      .label_rows = std::nullopt,
+      .forward = [&](const at::Tensor& rows, const at::Tensor& /*positions*/) -> at::Tensor {
+        const int64_t first = rows[0].item<int64_t>();
+        Tensors part;
+        for (const at::Tensor& each : batch) {
+          const bool is_whole = !each.defined() || is_for_all_rows(each);
+          part.push_back(is_whole ? each : each.narrow(0, first, rows.size(0)));
+        }
+        return forward_step_(part, model).loss;
+      },
+      .loss = [](const at::Tensor& output, int64_t /*first*/, int64_t /*count*/) -> TokenLoss {
+        return {.sum = output};
+      },
+      .by_tokens = false};
+  const TrainBatchOptions options = window(inputs);
+  return is_training ? accelerator.step_.train_batch(state, calls, options)
+                     : accelerator.step_.evaluate_batch(state, calls, options);
 }
 
 TokenLoss MegatronCore::token_loss(const at::Tensor& output, const Tensors& rows) const {

@@ -6,9 +6,11 @@
 ///   for (const MegatronBatch& batch : loader) engine->train_step(batch);
 ///
 /// A model takes one tensor, which for Megatron-LM's GPT is tokens, int64 [rows, length], and gives
-/// logits, [rows, length, vocabulary]. Other models need a custom_get_batch_function, whose first
-/// tensor is the model's input, and a custom_loss_function, which gets the tensors behind that one
-/// and the model's output; or a custom_train_step_class with both. Each tensor has a row for each
+/// logits, [rows, length, vocabulary]. Models of BERT's and T5's kinds take several tensors, as
+/// BertTrainStep and T5TrainStep say, and are whole on each rank along pp and cp. Other models need
+/// a custom_get_batch_function, whose first tensor is the model's input, and a
+/// custom_loss_function, which gets the tensors behind that one and the model's output; or a
+/// custom_train_step_class with both, or with a forward_step_func. Each tensor has a row for each
 /// row of the batch. With stages of a pipeline a model says its parts (config/model_parts.h).
 ///
 /// With context_parallel_size a model takes positions of tokens behind its input, int64 [tokens of
@@ -43,6 +45,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <c10/core/Device.h>
+#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 #include "accelerate/accelerator.h"
@@ -53,6 +56,7 @@
 #include "accelerate/megatron/optimizer.h"
 #include "accelerate/megatron/schedule.h"
 #include "accelerate/megatron/train_step.h"
+#include "accelerate/megatron_call.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/parallel/sequence/context_scope.h"
 #include "accelerate/step/train_batch.h"
@@ -120,7 +124,7 @@ class MegatronLMSchedulerWrapper {
 
 namespace internal {
 
-/// What a window computes with.
+/// What a window computes with: what the train step's get_batch gives.
 struct MegatronInputs {
   at::Tensor model;
   std::vector<at::Tensor> loss;
@@ -148,6 +152,13 @@ class MegatronCore {
   /// Lets a prepared model compute its blocks again, as the arguments say.
   void recompute(ModelState& model) const;
 
+  /// Whether the train step calls the model.
+  bool has_forward_step() const { return forward_step_ != nullptr; }
+  /// The mean loss of this rank's rows, by the train step's calls of `model`, whose state that is.
+  at::Tensor run_forward_steps(Accelerator& accelerator, const ModelState& state,
+                               const MegatronInputs& inputs, bool is_training,
+                               const MegatronModel& model) const;
+
   MegatronInputs inputs_of(const MegatronBatch& batch, bool is_training) const;
   TrainBatchOptions window(const MegatronInputs& inputs) const;
   TokenLoss token_loss(const at::Tensor& output, const std::vector<at::Tensor>& rows) const;
@@ -166,6 +177,7 @@ class MegatronCore {
   c10::Device device_;
   MegatronSchedule schedule_;
   std::shared_ptr<AbstractTrainStep> step_;
+  MegatronForwardStep forward_step_;
   MegatronOptimizer optimizer_;
   double clip_grad_ = 0;
   bool is_gpt_ = false;
@@ -211,7 +223,7 @@ class MegatronEngine {
     return std::move(inputs.loss);
   }
   /// The mean loss of some rows, of what get_batch gives behind the first tensor and the model's
-  /// output for these rows.
+  /// output for these rows. With a train step that calls the model: of what its loss takes.
   at::Tensor loss_func(const std::vector<at::Tensor>& inputs, const at::Tensor& output) const {
     return core_.mean_loss(output, inputs);
   }
@@ -289,7 +301,16 @@ class MegatronEngine {
     const auto keep = [&](const at::Tensor& output) {
       if (core_.returns_logits()) outputs.push_back(output.detach());
     };
-    if (core_.counts_tokens()) {
+    if (core_.has_forward_step()) {
+      const at::Tensor own =
+          core_.run_forward_steps(accelerator_, *internal::Access::to(*model_), inputs, is_training,
+                                  [&](const Tensors& given) {
+                                    Tensors made = internal::call_with_tensors(*model_, given);
+                                    if (!made.empty()) keep(made.front());
+                                    return made;
+                                  });
+      step.loss = average_losses_across_data_parallel_group(accelerator_, {own}).front();
+    } else if (core_.counts_tokens()) {
       step.loss =
           run_window(inputs, is_training, [&](const at::Tensor& output, const Tensors& rows) {
             keep(output);
@@ -312,10 +333,17 @@ class MegatronEngine {
 
   template <typename LossFn>
   at::Tensor run_window(const internal::MegatronInputs& inputs, bool is_training, LossFn loss_fn) {
-    const std::pair<at::Tensor, Tensors> batch(inputs.model, inputs.loss);
-    const TrainBatchOptions options = core_.window(inputs);
-    return is_training ? accelerator_.train_batch(*model_, batch, loss_fn, options)
-                       : accelerator_.evaluate_batch(*model_, batch, loss_fn, options);
+    if constexpr (internal::TakesOneTensor<Module>) {
+      const std::pair<at::Tensor, Tensors> batch(inputs.model, inputs.loss);
+      const TrainBatchOptions options = core_.window(inputs);
+      return is_training ? accelerator_.train_batch(*model_, batch, loss_fn, options)
+                         : accelerator_.evaluate_batch(*model_, batch, loss_fn, options);
+    } else {
+      TORCH_CHECK_VALUE(false,
+                        "MegatronEngine: the model's forward does not take one tensor and give "
+                        "one, as a train step without forward_step_func needs");
+      return {};
+    }
   }
 
   Accelerator& accelerator_;

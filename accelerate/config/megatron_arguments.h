@@ -16,12 +16,26 @@ namespace accelerate {
 
 enum class MegatronArgumentUse {
   kUsed,           ///< it decides how a model is built, trained, read or logged
-  kWithoutEffect,  ///< it chooses a kernel, an overlap or a message there, and no result
+  kWithoutEffect,  ///< it chooses a kernel, an overlap, a message or a cache there, and no result
+};
+
+/// What stands on a command line of Megatron-LM for an argument.
+enum class MegatronArgumentForm {
+  kNoFlag,   ///< nothing: the argument follows from others, or is of a plug-in alone
+  kOn,       ///< a flag alone, which makes it true
+  kOff,      ///< a flag alone, which makes it false
+  kInteger,  ///< a flag and a whole number
+  kNumber,   ///< a flag and a number
+  kText,     ///< a flag and a text
+  kTexts,    ///< a flag and at least one text
 };
 
 struct MegatronArgument {
   const char* name;
   MegatronArgumentUse use;
+  MegatronArgumentForm form;
+  /// The flag without its two hyphens. Null: the name, with hyphens for underscores.
+  const char* flag = nullptr;
 };
 
 /// In alphabetical order; all other names are unknown.
@@ -29,6 +43,9 @@ absl::Span<const MegatronArgument> megatron_arguments();
 
 /// Null for an unknown name.
 const MegatronArgument* find_megatron_argument(absl::string_view name);
+
+/// The argument that a flag is for, as "--no-rope-fusion"; null for an unknown one.
+const MegatronArgument* find_megatron_flag(absl::string_view flag);
 
 /// Names of the object's keys that have no effect. Errors: for an object with unknown keys, all of
 /// which are named, and for a value that is not an object; they begin with `who`.

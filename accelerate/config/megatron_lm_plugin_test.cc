@@ -1,5 +1,7 @@
 #include "accelerate/config/megatron_lm_plugin.h"
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -80,6 +82,45 @@ TEST(MegatronLMPlugin, NamesWhatIsOutOfRange) {
               HasSubstr("consumed_samples has 4 numbers"));
   EXPECT_THAT(refused({.custom_train_step_kwargs = Json{{"a", 1}}}),
               HasSubstr("custom_train_step_kwargs"));
+}
+
+// Gives the field a value that no field of its type may have; false for other types.
+bool spoil(std::optional<int64_t>& field) { return field.emplace(-1) != 0; }
+bool spoil(std::optional<double>& field) { return field.emplace(-1) != 0; }
+bool spoil(std::optional<std::string>& field) { return !field.emplace("something").empty(); }
+bool spoil(int64_t& field) { return (field = -1) != 0; }
+bool spoil(double& field) { return (field = -1) != 0; }
+bool spoil(std::string& field) { return !(field = "something").empty(); }
+template <typename T>
+bool spoil(T& /*field*/) {
+  return false;
+}
+
+TEST(MegatronLMPlugin, EachFieldOutOfRangeIsNamed) {
+  std::vector<std::string> names;
+  visit_fields(Plugin(),
+               [&](const char* name, const auto& /*field*/) { names.emplace_back(name); });
+  int spoilt = 0;
+  for (const std::string& name : names) {
+    if (name == "tensorboard_dir") continue;  // any folder
+    Plugin plugin;
+    bool is_spoilt = false;
+    visit_fields(plugin, [&](const char* each, auto& field) {
+      if (name == each) is_spoilt = spoil(field);
+    });
+    if (!is_spoilt) continue;
+    EXPECT_THAT(refused(plugin), HasSubstr(name + " is ")) << name;
+    ++spoilt;
+  }
+  EXPECT_GE(spoilt, 30) << "numbers and words";
+}
+
+TEST(MegatronLMPlugin, NamesFunctionsThatNeedAnother) {
+  EXPECT_THAT(refused({.custom_prepare_model_function =
+                           [](const MegatronModelProvider& /*provider*/) {
+                             return std::vector<std::shared_ptr<torch::nn::Module>>();
+                           }}),
+              HasSubstr("custom_model_provider_function"));
 }
 
 TEST(MegatronLMPlugin, RefusesArgumentsThatNothingReads) {

@@ -72,7 +72,27 @@ at::Tensor hides_later(int64_t length, const at::TensorOptions& options) {
   return at::ones({length, length}, options.dtype(at::kBool)).triu(1);
 }
 
+// The model's outputs, of which the first are logits.
+Tensors outputs_of(const char* who, const MegatronModel& model, const Tensors& inputs) {
+  Tensors outputs = model(inputs);
+  TORCH_CHECK_VALUE(!outputs.empty() && outputs.front().defined(), who,
+                    ": the model gave no logits");
+  return outputs;
+}
+
 }  // namespace
+
+at::Tensor losses_of_tokens(const at::Tensor& logits, const at::Tensor& labels) {
+  TORCH_CHECK_VALUE(logits.dim() == 3 && labels.dim() == 2 && logits.size(0) == labels.size(0) &&
+                        logits.size(1) == labels.size(1),
+                    "losses_of_tokens: a model gives logits [rows, length, vocabulary], but for "
+                    "labels ",
+                    labels.sizes(), " it gave ", logits.sizes());
+  const at::Tensor wide = logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
+  return at::cross_entropy_loss(wide.flatten(0, 1), labels.flatten(), /*weight=*/{},
+                                at::Reduction::None, kIgnoredLabel)
+      .view_as(labels);
+}
 
 DocumentMasks get_ltor_masks_and_position_ids(const at::Tensor& tokens,
                                               const DocumentMaskOptions& options) {
@@ -137,9 +157,10 @@ MegatronLoss BertTrainStep::loss(const std::vector<at::Tensor>& inputs) const {
     }
     return {.loss = loss, .reported = {{"loss", loss.detach()}}};
   }
-  check_inputs(name(), inputs, 3);
+  TORCH_CHECK_VALUE(inputs.size() >= 3 && inputs[0].defined() && inputs[2].defined(), name(),
+                    ": a loss needs 3 tensors, got ", inputs.size());
   const at::Tensor of_tokens = mean_of(inputs[2], inputs[0]);
-  if (inputs.size() < 4 || !inputs[3].defined()) {
+  if (inputs.size() < 4 || !inputs[1].defined() || !inputs[3].defined()) {
     return {.loss = of_tokens, .reported = {{"lm loss", of_tokens.detach()}}};
   }
   constexpr int64_t kNoOrder = -1;
@@ -148,6 +169,21 @@ MegatronLoss BertTrainStep::loss(const std::vector<at::Tensor>& inputs) const {
                                                      /*weight=*/{}, at::Reduction::Mean, kNoOrder);
   return {.loss = of_tokens + of_order,
           .reported = {{"lm loss", of_tokens.detach()}, {"sop loss", of_order.detach()}}};
+}
+
+MegatronForwardStep BertTrainStep::forward_step_func() const {
+  return [this](const Tensors& batch, const MegatronModel& model) {
+    const at::Tensor& tokens = batch[0];
+    const at::Tensor& order = batch[2];
+    const at::Tensor& labels = batch[4];
+    TORCH_CHECK_VALUE(labels.defined(), name(), ": the batch has no \"labels\"");
+    const at::Tensor types = batch[1].defined() ? batch[1] : at::zeros_like(tokens);
+    const Tensors outputs = outputs_of(name(), model, {tokens, batch[5], types});
+    if (!is_pretraining_) return loss({labels, outputs[0]});
+    Tensors inputs = {batch[3], order, losses_of_tokens(outputs[0], labels)};
+    if (order.defined() && outputs.size() > 1) inputs.push_back(outputs[1]);
+    return loss(inputs);
+  };
 }
 
 // ---- GPT
@@ -235,6 +271,14 @@ MegatronLoss T5TrainStep::loss(const std::vector<at::Tensor>& inputs) const {
   check_inputs(name(), inputs, 2);
   const at::Tensor loss = mean_of(inputs[1], inputs[0]);
   return {.loss = loss, .reported = {{"lm loss", loss.detach()}}};
+}
+
+MegatronForwardStep T5TrainStep::forward_step_func() const {
+  return [this](const Tensors& batch, const MegatronModel& model) {
+    const Tensors outputs =
+        outputs_of(name(), model, {batch[0], batch[1], batch[4], batch[5], batch[6]});
+    return loss({batch[2], losses_of_tokens(outputs[0], batch[3])});
+  };
 }
 
 std::shared_ptr<AbstractTrainStep> make_train_step(const Json& args) {

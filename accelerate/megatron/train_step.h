@@ -5,7 +5,7 @@
 ///     {
 ///       std::vector<at::Tensor> inputs = step.get_batch(part);
 ///       ...
-///       MegatronLoss loss = step.loss({loss_mask, losses_of_tokens});
+///       MegatronLoss loss = step.loss({loss_mask, losses_of_tokens(logits, labels)});
 ///     }
 ///
 /// Shapes:  tokens, labels and masks of losses are [b, s]; masks of attention are true where a
@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,6 +58,17 @@ struct DocumentMasks {
 DocumentMasks get_ltor_masks_and_position_ids(const at::Tensor& tokens,
                                               const DocumentMaskOptions& options);
 
+/// The losses of each token, [b, s], in float32 at the least, of logits [b, s, vocabulary] and
+/// labels, int64 [b, s]; 0 for a label of -100.
+at::Tensor losses_of_tokens(const at::Tensor& logits, const at::Tensor& labels);
+
+/// A model's outputs for the tensors that its forward takes.
+using MegatronModel = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
+
+/// The loss of some rows of what get_batch gives, by one call of the model.
+using MegatronForwardStep =
+    std::function<MegatronLoss(const std::vector<at::Tensor>& batch, const MegatronModel& model)>;
+
 class AbstractTrainStep {
  public:
   virtual ~AbstractTrainStep() = default;
@@ -66,11 +78,18 @@ class AbstractTrainStep {
   /// may lack it, and does.
   virtual std::vector<at::Tensor> get_batch(const MegatronBatch& batch) const = 0;
   virtual MegatronLoss loss(const std::vector<at::Tensor>& inputs) const = 0;
+  /// For models that take several tensors, or give several; it may refer to this step. Null: the
+  /// model takes the first tensor of get_batch alone, and the loss gets those behind it and the
+  /// model's output, so that stages of a pipeline can compute it.
+  virtual MegatronForwardStep forward_step_func() const { return nullptr; }
 };
 
 /// Batches have "input_ids" and "attention_mask", and perhaps "token_type_ids", "labels" and
 /// "next_sentence_label"; a label of -100 does not count. They become tokens, types, sentence
-/// order, loss mask, labels, padding mask.
+/// order, loss mask, labels, padding mask. A model takes tokens, the padding mask, which is 1 for
+/// tokens and 0 for padding, and types, which are 0 where the batch has none: int64 [b, s] each. It
+/// gives logits [b, s, vocabulary], and perhaps those of the order [b, 2]; without pretraining
+/// logits [b, num_labels].
 class BertTrainStep final : public AbstractTrainStep {
  public:
   /// Reads "pretraining_flag" (true) of `args`, and "num_labels" (2) without it.
@@ -82,6 +101,8 @@ class BertTrainStep final : public AbstractTrainStep {
   /// the logits of the order [b, 2]. Else: the labels, and the logits [b, num_labels]: a mean
   /// squared error for one label, a cross entropy for whole numbers, a binary one otherwise.
   MegatronLoss loss(const std::vector<at::Tensor>& inputs) const override;
+  /// The order counts where the batch has it and the model gives its logits.
+  MegatronForwardStep forward_step_func() const override;
 
  private:
   bool is_pretraining_;
@@ -113,13 +134,16 @@ class GPTTrainStep final : public AbstractTrainStep {
 
 /// Batches have "input_ids", "attention_mask" and "labels", and perhaps "decoder_input_ids", which
 /// otherwise are the labels behind a 0. They become tokens of the encoder, tokens of the decoder,
-/// loss mask, labels, and the masks of encoder, decoder and between them.
+/// loss mask, labels, and the masks of encoder, decoder and between them. A model takes the two
+/// kinds of tokens and the three masks, [b, s, s], that of the decoder [1, s, s], and gives logits
+/// [b, decoder's s, vocabulary].
 class T5TrainStep final : public AbstractTrainStep {
  public:
   const char* name() const override { return "T5TrainStep"; }
   std::vector<at::Tensor> get_batch(const MegatronBatch& batch) const override;
   /// The loss mask and the losses of tokens.
   MegatronLoss loss(const std::vector<at::Tensor>& inputs) const override;
+  MegatronForwardStep forward_step_func() const override;
 
   /// [b, s, s] of a mask [b, s], which is 1 for tokens and 0 for padding.
   static at::Tensor attn_mask_postprocess(const at::Tensor& attention_mask);

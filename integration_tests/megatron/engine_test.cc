@@ -303,13 +303,21 @@ TEST(EngineBadInput, ArgumentsThatItDoesNotFollowAreNamed) {
   plugin.other_megatron_args.value()["reset_position_ids"] = true;
   EXPECT_THAT(refused(plugin),
               AllOf(HasSubstr("optimizer_cpu_offload"), HasSubstr("reset_position_ids")));
+  for (const char* name : {"use_custom_fsdp", "no_load_optim", "no_save_optim",
+                           "use_precision_aware_optimizer", "reset_attention_mask"}) {
+    MegatronLMPlugin other = plugin_of({});
+    other.other_megatron_args.value()[name] = true;
+    EXPECT_THAT(refused(other), HasSubstr(name));
+  }
   EXPECT_THAT(refused(plugin_of({.pp_degree = 2, .decoder_last_pipeline_num_layers = 1})),
               HasSubstr("decoder_last_pipeline_num_layers=1"));
   EXPECT_THAT(refused(plugin_of({.context_parallel_size = 2, .calculate_per_token_loss = false})),
               HasSubstr("context_parallel_size is 2"));
   plugin = plugin_of({});
-  plugin.other_megatron_args.value()["model_type_name"] = "bert";
-  EXPECT_THAT(refused(plugin), HasSubstr("BertTrainStep"));
+  plugin.custom_loss_function = [](const std::vector<at::Tensor>& inputs) {
+    return MegatronLoss{.loss = inputs.back().sum()};
+  };
+  EXPECT_THAT(refused(plugin), HasSubstr("but no custom_get_batch_function"));
 }
 
 TEST(EngineBadInput, AModelWithoutBlocksCannotBeComputedAgain) {

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/config/megatron_command_line.h"
 #include "accelerate/testing/value_error.h"
 #include "integration_tests/megatron/engine_training.h"
 #include "integration_tests/tensor/formula_model.h"
@@ -146,6 +147,33 @@ TEST(PrepareMegatronLm, LearnsFromVariablesAndObjects) {
     // What an earlier Accelerator has read stays.
     const Accelerator second;
     EXPECT_EQ(second.megatron_lm_plugin(), &plugin);
+  });
+}
+
+// The line says the optimizer and the schedule, so that there is nothing else to prepare.
+TEST(PrepareMegatronLm, TrainsByACommandLineOfMegatronLm) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& /*rank*/) {
+    const MegatronCommandLine line = read_megatron_command_line(
+        {"--micro-batch-size", "3", "--global-batch-size", "12", "--train-iters", "4", "--lr",
+         "0.1", "--lr-decay-style", "constant", "--weight-decay", "0.25", "--seq-length", "16"},
+        {.num_ranks = 2});
+    Accelerator accelerator(
+        {.mixed_precision = line.mixed_precision, .megatron_lm_plugin = line.plugin});
+    const SmallGpt net;
+    const DataLoader data(numbered(24), {.batch_size = 3});
+    auto [model, loader] = prepare_megatron_lm(accelerator, net, data);
+    const Json& args = accelerator.megatron_lm_plugin()->megatron_lm_default_args;
+    EXPECT_EQ(args["global_batch_size"], 12);
+    EXPECT_EQ(args["weight_decay"], 0.25);
+    EXPECT_EQ(args["optimizer"], "adam");
+    int steps = 0;
+    for (const MegatronBatch& batch : loader) {
+      EXPECT_EQ(batch.at("input_ids").size(0), 6);
+      EXPECT_GT(model->train_step(batch).grad_norm.value(), 0);
+      ++steps;
+    }
+    EXPECT_EQ(steps, 2);
+    EXPECT_EQ(model->consumed_samples(), 24);
   });
 }
 
