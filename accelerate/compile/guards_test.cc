@@ -50,7 +50,14 @@ class Blind final : public RegionCode {
   }
   std::vector<Tensor> backward(const std::vector<Tensor>& saved,
                                const std::vector<Tensor>& grads) const override {
-    return run_backward(*program_, saved, grads);
+    std::vector<Tensor> seen;
+    for (size_t i = 0; i < grads.size(); ++i) {
+      const Tensor& grad = grads[i];
+      seen.push_back(torch::from_blob(
+          grad.data_ptr(), grad.sizes(), program_->gradient_strides.at(i), [grad](void*) {},
+          torch::dtype(grad.scalar_type())));
+    }
+    return run_backward(*program_, saved, seen);
   }
 
  private:
@@ -217,6 +224,61 @@ TEST_F(GuardsTest, TensorsThatShareMemoryAreAnotherRegionThanThoseThatDoNot) {
                              both.slice(0, 0, 4) * 2 + both.slice(0, 4)));
   }
   EXPECT_EQ(compile_report(model)->regions, 3);
+  EXPECT_EQ(compile_report(model)->compiled_calls, 3);
+}
+
+// Two tensors in one place are recorded as one.
+TEST_F(GuardsTest, PlacesInMemoryThatTensorsShareAreGuarded) {
+  Pair net;
+  auto model = compile_regions(net, kBlind);
+  const Tensor both = torch::arange(8).to(torch::kFloat);
+  const Tensor first = both.slice(0, 0, 4), same = both.slice(0, 0, 4), second = both.slice(0, 4);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(torch::equal(model(first, same), first * 3));
+  ASSERT_EQ(codes().size(), 1);
+  EXPECT_TRUE(torch::equal(codes().front()->forward({first, second}).outputs.at(0), first * 3));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(torch::equal(model(first, second), first * 2 + second)) << i;
+  }
+  EXPECT_EQ(compile_report(model)->regions, 2);
+  EXPECT_EQ(compile_report(model)->compiled_calls, 2);
+}
+
+TEST_F(GuardsTest, AnotherDtypeOfMixedPrecisionIsAnotherRegion) {
+  nn::Linear net(3, 3);
+  auto model = compile_regions(net, {.backend = DynamoBackend::kAotEager, .fullgraph = true});
+  const torch::NoGradGuard no_grad;
+  const Tensor x = torch::ones({2, 3});
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    for (int i = 0; i < 3; ++i) {
+      at::autocast::set_autocast_enabled(at::kCPU, true);
+      at::autocast::set_autocast_dtype(at::kCPU, dtype);
+      const Tensor y = model(x);
+      at::autocast::set_autocast_enabled(at::kCPU, false);
+      at::autocast::clear_cache();
+      EXPECT_EQ(y.scalar_type(), dtype) << i;
+    }
+  }
+  EXPECT_EQ(compile_report(model)->regions, 2);
+  EXPECT_EQ(compile_report(model)->compiled_calls, 2);
+}
+
+struct ProductImpl : nn::Module {
+  ProductImpl() { weight = register_parameter("weight", torch::ones({3, 3})); }
+  Tensor forward(const Tensor& x) { return x * weight; }
+  Tensor weight;
+};
+TORCH_MODULE(Product);
+
+TEST_F(GuardsTest, GradientsLieInMemoryAsTheyDidWhenTheyWereRecorded) {
+  Product net;
+  auto model = compile_regions(net, kBlind);
+  const Tensor x = torch::arange(9).to(torch::kFloat).view({3, 3});
+  for (int i = 0; i < 2; ++i) model(x).backward(torch::ones({3, 3}));
+  for (const Tensor& gradient : {x + 1, (x + 1).t(), torch::full({1, 1}, 2.0f).expand({3, 3})}) {
+    net->zero_grad();
+    model(x).backward(gradient);
+    EXPECT_TRUE(torch::equal(net->weight.grad(), x * gradient)) << gradient;
+  }
   EXPECT_EQ(compile_report(model)->compiled_calls, 3);
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -359,6 +360,29 @@ TEST_F(RegionsTest, AGradientThatLiesOtherwiseInMemoryIsTheSame) {
   EXPECT_EQ(compile_report(model)->compiled_calls, 1);
 }
 
+struct TwinsImpl : nn::Module {
+  TwinsImpl() { weight = register_parameter("weight", torch::ones({3})); }
+  std::tuple<Tensor, Tensor> forward(const Tensor& x) { return {x * weight, x * weight * 5}; }
+  Tensor weight;
+};
+TORCH_MODULE(Twins);
+
+// A sum gives both of its terms the same tensor as their gradients, as it does when the backward
+// pass is recorded here. Later they have one each.
+TEST_F(RegionsTest, GradientsThatAreOneTensorAreTwo) {
+  Twins net;
+  auto model = compile_regions(net, kStrict);
+  const Tensor x = torch::full({3}, 2.0f), gradient = torch::arange(1, 4).to(torch::kFloat);
+  for (int call = 0; call < 4; ++call) {
+    net->zero_grad();
+    const auto [y, z] = model(x);
+    const int times = call < 2 ? 1 : 3;
+    (times == 1 ? y + z : y + z * times).backward(gradient);
+    EXPECT_TRUE(torch::equal(net->weight.grad(), gradient * 2 * (1 + 5 * times))) << call;
+  }
+  EXPECT_EQ(compile_report(model)->compiled_calls, 2);
+}
+
 // ---- Outputs and inputs of other forms.
 
 struct FormsImpl : nn::Module {
@@ -388,6 +412,32 @@ TEST_F(RegionsTest, OutputsHaveTheFormOfTheModules) {
     EXPECT_TRUE(torch::equal(net->weight.grad(), batch.at("x")));
   }
   EXPECT_EQ(compile_report(model)->compiled_calls, 2);
+}
+
+// ---- How many regions a module has.
+
+TEST_F(RegionsTest, FurtherSizesThanSixtyFourRunAsTheyAre) {
+  constexpr int64_t kMost = 64;
+  RecordedWarnings warnings;
+  Free net(&product);
+  auto model = compile_regions(net, kInterpreted);
+  const torch::NoGradGuard no_grad;
+  const auto call = [&](int64_t rows) {
+    const Tensor x = torch::ones({rows, 3});
+    EXPECT_TRUE(torch::equal(model(x), x * net->weight)) << rows;
+  };
+  for (int64_t rows = 1; rows <= kMost; ++rows) call(rows);
+  EXPECT_THAT(warnings.texts(), IsEmpty());
+  call(kMost + 1);
+  ASSERT_EQ(warnings.texts().size(), 1);
+  EXPECT_THAT(warnings.texts()[0], HasSubstr("too many different sizes"));
+  // Those that are known go on.
+  for (int i = 0; i < 2; ++i) call(kMost);
+  const CompileReport report = *compile_report(model);
+  EXPECT_EQ(report.regions, kMost);
+  EXPECT_EQ(report.recorded_calls, kMost + 1);
+  EXPECT_EQ(report.compiled_calls, 1);
+  EXPECT_EQ(report.eager_calls, 1);
 }
 
 // ---- Backends.
@@ -439,6 +489,27 @@ TEST_F(RegionsTest, AreWrittenIntoTheCacheWhereTheyAreToBeRecorded) {
   ASSERT_EQ(regions->size(), 1) << "equal blocks share one";
   EXPECT_TRUE(regions->front().has_backward);
   EXPECT_EQ(regions->front().bytes, 0);
+}
+
+TEST_F(RegionsTest, AModeAndOptionsAreOfARegionInTheCacheAndTheFolderIsNot) {
+  const TemporaryFolder folder;
+  runtime_.environment().set(env::kCompileRecord, "true");
+  const auto regions_with = [&](std::optional<std::string> mode,
+                                std::optional<nlohmann::ordered_json> options) {
+    Free net(&product);
+    auto model = compile_regions(net, {.backend = DynamoBackend::kInductor,
+                                       .mode = std::move(mode),
+                                       .options = std::move(options)});
+    warm(model, torch::ones({3}));
+    return list_regions(folder.path()).value().size();
+  };
+  using Json = nlohmann::ordered_json;
+  EXPECT_EQ(regions_with(std::nullopt, Json{{"package", folder.path()}}), 1);
+  runtime_.environment().set(env::kCompileCache, folder.path());
+  EXPECT_EQ(regions_with(std::nullopt, std::nullopt), 1) << "the same region in the same folder";
+  EXPECT_EQ(regions_with("default", std::nullopt), 1);
+  EXPECT_EQ(regions_with("max-autotune", std::nullopt), 2);
+  EXPECT_EQ(regions_with(std::nullopt, Json{{"memory_budget", 0.5}}), 3);
 }
 
 TEST_F(RegionsTest, APackageThatIsNotAsItWasMadeIsNotLoaded) {

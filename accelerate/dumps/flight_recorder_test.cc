@@ -95,8 +95,11 @@ TEST(FlightRecorder, TellsOfRealDumpsWhatALiveReportWould) {
 TEST(FlightRecorder, ReadsWhatItWrites) {
   CollectiveFingerprint send = call(OpType::SEND, 7);
   send.peer = 2;
+  CollectiveFingerprint receive = call(OpType::RECV, 9);
+  receive.peer = 2;
   const RankDump dump = dump_of(1, {{call(OpType::ALLREDUCE, 4)},
                                     {send},
+                                    {receive},
                                     {call(OpType::_ALLGATHER_BASE, 8)},
                                     {call(OpType::ALLGATHER, 5)},
                                     {call(OpType::_REDUCE_SCATTER_BASE, 6)},
@@ -104,8 +107,8 @@ TEST(FlightRecorder, ReadsWhatItWrites) {
   const RankDump again = read_flight_recorder(flight_recorder_pickle(dump), 1).value();
   EXPECT_EQ(again.members, dump.members);
   EXPECT_EQ(again.history.groups[0].name, "world");
-  ASSERT_THAT(again.history.operations, SizeIs(6));
-  for (size_t i = 0; i < 6; ++i) {
+  ASSERT_THAT(again.history.operations, SizeIs(7));
+  for (size_t i = 0; i < 7; ++i) {
     const OperationRecord& before = dump.history.operations[i];
     const OperationRecord& after = again.history.operations[i];
     EXPECT_EQ(after.fingerprint.op, before.fingerprint.op);
@@ -127,6 +130,37 @@ TEST(FlightRecorder, WritesTheNumbersThatCallsHave) {
   EXPECT_EQ(again.history.operations[0].fingerprint.sequence, 500U);
   EXPECT_EQ(again.history.operations[1].fingerprint.sequence, 501U);
   EXPECT_EQ(again.history.groups[0].collectives, 502U);
+}
+
+// Nothing was sent, and the next call has its number.
+TEST(FlightRecorder, WritesNoCallThatWasRefused) {
+  RankDump dump = dump_of(1, {{call(OpType::ALLREDUCE, 4)}, {call(OpType::BARRIER, 1)}});
+  OperationRecord refused = dump.history.operations[1];
+  refused.state = OperationState::kRefused;
+  dump.history.operations.insert(dump.history.operations.begin() + 1, refused);
+  const RankDump again = read_flight_recorder(flight_recorder_pickle(dump), 1).value();
+  ASSERT_THAT(again.history.operations, SizeIs(2));
+  EXPECT_EQ(again.history.operations[0].fingerprint.sequence, 0U);
+  EXPECT_EQ(again.history.operations[1].fingerprint.sequence, 1U);
+  EXPECT_EQ(again.history.groups[0].collectives, 2U);
+}
+
+TEST(FlightRecorder, ReadsWhetherACallHasEnded) {
+  const auto state_with = [](const std::string& members) {
+    return read_flight_recorder(absl::StrCat(R"json({"entries": [{"process_group": ["0", ""],
+            "profiling_name": "nccl:all_reduce", "collective_seq_id": 1, "input_sizes": [[2]],
+            "input_dtypes": ["Float"], )json",
+                                             members, "}]}"),
+                                0)
+        .value()
+        .history.operations[0]
+        .state;
+  };
+  EXPECT_EQ(state_with(R"("state": "scheduled")"), OperationState::kWaiting);
+  EXPECT_EQ(state_with(R"("state": "started", "retired": false)"), OperationState::kWaiting);
+  EXPECT_EQ(state_with(R"("state": "started", "retired": true)"), OperationState::kDone);
+  EXPECT_EQ(state_with(R"("state": "completed")"), OperationState::kDone);
+  EXPECT_EQ(state_with(R"("state": "completed", "retired": false)"), OperationState::kDone);
 }
 
 TEST(FlightRecorder, ReadsTheSameFromJson) {
@@ -215,6 +249,16 @@ TEST(DumpsReport, NamesTheFirstCallThatDiffers) {
   EXPECT_THAT(
       dumps_report({dump_of(0, {sum, waits}), dump_of(1, {sum, waits}), dump_of(2, {sum, other})}),
       AllOf(HasSubstr("collective mismatch in call #1 of group \"world\""), HasSubstr("Float[5]")));
+}
+
+TEST(DumpsReport, TellsOfCallsThatHadNotEnded) {
+  for (const OperationState state :
+       {OperationState::kIssued, OperationState::kWaiting, OperationState::kFailed}) {
+    const Made open{call(OpType::ALLREDUCE, 4), state};
+    EXPECT_THAT(
+        dumps_report({dump_of(0, {open}, 2), dump_of(1, {open}, 2)}),
+        AllOf(HasSubstr("group \"world\": calls that had not ended"), HasSubstr("all_reduce #0")));
+  }
 }
 
 TEST(DumpsReport, SaysThatNothingWasOpen) {

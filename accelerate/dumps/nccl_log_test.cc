@@ -87,6 +87,54 @@ TEST(NcclLog, KnowsPeersOfMessages) {
   EXPECT_EQ(history.groups.at(0).collectives, 0U);
 }
 
+TEST(NcclLog, KnowsTheNumbersOfTypesAndReductions) {
+  const auto call_with = [](const std::string& words) {
+    const std::string text =
+        absl::StrCat(made(0, 2), head(0), words, " comm 0x50 [nranks=2] stream 0x1\n");
+    return read_nccl_log(text).at(0).history.operations.at(0).fingerprint;
+  };
+  constexpr const char* kTypes[] = {"Char",   "Byte", "Int",   "UInt32", "Long",
+                                    "UInt64", "Half", "Float", "Double", "BFloat16"};
+  int number = 0;
+  for (const char* type : kTypes) {
+    EXPECT_EQ(
+        call_with(absl::StrCat("AllReduce: opCount 0 count 4 datatype ", number++, " op 0 root 0"))
+            .to_string(),
+        absl::StrCat("all_reduce #0 (sum, ", type, "[4])"));
+  }
+  number = 0;
+  for (const char* reduction : {"sum", "product", "max", "min", "avg"}) {
+    EXPECT_EQ(
+        call_with(absl::StrCat("AllReduce: opCount 0 count 4 datatype 7 op ", number++, " root 0"))
+            .to_string(),
+        absl::StrCat("all_reduce #0 (", reduction, ", Float[4])"));
+  }
+  for (const char* verb : {"Broadcast", "Reduce", "Gather", "Scatter"}) {
+    EXPECT_EQ(call_with(absl::StrCat(verb, ": opCount 0 count 4 datatype 7 op 0 root 1")).root, 1)
+        << verb;
+  }
+  EXPECT_EQ(call_with("AllReduce: opCount 0 count 4 datatype 7 op 0 root 1").root, -1);
+}
+
+// Their numbers are those of the job, not of a group of two.
+TEST(NcclLog, NumbersProcessesByTheirLargestCommunicator) {
+  std::string text;
+  for (int rank = 0; rank < 4; ++rank) {
+    text += made(rank, 4);
+    for (const char* address : {"0x1", "0x9"}) {
+      text += absl::StrCat(head(rank), "comm ", address, rank, " rank ", rank % 2,
+                           " nranks 2 cudaDev 0 busId 1 commId 0x", rank / 2, " - Init COMPLETE\n");
+    }
+    text += called(rank, "AllReduce", 0, 4);
+  }
+  const std::vector<RankDump> dumps = read_nccl_log(text);
+  ASSERT_THAT(dumps, SizeIs(4));
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(dumps[rank].history.rank, rank);
+    EXPECT_THAT(dumps[rank].members[0], ElementsAre(0, 1, 2, 3));
+  }
+}
+
 TEST(NcclLog, IsToldAsAReport) {
   std::string text;
   for (int rank = 0; rank < 3; ++rank) text += made(rank, 3) + called(rank, "AllReduce", 0, 512);

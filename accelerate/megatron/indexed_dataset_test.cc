@@ -127,6 +127,8 @@ TEST_F(IndexedDatasetTest, BlendsFilesByTheirWeights) {
   ASSERT_NE(sets[1], nullptr);
   EXPECT_EQ(sets[2], nullptr) << "no sequence is for the test";
   EXPECT_EQ(sets[0]->size(), 16);
+  EXPECT_EQ(sets[1]->size(), 4);
+  for (const int64_t token : numbers(sets[1]->get(0).at("text"))) EXPECT_GE(token % 1000, 160);
   int64_t of_b = 0;
   for (int64_t i = 0; i < sets[0]->size(); ++i) {
     const MegatronBatch sample = sets[0]->get(i);
@@ -137,6 +139,25 @@ TEST_F(IndexedDatasetTest, BlendsFilesByTheirWeights) {
     for (const int64_t token : numbers(sample.at("text"))) EXPECT_LT(token % 1000, 160);
   }
   EXPECT_EQ(of_b, 4);
+}
+
+TEST_F(IndexedDatasetTest, ShufflesByTheSeedOfItsOptions) {
+  const std::string prefix = write("a", std::vector<int64_t>(12, 10), 0);
+  const auto tokens = std::make_shared<const IndexedDataset>(files_, prefix);
+  for (const uint32_t seed : {1U, 5U}) {
+    const auto sets = make_gpt_datasets(files_, {.data_path = {prefix},
+                                                 .split = "1",
+                                                 .sequence_length = 8,
+                                                 .num_samples = {14, 0, 0},
+                                                 .seed = seed});
+    const GPTDataset expected(tokens, {0, 12},
+                              {.sequence_length = 8, .num_samples = 14, .seed = seed});
+    ASSERT_EQ(sets[0]->size(), expected.size());
+    for (int64_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(numbers(sets[0]->get(i).at("text")), numbers(expected.get(i).at("text")))
+          << "seed " << seed << ", sample " << i;
+    }
+  }
 }
 
 TEST_F(IndexedDatasetTest, ReadsFilesWithoutWeightsOnce) {

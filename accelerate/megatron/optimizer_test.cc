@@ -1,13 +1,16 @@
 #include "accelerate/megatron/optimizer.h"
 
+#include <memory>
 #include <string>
 #include <tuple>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 #include <nlohmann/json.hpp>
@@ -53,6 +56,7 @@ TEST(MegatronOptimizer, HasGroupsWithAndWithoutWeightDecay) {
   const auto& options =
       dynamic_cast<const torch::optim::AdamWOptions&>(made.optimizer->param_groups()[1].options());
   EXPECT_EQ(options.lr(), 0.2);
+  EXPECT_EQ(std::get<0>(options.betas()), 0.8);
   EXPECT_EQ(std::get<1>(options.betas()), 0.95);
   EXPECT_EQ(options.eps(), 1e-6);
   EXPECT_EQ(options.weight_decay(), 0.3);
@@ -70,6 +74,28 @@ TEST(MegatronOptimizer, FollowsTheConditionsOfThePlugin) {
   EXPECT_EQ(made.factors[0], (MegatronFactors{.lr = 1, .weight_decay = 1}));
   EXPECT_EQ(made.factors[1], (MegatronFactors{.lr = 4, .weight_decay = 1}));
   EXPECT_TRUE(made.optimizer->param_groups()[1].params()[0].is_same(model->bias));
+  for (const torch::optim::OptimizerParamGroup& group : made.optimizer->param_groups()) {
+    EXPECT_EQ(dynamic_cast<const torch::optim::SGDOptions&>(group.options()).momentum(), 0.9);
+  }
+}
+
+// One that two modules share is one parameter, and a frozen one is none.
+TEST(MegatronOptimizer, HasEachTrainedParameterOnce) {
+  const auto model = std::make_shared<torch::nn::Module>("net");
+  torch::nn::Linear shared(2, 2), frozen(2, 2);
+  model->register_module("first", shared);
+  model->register_module("again", shared);
+  model->register_module("frozen", frozen);
+  for (torch::Tensor& each : frozen->parameters()) each.set_requires_grad(false);
+  const torch::optim::SGD sgd(shared->parameters(), torch::optim::SGDOptions(0.1));
+  const MegatronOptimizer made = make_megatron_optimizer(*model, with_optimizer(sgd));
+  ASSERT_EQ(made.optimizer->param_groups().size(), 2U);
+  const auto& biases = made.optimizer->param_groups()[0].params();
+  ASSERT_EQ(biases.size(), 1U);
+  EXPECT_TRUE(biases[0].is_same(shared->bias));
+  const auto& weights = made.optimizer->param_groups()[1].params();
+  ASSERT_EQ(weights.size(), 1U);
+  EXPECT_TRUE(weights[0].is_same(shared->weight));
 }
 
 TEST(MegatronOptimizer, HasTheRatesOfTheSchedule) {

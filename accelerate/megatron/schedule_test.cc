@@ -80,7 +80,16 @@ TEST(MegatronSchedule, LengthsMayCountSamples) {
   EXPECT_EQ(by_samples, megatron_schedule(args()));
   EXPECT_EQ(megatron_schedule(args({{"lr_warmup_iters", 0}, {"lr_warmup_fraction", 0.1}})),
             megatron_schedule(args()));
-  EXPECT_EQ(megatron_schedule(args({{"lr_decay_iters", 500}})).lr_decay_steps, 4000);
+  const MegatronSchedule shorter = megatron_schedule(args({{"lr_decay_iters", 500}}));
+  EXPECT_EQ(shorter.lr_decay_steps, 4000);
+  EXPECT_EQ(shorter.wd_incr_steps, 8000) << "the weight decay changes until the training's end";
+}
+
+TEST(MegatronSchedule, AWarmupBeginsWithItsOwnRate) {
+  const MegatronSchedule schedule = megatron_schedule(args({{"lr_warmup_init", 0.002}}));
+  EXPECT_EQ(megatron_lr(schedule, 0), 0.002);
+  EXPECT_NEAR(megatron_lr(schedule, 400), 0.006, 1e-15);
+  EXPECT_NEAR(megatron_lr(schedule, 800), 0.01, 1e-15);
 }
 
 TEST(MegatronSchedule, AWarmupByItsShareNeedNotBeWhole) {

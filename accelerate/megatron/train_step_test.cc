@@ -1,6 +1,7 @@
 #include "accelerate/megatron/train_step.h"
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -81,6 +82,32 @@ TEST(GPTTrainStep, LossIsTheMeanOfWhatCounts) {
   EXPECT_EQ(loss.loss.item<double>(), 2.5);
   EXPECT_TRUE(loss.reported.at("logits").is_same(logits));
   EXPECT_THAT(value_error_of([&] { step.loss({logits, logits}); }), HasSubstr("needs 3 tensors"));
+}
+
+TEST(GPTTrainStep, ChecksLossesForNanWhereItIsTold) {
+  const at::Tensor mask = torch::ones({1, 2});
+  const at::Tensor losses = torch::tensor({{1., std::numeric_limits<double>::quiet_NaN()}});
+  const GPTTrainStep usual(Json{{"eos_token_id", 2}});
+  EXPECT_TRUE(usual.loss({mask, losses}).loss.isnan().item<bool>());
+  const GPTTrainStep checking(Json{{"eos_token_id", 2}, {"check_for_nan_in_loss_and_grad", true}});
+  EXPECT_THAT(value_error_of([&] { checking.loss({mask, losses}); }), HasSubstr("found NaN"));
+  EXPECT_EQ(checking.loss({mask, torch::tensor({{1., 3.}})}).loss.item<double>(), 2);
+}
+
+TEST(BertTrainStep, TakesTheTensorsOfABatchInItsOrder) {
+  const std::vector<at::Tensor> inputs = BertTrainStep(Json::object())
+                                             .get_batch({{"input_ids", rows({{5, 6}})},
+                                                         {"token_type_ids", rows({{0, 1}})},
+                                                         {"next_sentence_label", rows({{3}})},
+                                                         {"labels", rows({{-100, 7}})},
+                                                         {"attention_mask", rows({{1, 0}})}});
+  ASSERT_EQ(inputs.size(), 6U);
+  expect_rows(inputs[0], {{5, 6}});
+  expect_rows(inputs[1], {{0, 1}});
+  expect_rows(inputs[2], {{3}});
+  expect_rows(inputs[3], {{0, 1}});
+  expect_rows(inputs[4], {{-100, 7}});
+  expect_rows(inputs[5], {{1, 0}});
 }
 
 TEST(BertTrainStep, LossOfSeveralLabelsIsACrossEntropy) {

@@ -215,6 +215,28 @@ TEST(MegatronWeights, CutGateAndUpEachForItself) {
                                  hf.at("model.layers.0.mlp.up_proj.weight").narrow(0, 6, 6)})));
 }
 
+// Models such as Qwen2 have them.
+TEST(MegatronWeights, DivideBiasesOfQueriesKeysAndValues) {
+  const auto range = [](int64_t begin, int64_t count) {
+    return at::arange(begin, begin + count, at::kFloat);
+  };
+  NamedTensors hf = llama();
+  for (int64_t i = 0; i < 4; ++i) {
+    const std::string layer = absl::StrCat("model.layers.", i, ".self_attn.");
+    hf.emplace_back(layer + "q_proj.bias", range(100 * i, kHidden));
+    hf.emplace_back(layer + "k_proj.bias", range(100 * i + 20, kHidden / 2));
+    hf.emplace_back(layer + "v_proj.bias", range(100 * i + 40, kHidden / 2));
+  }
+  const NamedTensors whole = megatron_from_hf(hf, llama_shape());
+  expect_equal(hf, hf_from_megatron(whole, llama_shape()));
+  expect_equal(whole, join_megatron(cut_all(whole, llama_shape(), {.tp = 2, .pp = 2}),
+                                    llama_shape(), {.tp = 2, .pp = 2}));
+  // The second group of queries, with its key and its value.
+  const auto part = by_name(cut_megatron(whole, llama_shape(), {.tp = 2}, {.tp = 1}));
+  EXPECT_TRUE(at::equal(part.at("decoder.layers.1.self_attention.linear_qkv.bias"),
+                        at::cat({range(104, 4), range(122, 2), range(142, 2)})));
+}
+
 TEST(MegatronWeights, TakeOtherSpellings) {
   NamedTensors bare;
   for (auto& [name, tensor] : gpt2()) {

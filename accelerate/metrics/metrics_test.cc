@@ -95,6 +95,38 @@ TEST(Metrics, PerplexityCountsTokensAndNotRows) {
               HasSubstr("expected [rows, tokens, classes]"));
 }
 
+TEST(Metrics, AnotherLabelMayBeTheOneThatDoesNotCount) {
+  const auto [sums, tokens] = token_losses(torch::zeros({1, 3, 4}), torch::tensor({{0, 1, 0}}),
+                                           /*ignore_index=*/0);
+  EXPECT_TRUE(torch::equal(tokens, torch::tensor({1})));
+  EXPECT_NEAR(sums.item<double>(), std::log(4.0), 1e-6);
+}
+
+TEST(Metrics, LossesOfHalfPrecisionAreInSinglePrecision) {
+  const torch::Tensor logits = torch::linspace(-8, 8, 40).view({2, 4, 5}).to(torch::kBFloat16);
+  const torch::Tensor labels = torch::tensor({{0, 1, 2, 3}, {4, 3, 2, 1}});
+  const torch::Tensor sums = token_losses(logits, labels).first;
+  EXPECT_EQ(sums.scalar_type(), torch::kFloat);
+  EXPECT_TRUE(torch::equal(sums, token_losses(logits.to(torch::kFloat), labels).first));
+}
+
+// What the values were computed of is freed with them.
+TEST(Metrics, AMeanKeepsNoGraph) {
+  Mean mean;
+  const auto memory_of = [&mean](bool by_sums) {
+    const torch::Tensor values = torch::ones({2}, torch::requires_grad()).exp();
+    if (by_sums) {
+      mean.add_sums(values, torch::ones({2}));
+    } else {
+      mean.add(values);
+    }
+    return values.storage().getWeakStorageImpl();  // which the graph of exp() keeps
+  };
+  EXPECT_TRUE(memory_of(false).expired());
+  EXPECT_TRUE(memory_of(true).expired());
+  EXPECT_NEAR(mean.compute(), std::exp(1.0), 1e-6);
+}
+
 TEST(Metrics, OfNothingIsAnError) {
   EXPECT_THAT(error_of([] { Mean().compute(); }), HasSubstr("no values"));
   EXPECT_THAT(error_of([] { Accuracy().compute(); }), HasSubstr("no values"));

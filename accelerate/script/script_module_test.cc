@@ -60,6 +60,22 @@ TEST(ScriptModule, HasTheModeOfTheScript) {
   module.train();
   EXPECT_TRUE(script.is_training());
   EXPECT_EQ(module.forward(torch::ones({2}), 1).toTensor()[0].item<double>(), 3);
+  module.eval();
+  EXPECT_FALSE(script.is_training());
+  EXPECT_EQ(module.forward(torch::ones({2}), 1).toTensor()[0].item<double>(), 4);
+}
+
+TEST(ScriptModule, LeavesAFrozenParameterFrozen) {
+  torch::jit::Module script("net");
+  script.register_parameter("frozen", torch::ones({2}), /*is_buffer=*/false);
+  script.register_parameter("trained", torch::ones({2}, torch::requires_grad()),
+                            /*is_buffer=*/false);
+  script.register_attribute("training", c10::BoolType::get(), true);
+  const ScriptModule module(script);
+  EXPECT_THAT(module.named_parameters().keys(), ElementsAre("frozen", "trained"));
+  EXPECT_FALSE(module.parameters()[0].requires_grad());
+  EXPECT_FALSE(parameters_of(script)[0].requires_grad());
+  EXPECT_TRUE(module.parameters()[1].requires_grad());
 }
 
 }  // namespace

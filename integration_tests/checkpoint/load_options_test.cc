@@ -179,7 +179,10 @@ TEST_P(LoadState, TheBestOneIsKeptAndFound) {
 
 TEST_P(LoadState, TheBestOneOfNone) {
   auto disk = std::make_shared<SimDisk>();
-  EXPECT_THAT(train_with_metrics(disk, {std::nullopt}), Each(IsEmpty()));
+  EXPECT_THAT(train_with_metrics(disk, {std::nullopt, std::numeric_limits<double>::infinity()}),
+              Each(IsEmpty()));
+  EXPECT_TRUE(verify_checkpoint(*disk, "/sim/run/checkpoints/checkpoint_1").ok())
+      << "with an infinite metric, which is none";
   EXPECT_THAT(run(on(disk),
                   [](Rank&) {
                     Accelerator accelerator(of_project());

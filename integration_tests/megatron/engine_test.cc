@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@ using simulator::Cluster;
 using simulator::Rank;
 using simulator::SimDisk;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr char kFolder[] = "/sim/run/saved";
@@ -226,6 +228,168 @@ TEST(Engine, DrawsAlikeOnAllRanks) {
                             HasSubstr("top_k=2, top_p=0.5"));
               });
   EXPECT_TRUE(drawn[0].equal(drawn[1]));
+}
+
+// Each token is followed by one of the next three numbers, whatever is before it.
+class BigramsImpl : public torch::nn::Module {
+ public:
+  static constexpr int64_t kSize = 8;
+
+  BigramsImpl() {
+    constexpr double kNever = -30;
+    constexpr double kShares[] = {0.5, 0.3, 0.2};
+    const at::Tensor logits = torch::full({kSize, kSize}, kNever);
+    for (int64_t token = 0; token < kSize; ++token) {
+      for (int64_t i = 0; i < 3; ++i) {
+        logits[token][(token + 1 + i) % kSize].fill_(std::log(kShares[i]));
+      }
+    }
+    logits_ = register_parameter("logits", logits);
+  }
+  at::Tensor forward(const at::Tensor& tokens) { return torch::embedding(logits_, tokens); }
+
+ private:
+  at::Tensor logits_;
+};
+TORCH_MODULE(Bigrams);
+
+// An engine of a model that is not lm's, on one rank.
+template <typename Net, typename Body>
+void run_engine_of(const Net& net, const MegatronLMPlugin& plugin, const Body& body) {
+  Cluster("1x1:h100").run_on_every_rank([&](Rank& /*rank*/) {
+    const torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    Accelerator accelerator({.megatron_lm_plugin = plugin});
+    set_prepared_args(*accelerator.megatron_lm_plugin(),
+                      {.optimizer = megatron_optimizer_facts(sgd),
+                       .scheduler = MegatronLMDummyScheduler{},
+                       .batch_sizes = {2}},
+                      1);
+    MegatronEngine engine(accelerator, net.ptr());
+    body(engine);
+  });
+}
+
+TEST(Engine, DrawsAmongTheMostLikelyTokensAlone) {
+  run_engine_of(Bigrams(), plugin_of({}), [](auto& engine) {
+    const auto drawn = [&engine](MegatronGenerateOptions options) {
+      std::set<int64_t> tokens;
+      options.max_new_tokens = 1;
+      for (options.seed = 0; options.seed < 4; ++options.seed) {
+        const at::Tensor all = engine.megatron_generate(torch::zeros({16, 1}, at::kLong), options);
+        for (int64_t row = 0; row < 16; ++row) tokens.insert(all[row][1].item<int64_t>());
+      }
+      return tokens;
+    };
+    EXPECT_THAT(drawn({}), ElementsAre(1, 2, 3));
+    EXPECT_THAT(drawn({.temperature = 0.01}), ElementsAre(1));
+    EXPECT_THAT(drawn({.top_k = 1}), ElementsAre(1));
+    EXPECT_THAT(drawn({.top_k = 2}), ElementsAre(1, 2));
+    EXPECT_THAT(drawn({.top_k = 3}), ElementsAre(1, 2, 3));
+    EXPECT_THAT(drawn({.top_p = 0.4}), ElementsAre(1));
+    EXPECT_THAT(drawn({.top_p = 0.6}), ElementsAre(1, 2));
+    EXPECT_THAT(drawn({.top_p = 0.9}), ElementsAre(1, 2, 3));
+  });
+}
+
+TEST(Engine, RowsThatHaveEndedGoOnWithEnds) {
+  MegatronLMPlugin plugin = plugin_of({});
+  plugin.other_megatron_args.value()["eos_token_id"] = 3;
+  run_engine_of(Bigrams(), plugin, [](auto& engine) {
+    const at::Tensor start = torch::tensor({1, 6}, at::kLong).view({2, 1});
+    const at::Tensor tokens =
+        engine.megatron_generate(start, {.max_new_tokens = 9, .top_k = 1}).cpu();
+    const at::Tensor expected =
+        torch::tensor({1, 2, 3, 3, 3, 3, 6, 7, 0, 1, 2, 3}, at::kLong).view({2, 6});
+    EXPECT_TRUE(tokens.equal(expected)) << tokens;
+  });
+}
+
+struct CountedImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) {
+    ++calls;
+    return torch::tanh(linear(x));
+  }
+  int calls = 0;
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(8, 8));
+};
+TORCH_MODULE(Counted);
+
+struct ThreeBlocksImpl : torch::nn::Module {
+  ThreeBlocksImpl() {
+    for (int i = 0; i < 3; ++i) {
+      blocks.push_back(register_module("block" + std::to_string(i), Counted()));
+    }
+  }
+  at::Tensor forward(const at::Tensor& tokens) {
+    at::Tensor x = embedding(tokens);
+    for (const Counted& each : blocks) x = block(each, x);
+    return head(x);
+  }
+  torch::nn::Embedding embedding = register_module("embedding", torch::nn::Embedding(256, 8));
+  std::vector<Counted> blocks;
+  torch::nn::Linear head = register_module("head", torch::nn::Linear(8, 256));
+};
+TORCH_MODULE(ThreeBlocks);
+
+// How often blocks compute in a step of one micro-batch.
+int calls_of_a_step(MegatronLMPlugin plugin, const nlohmann::ordered_json& others = {}) {
+  plugin.num_micro_batches = 1;
+  plugin = plugin_of(plugin);
+  if (!others.is_null()) plugin.other_megatron_args.value().update(others);
+  const ThreeBlocks net;
+  run_engine_of(net, plugin, [](auto& engine) {
+    engine.train_step(MegatronBatch{{"text", torch::ones({2, 5}, at::kLong)}});
+  });
+  int calls = 0;
+  for (const Counted& each : net->blocks) calls += each->calls;
+  return calls;
+}
+
+TEST(Engine, ComputesAsManyBlocksAgainAsItIsTold) {
+  using Json = nlohmann::ordered_json;
+  EXPECT_EQ(calls_of_a_step({}), 3);
+  EXPECT_EQ(calls_of_a_step({.recompute_activations = true}), 6);
+  EXPECT_EQ(calls_of_a_step({.recompute_method = "block", .recompute_activations = true}), 4);
+  EXPECT_EQ(
+      calls_of_a_step(
+          {.recompute_method = "block", .recompute_num_layers = 2, .recompute_activations = true}),
+      5);
+  EXPECT_EQ(calls_of_a_step({.recompute_granularity = "selective", .recompute_activations = true}),
+            3);
+  EXPECT_EQ(calls_of_a_step({}, Json{{"recompute_granularity", "full"}}), 6);
+  EXPECT_EQ(calls_of_a_step({}, Json{{"recompute_granularity", "selective"}}), 3);
+}
+
+// Rows have more and more of it, so that micro-batches and shares of the data differ.
+TEST(Engine, CountsNoTokenThatIsPadding) {
+  constexpr int64_t kPadding = 255;
+  const auto padded = [](const EngineJob& job, int64_t first_row) {
+    const at::Tensor text = job.batch(0).at("text").clone();
+    for (int64_t row = 0; row < text.size(0); ++row) {
+      const int64_t count = 3 * (first_row + row);
+      text[row].narrow(0, text.size(1) - count, count).fill_(kPadding);
+    }
+    return MegatronBatch{{"text", text}};
+  };
+  double expected = 0;
+  run_engines("1x1:h100", nullptr, small_model(), plugin_of({}), {}, [&](EngineJob& job, int) {
+    const MegatronBatch batch = padded(job, 0);
+    const at::NoGradGuard no_grad;
+    const std::vector<at::Tensor> inputs = job.engine().get_batch(batch);
+    auto model = job.engine().model();
+    const at::Tensor losses = torch::cross_entropy_loss(
+        model(inputs[0]).flatten(0, 1), inputs[1].flatten(), /*weight=*/{}, at::Reduction::None);
+    const at::Tensor counts = inputs[0].flatten().ne(kPadding);
+    expected = losses.masked_select(counts).mean().item<double>();
+  });
+  ASSERT_GT(expected, 0);
+  for (const char* cluster : {"1x1:h100", "1x2:h100"}) {
+    run_engines(cluster, nullptr, small_model(), plugin_of({}), {}, [&](EngineJob& job, int rank) {
+      const MegatronBatch batch = padded(job, rank * job.batch(0).at("text").size(0));
+      const double loss = job.engine().train_step(batch).loss.item<double>();
+      EXPECT_NEAR(loss, expected, 2e-6 * expected) << cluster;
+    });
+  }
 }
 
 TEST(AverageLosses, AreMeansOverDataParallelRanks) {

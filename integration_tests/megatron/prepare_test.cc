@@ -177,6 +177,27 @@ TEST(PrepareMegatronLm, TrainsByACommandLineOfMegatronLm) {
   });
 }
 
+TEST(PrepareMegatronLm, PadsTheVocabularyForRanksAlongTp) {
+  constexpr int64_t kLayers = 2;
+  const lm::Config config =
+      lm::model_config("tiny", {.blocks = lm::Blocks::kLlama, .layers = kLayers});
+  for (const bool has_divisor : {false, true}) {
+    MegatronLMPlugin plugin = plugin_of_formula(kLayers, {.tp_degree = 2});
+    Json& others = plugin.other_megatron_args.value();
+    others["orig_vocab_size"] = 300;
+    if (has_divisor) others["make_vocab_size_divisible_by"] = 7;
+    Cluster("1x2:h100").run_on_every_rank([&](Rank& /*rank*/) {
+      Accelerator accelerator({.megatron_lm_plugin = plugin});
+      const lm::Lm net(config);
+      const torch::optim::AdamW adam(net->parameters(), torch::optim::AdamWOptions(1e-3));
+      const DataLoader data(numbered(8), {.batch_size = 2});
+      prepare_megatron_lm(accelerator, net, adam, data, MegatronLMDummyScheduler{});
+      EXPECT_EQ(accelerator.megatron_lm_plugin()->megatron_lm_default_args["padded_vocab_size"],
+                has_divisor ? 22 * 7 * 2 : 2 * 128 * 2);
+    });
+  }
+}
+
 TEST(PrepareMegatronLm, ReadsSetsOfTokens) {
   Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
     MegatronLMPlugin plugin = gpt_plugin();

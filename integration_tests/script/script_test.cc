@@ -118,6 +118,10 @@ TEST(RefusedScriptModule, SaysWhatItCannotDo) {
   };
   EXPECT_THAT(refusal(along({.tp_size = 2})),
               AllOf(HasSubstr(kBeginning), HasSubstr("tp cannot divide it")));
+  const auto compiled = [] {
+    return AcceleratorOptions{.dynamo_backend = DynamoBackend::kAotEager};
+  };
+  EXPECT_THAT(refusal(compiled), AllOf(HasSubstr(kBeginning), HasSubstr("dynamo_backend=no")));
   EXPECT_EQ(refusal([] { return AcceleratorOptions(); }), "none");
 }
 

@@ -86,6 +86,8 @@ TEST_F(Compile, KeepsABackendThatIsNamed) {
   const std::string accelerate = script("accelerate", "echo \"$*\" >" + folder_.path("called"));
   EXPECT_EQ(compile({"--dynamo_backend=inductor", "./train"}, accelerate).exit_code, 0);
   EXPECT_EQ(text("called"), "launch --dynamo_backend=inductor ./train\n");
+  EXPECT_EQ(compile({"--dynamo-backend", "inductor", "./train"}, accelerate).exit_code, 0);
+  EXPECT_EQ(text("called"), "launch --dynamo-backend inductor ./train\n");
 }
 
 TEST_F(Compile, FailsAsTheProgramFails) {

@@ -87,6 +87,36 @@ TEST(FaultRun, FiresAtTheFirstSiteAtOrAfterATime) {
   EXPECT_THAT(run.reach(0, Site::kStore, "", 35'000), SizeIs(1));
   EXPECT_THAT(run.reach(0, Site::kStore, "", 39'000), IsEmpty());
   EXPECT_THAT(run.reach(0, Site::kStore, "", 40'000), SizeIs(1));
+  FaultRun later = run_of("rank 0 every 10us from time 25us: delay(1us)");
+  EXPECT_THAT(later.reach(0, Site::kStore, "", 34'999), IsEmpty());
+  EXPECT_THAT(later.reach(0, Site::kStore, "", 35'000), SizeIs(1));
+}
+
+TEST(FaultRun, CountsSavesAndLoadsWhereTheyBegin) {
+  FaultRun run = run_of("rank 0 at save 1: crash; rank 0 every 2 loads: delay(1s)");
+  const auto fires_at = [&run](FaultPoint::Kind kind, int count) {
+    std::vector<int> numbers;
+    for (int number = 0; number < count; ++number) {
+      if (!run.progress(0, kind, 0).empty()) numbers.push_back(number);
+    }
+    return numbers;
+  };
+  EXPECT_THAT(fires_at(FaultPoint::Kind::kSave, 3), ElementsAre(1));
+  EXPECT_THAT(fires_at(FaultPoint::Kind::kLoad, 5), ElementsAre(2, 4));
+  EXPECT_EQ(run.counts(0).saves, 3);
+  EXPECT_EQ(run.counts(0).loads, 5);
+}
+
+TEST(FaultRun, IsForWorldsFromTheLeastToTheMost) {
+  for (const auto& [guard, fires_there] : std::map<std::string, bool>{{"if world >= 7", true},
+                                                                      {"if world >= 8", true},
+                                                                      {"if world >= 9", false},
+                                                                      {"if world <= 7", false},
+                                                                      {"if world <= 8", true},
+                                                                      {"if world <= 9", true}}) {
+    FaultRun run = run_of("rank 0 at store#0: crash " + guard);
+    EXPECT_THAT(fires(run, 0, Site::kStore, 1), SizeIs(fires_there ? 1 : 0)) << guard;
+  }
 }
 
 TEST(FaultRun, FollowsAnotherRule) {
@@ -97,6 +127,10 @@ TEST(FaultRun, FollowsAnotherRule) {
   EXPECT_THAT(run.reach(3, Site::kStore, "", 8'999), IsEmpty());
   EXPECT_THAT(run.reach(3, Site::kStore, "", 9'000), SizeIs(1));
   EXPECT_THAT(run.reach(3, Site::kStore, "", 9'000), IsEmpty());
+  FaultRun repeated = run_of("a = rank 0 every 1 store: delay(0); rank 3 after a + 2us: crash");
+  repeated.reach(0, Site::kStore, "", 6'000);
+  repeated.reach(0, Site::kStore, "", 7'500);
+  EXPECT_THAT(repeated.reach(3, Site::kStore, "", 8'000), SizeIs(1)) << "after its first time";
 }
 
 // The nodes, ranks and groups that a rule is for.
@@ -195,6 +229,28 @@ TEST(FaultRun, LastsAsLongAsItSays) {
   EXPECT_THAT(full, ElementsAre(false, true, true, false, false));
 }
 
+TEST(FaultRun, SeveralThatLastActTogether) {
+  FaultRun slow = run_of("rank 0 at start: slow(0.5); node 0 at start: slow(0.25)");
+  slow.progress(0, FaultPoint::Kind::kStart, 0);
+  EXPECT_EQ(slow.speed(0, 0, /*of_disk=*/false), 0.125);
+  EXPECT_EQ(slow.speed(1, 0, /*of_disk=*/false), 0.25);
+  FaultRun skew = run_of("node 0 at start: skew(-2s); rank 0 at start: skew(5s)");
+  skew.progress(0, FaultPoint::Kind::kStart, 0);
+  EXPECT_EQ(skew.skew_ns(0, 0), 3'000'000'000);
+  EXPECT_EQ(skew.skew_ns(1, 0), -2'000'000'000);
+}
+
+TEST(FaultRun, ListsTheFirstTenPlacesThatItStruck) {
+  FaultRun run = run_of("rank 0 every 1 store: delay(0)");
+  for (int number = 0; number < 10; ++number) run.reach(0, Site::kStore, "", 0);
+  EXPECT_THAT(run.outcomes(0)[0].struck, SizeIs(10));
+  EXPECT_THAT(run.outcomes(0)[0].to_string(), HasSubstr("store#9, 0, and touched nothing"));
+  for (int number = 0; number < 2; ++number) run.reach(0, Site::kStore, "", 0);
+  EXPECT_EQ(run.outcomes(0)[0].fired, 12);
+  EXPECT_THAT(run.outcomes(0)[0].struck, SizeIs(10));
+  EXPECT_THAT(run.outcomes(0)[0].to_string(), HasSubstr("; ..., and touched nothing"));
+}
+
 TEST(FaultRun, SaysWhatItTouchedAndWhyItDidNotFire) {
   FaultRun run = run_of(
       "rank 0 at store#1: delay(0); rank 2 at collective#40: crash; rank 1 at step 3: crash; rank "
@@ -230,7 +286,9 @@ TEST(FaultRun, NamesWhatTheClusterDoesNotHave) {
       {"disk at file#1: slow(0.5)", "files take no time in this run"},
       {"node 0-1 at start: partition", "all nodes are on one side"},
       {"link nic of node 0 at step 3: slow(0.25)", "communication takes no time in this run"},
-      {"link between node 0 and node 1 at step 3: down", "communication takes no time"}};
+      {"link between node 0 and node 1 at step 3: down", "communication takes no time"},
+      {"link between node 0 and node 2 at step 3: down", "there is no node 2"},
+      {"link between node 3 and node 0 at step 3: down", "there is no node 3"}};
   for (const auto& [text, problem] : expected) {
     EXPECT_THAT(problem_on(FaultRules::parse(text).value(), bare), HasSubstr(problem)) << text;
   }

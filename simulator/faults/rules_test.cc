@@ -302,6 +302,7 @@ TEST(FaultRules, PointAtWhatIsWrongAndNameTheNearestWord) {
       {"rank 3 at step 1: hang(5s)", "expected ')', since hang takes no arguments"},
       {"rank 3 at op#1: flip(outptu)", "did you mean output?"},
       {"rank 3 with 1.5 at store: crash", "expected a probability, above 0 and at most 1"},
+      {"rank 3 at step 1: exit(256)", "expected an exit code at character"},
       {"rank 3 at step 1: crash at must 2", "did you mean most?"},
       {"rank 3 at step 1: crash, ", "expected what happens"},
       {"group dp at group#1: crash", "expected the name of a group between quotes"},
@@ -312,6 +313,8 @@ TEST(FaultRules, PointAtWhatIsWrongAndNameTheNearestWord) {
       {"a = rank 0 after b: crash; b = rank 1 after a: crash", "it follows itself"},
       {"a = rank 0 at start: crash; a = rank 1 at start: crash", "there are two rules \"a\""}};
   for (const auto& [text, error] : expected) EXPECT_THAT(error_of(text), HasSubstr(error)) << text;
+  EXPECT_EQ(error_of("rank 3 at step 1: exit(255)"), "");
+  EXPECT_EQ(error_of("rank 3 with 1 at store: crash"), "");
 }
 
 TEST(FaultRules, AreRefusedIfTheyCanNeverFire) {
