@@ -299,6 +299,11 @@ TEST(Faults, TakeANodeAway) {
     ++dead;
   }
   EXPECT_EQ(dead, 2);
+  // A run is one life of a job: the node's return is told, and changes nothing else.
+  const Outcome returns = run("node 1 at step 2: lost for 30s");
+  EXPECT_THAT(returns.failure, HasSubstr("was lost with its node, which is back for the job's next "
+                                         "life after 30s, at step 2"));
+  EXPECT_EQ(returns.elapsed, lost.elapsed);
   const Outcome rack = run("node 0-1 at step 2: lost");
   EXPECT_THAT(rack.failures, SizeIs(kRanks));
 }
