@@ -565,12 +565,8 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
     }
   }
   if (!failure.empty() && !options_.dump_folder.empty()) {
-    write_failure(options_.dump_folder, {.failure = failure,
-                                         .repeat_command = repeat_hint(),
-                                         .run = log_header(),
-                                         .dumps = run.dumps(),
-                                         .store = run.store_sizes(),
-                                         .log_file = options_.log_file});
+    write_failure(options_.dump_folder, {failure, repeat_hint(), log_header(), run.dumps(),
+                                         run.store_sizes(), options_.log_file});
   }
   if (recorder) {
     std::optional<RunFailure> told;
