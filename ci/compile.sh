@@ -9,7 +9,7 @@
 # table of accelerate/docs/compile.md: what packages bring on this CPU, and what is predicted of simulated devices.
 #
 # With a BUILD_DIR of ci/newest_torch.sh, below the checkout, the programs and the release are those that it has built;
-# there is no language model among them, so nothing is predicted.
+# they lack the language model, so nothing is predicted.
 #
 # Where pip cannot install that torch, or there is no C++ compiler beside it, a line says so and the lane ends well.
 # PYTHON names the Python that gets a virtual environment (python3). It stays in the cache. CXX is the compiler (g++).
