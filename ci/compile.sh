@@ -5,12 +5,14 @@
 # A program records its regions in the build root, Python with the torch of the build root's LibTorch compiles them on
 # the host, and the program trains with the packages: three models, 20 steps, weights that change in place and come from
 # a file. Every loss and parameter must be within 1e-5 of the training without packages; 24 equal blocks share one
-# package. Then packages are tampered with, and each must be left alone with one line.
+# package. Then packages are tampered with, and each must be left alone with one line. At last it prints rows for the
+# table of accelerate/docs/compile.md: what packages bring on this CPU, and what is predicted of simulated devices.
 #
-# With a BUILD_DIR of ci/newest_torch.sh, below the checkout, the programs and the release are those that it has built.
+# With a BUILD_DIR of ci/newest_torch.sh, below the checkout, the programs and the release are those that it has built;
+# they lack the language model, so nothing is predicted.
 #
 # Where pip cannot install that torch, or there is no C++ compiler beside it, a line says so and the lane ends well.
-# PYTHON names the Python that gets a virtual environment (python3). It stays in the cache.
+# PYTHON names the Python that gets a virtual environment (python3). It stays in the cache. CXX is the compiler (g++).
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly python=${PYTHON:-python3}
@@ -19,12 +21,14 @@ readonly cache=${ACCELERATE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/accelerate-cp
 say() { echo "compile: $*"; }
 skip() { say "nothing was compiled: $*"; exit 0; }
 
-command -v c++ >/dev/null || skip 'this machine has no C++ compiler, which packages need'
+# TorchInductor looks for the same.
+command -v "${CXX:-g++}" >/dev/null || skip "there is no ${CXX:-g++} on this machine, which packages need"
 "$python" -m venv --help >/dev/null 2>&1 || skip "$python makes no virtual environment"
 if [[ -n ${1:-} ]]; then
   readonly accelerate=$1/bin/accelerate program=$1/tests/compile_packages
 else
-  tools/dev bazel build --noshow_progress --ui_event_filters=-info //launch:accelerate //integration_tests/compile:packages
+  tools/dev bazel build --noshow_progress --ui_event_filters=-info //launch:accelerate \
+    //integration_tests/compile:packages //accelerate/examples/lm
   readonly accelerate=bazel-bin/launch/accelerate program=bazel-bin/integration_tests/compile/packages
 fi
 release=$(tools/dev shell "$program" --version)
@@ -71,7 +75,7 @@ trains "$out/less" --memory_budget 0.3
 
 # tampered LINE COMMAND...: the package of the embedding after a change, which the command makes in the folder that it gets
 # last, is left alone with that line.
-once=$(grep -l '"aten::embedding_dense_backward"' "$out"/regions/*/*/region | head -n 1)
+once=$(grep -l '"aten::embedding_dense_backward"' "$out"/regions/*/*/region | head -n 1) || true
 [[ -n $once ]] || { say 'no region has an embedding'; exit 1; }
 readonly once=${once%/region}
 status=0
@@ -105,4 +109,39 @@ tampered 'is not what was written' change_code
 tampered 'is not a file of the cache' link_out
 tampered 'can be written by other users' open_up
 ((status == 0)) || exit 1
+
+# predicted NAME CLUSTER LAUNCH_FLAGS MODEL_FLAGS: a row of the time of simulated steps, without those that are recorded.
+predicted() {
+  local name=$1 cluster=$2 dynamo steps launch model
+  read -ra model <<<"$4"
+  for dynamo in '' '--dynamo_backend inductor --dynamo_use_regional_compilation'; do
+    read -ra launch <<<"$3 $dynamo"
+    for steps in 2 12; do
+      tools/dev shell "$accelerate" launch --simulate "$cluster" --simulate_numerics shapes --mixed_precision bf16 \
+        "${launch[@]}" bazel-bin/accelerate/examples/lm/lm "${model[@]}" --max_steps "$steps" --log_every 0 --evaluation_sequences 0 \
+        >"$out/printed" 2>&1 || { cat "$out/printed" >&2; return 1; }
+      sed -n 's/.*lm: .* step time \([0-9.]*\) ms.*/\1/p' "$out/printed"
+    done
+  done | awk -v name="$name" '
+    { mean[NR] = $1 }
+    END {
+      if (NR != 4) { print "compile: " NR " of 4 runs printed the time of a step" >"/dev/stderr"; exit 1 }
+      less = 100 * (1 - (12 * mean[4] - 2 * mean[3]) / (12 * mean[2] - 2 * mean[1]))
+      printf "| %s | simulated | %.0f %% %s time |\n", name, less < 0 ? -less : less, less < 0 ? "more" : "less"
+    }'
+}
+
+say 'the table of accelerate/docs/compile.md:'
+make "$out/times" --times 0
+{
+  if [[ -z ${1:-} ]]; then
+    predicted 'gpt 125m on an h100, bf16, 4 sequences' 1x1:h100 '' '--model 125m --batch_size 4'
+    predicted 'llama 125m on an h100, bf16, 4 sequences' 1x1:h100 '' '--blocks llama --model 125m --batch_size 4'
+    predicted 'gpt 7b on 8 h100, FSDP' 1x8:h100 --use_fsdp '--model 7b --batch_size 1'
+  fi
+  inside "$out/times" "$program" --times 15
+} >"$out/rows"
+echo '| training | predicted or measured | with packages |'
+echo '| --- | --- | --- |'
+cat "$out/rows"
 say "all well with torch $release"

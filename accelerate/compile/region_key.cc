@@ -20,6 +20,7 @@ namespace accelerate {
 namespace {
 
 // About as many.
+constexpr size_t kTensorsOfBlock = 32;
 constexpr size_t kWordsOfTensor = 6;
 constexpr size_t kWordsOfModes = 3;
 
@@ -47,7 +48,10 @@ template struct Members<&torch::nn::Module::parameters_, &torch::nn::Module::buf
 
 class Builder {
  public:
-  explicit Builder(RegionCall& call) : call_(call), words_(call.key.words) {}
+  explicit Builder(RegionCall& call) : call_(call), words_(call.key.words) {
+    call.tensors.reserve(kTensorsOfBlock);
+    words_.reserve(kWordsOfTensor * kTensorsOfBlock);
+  }
 
   void add_module(const torch::nn::Module& module) {
     words_.push_back(module.is_training() ? 1 : 0);
@@ -64,12 +68,12 @@ class Builder {
     }
   }
 
-  void add_tensors(std::vector<at::Tensor> inputs) {
+  void add_tensors(const ForwardValues& inputs) {
     std::vector<at::Tensor>& tensors = call_.tensors;
     call_.first_buffer = tensors.size();
     for (at::Tensor& each : buffers_) tensors.push_back(std::move(each));
     call_.first_input = tensors.size();
-    for (at::Tensor& each : inputs) tensors.push_back(std::move(each));
+    inputs.for_each_tensor([&tensors](const at::Tensor& each) { tensors.push_back(each); });
     words_.push_back(static_cast<int64_t>(call_.first_buffer));
     words_.push_back(static_cast<int64_t>(call_.first_input));
     words_.push_back(static_cast<int64_t>(tensors.size()));
@@ -138,7 +142,7 @@ RegionCall region_call(const torch::nn::Module& module, ForwardCall& call) {
   RegionCall region;
   Builder builder(region);
   builder.add_module(module);
-  builder.add_tensors(call.inputs().tensors());
+  builder.add_tensors(call.inputs());
   builder.add_modes();
   ValuesKey others;
   call.inputs().append_key(others);

@@ -74,6 +74,7 @@ std::vector<at::Tensor> with_history(const std::vector<at::Tensor>& outputs,
                                      const std::vector<bool>& differentiable,
                                      const internal::NodePointer& node) {
   std::vector<at::Tensor> results;
+  results.reserve(outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!differentiable[i]) {
       results.push_back(outputs[i]);
@@ -121,6 +122,20 @@ struct CompiledRegions::Region {
   // What the first call made beside outputs; expired once nothing holds that for a backward pass.
   std::vector<RegionRecorder::Memory> inner_memory;
   std::weak_ptr<const CutPart> graph;
+  // By gradient of the program, the node of a parameter that adds its gradients up; null for other
+  // inputs. A parameter alone does not keep its node, so each call would make all of them again.
+  std::vector<internal::NodePointer> accumulators;
+
+  // `edges` are those of the program's gradients in this call.
+  void keep_accumulators(const edge_list& edges, const RegionCall& call) {
+    accumulators.resize(edges.size());
+    for (size_t i = 0; i < edges.size(); ++i) {
+      if (accumulators[i] == edges[i].function) continue;
+      const auto input = static_cast<size_t>(program->gradients[i].input);
+      const bool is_kept = input < call.first_buffer && call.tensors[input].is_leaf();
+      accumulators[i] = is_kept ? edges[i].function : internal::NodePointer();
+    }
+  }
 
   // Whether what the first call made is still there, though no backward pass needs it. Threads of
   // devices may hold tensors a little longer than the backward pass.
@@ -158,6 +173,8 @@ struct CompiledRegions::Shared {
     const auto found = all.by_key.find(key);
     if (found != all.by_key.end()) return found->second;
     if (all.by_key.size() == kMostRegions) return nullptr;
+    // Regions of modules that have ended would keep parameters.
+    std::erase_if(modules, [](const auto& each) { return each.second.module.expired(); });
     ++report.regions;
     auto region = std::make_shared<Region>();
     region->name = module->name();
@@ -290,6 +307,7 @@ class CompiledRegions::RegionNode final : public Node {
         program_(region.program),
         code_(region.code),
         saved_(std::move(saved)) {
+    versions_.reserve(saved_.size());
     for (const at::Tensor& tensor : saved_) versions_.push_back(version_of(tensor));
   }
 
@@ -470,22 +488,26 @@ void CompiledRegions::record(const std::shared_ptr<Region>& region, ForwardCall&
   call.outputs().set_tensors(with_history(outputs, differentiable, node));
 }
 
-void CompiledRegions::run_code(const Region& region, ForwardCall& call, const RegionCall& tensors) {
+void CompiledRegions::run_code(Region& region, ForwardCall& call, const RegionCall& tensors) {
   RegionResult result = region.code->forward(tensors.tensors);
   const RegionProgram& program = *region.program;
+  edge_list edges;
+  edges.reserve(program.gradients.size());
+  for (const RegionGradient& each : program.gradients) {
+    edges.push_back(torch::autograd::impl::gradient_edge(tensors.tensors[each.input]));
+  }
+  {
+    const std::lock_guard lock(shared_->mutex);
+    ++shared_->report.compiled_calls;
+    region.keep_accumulators(edges, tensors);
+  }
   if (program.has_backward) {
-    edge_list edges;
-    for (const RegionGradient& each : program.gradients) {
-      edges.push_back(torch::autograd::impl::gradient_edge(tensors.tensors[each.input]));
-    }
     const auto node =
         internal::make_node<RegionNode>(std::move(edges), region, std::move(result.saved));
     result.outputs = with_history(result.outputs, program.differentiable, node);
   }
   call.set_kept_output(*region.output);
   call.outputs().set_tensors(std::move(result.outputs));
-  const std::lock_guard lock(shared_->mutex);
-  ++shared_->report.compiled_calls;
 }
 
 CompileReport CompiledRegions::report() const {

@@ -70,7 +70,7 @@ class CompiledRegions final : public BlockRunner {
   class RegionNode;
 
   void record(const std::shared_ptr<Region>& region, ForwardCall& call, const RegionCall& tensors);
-  void run_code(const Region& region, ForwardCall& call, const RegionCall& tensors);
+  void run_code(Region& region, ForwardCall& call, const RegionCall& tensors);
   void run_as_it_is(ForwardCall& call);
   void run_unknown(ForwardCall& call, const std::string& why);
 

@@ -13,8 +13,12 @@
 #include <vector>
 
 #include <ATen/autocast_mode.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/UndefinedTensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
@@ -285,6 +289,47 @@ TEST_F(RegionsTest, HooksOfParametersSeeWholeGradientsOnce) {
     model(torch::full({3}, 2.0f)).sum().backward();
     EXPECT_EQ(calls, i);
   }
+}
+
+// A module whose layer is replaced by one that the guards cannot tell from it.
+struct ReplaceableImpl : nn::Module {
+  ReplaceableImpl() : layer(register_module("layer", nn::Linear(3, 2))) {}
+  void replace() { layer = replace_module("layer", nn::Linear(3, 2)); }
+  Tensor forward(const Tensor& x) { return torch::tanh(layer(x)); }
+  nn::Linear layer;
+};
+TORCH_MODULE(Replaceable);
+
+TEST_F(RegionsTest, TheNodesOfParametersAloneOutliveACall) {
+  using torch::autograd::impl::try_get_grad_accumulator;
+  Replaceable net;
+  auto model = compile_regions(net, kStrict);
+  const Tensor x = torch::ones({4, 3}, torch::requires_grad());
+  warm(model, x);
+  ASSERT_EQ(try_get_grad_accumulator(net->layer->weight).get(), nullptr) << "plain calls keep none";
+  model(x);
+  EXPECT_NE(try_get_grad_accumulator(net->layer->weight).get(), nullptr);
+  EXPECT_NE(try_get_grad_accumulator(net->layer->bias).get(), nullptr);
+  EXPECT_EQ(try_get_grad_accumulator(x).get(), nullptr);
+}
+
+TEST_F(RegionsTest, ALayerThatIsReplacedIsTrainedAndTheOldOneFreed) {
+  Replaceable net;
+  auto model = compile_regions(net, kStrict);
+  const Tensor x = torch::ones({4, 3});
+  warm(model, x);
+  model(x);
+  const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> old(
+      net->layer->weight.getIntrusivePtr());
+  net->replace();
+  model(x).sum().backward();
+  EXPECT_EQ(compile_report(model)->compiled_calls, 2);
+  EXPECT_TRUE(old.expired());
+  const Tensor gradient = net->layer->weight.grad();
+  ASSERT_TRUE(gradient.defined());
+  net->zero_grad();
+  net->forward(x).sum().backward();
+  EXPECT_TRUE(torch::equal(gradient, net->layer->weight.grad()));
 }
 
 TEST_F(RegionsTest, MixedPrecisionTrainsAsWithoutThem) {

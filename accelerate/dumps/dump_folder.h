@@ -2,6 +2,7 @@
 ///
 ///     failure/run.json            what failed, and how to repeat it
 ///     failure/run.log             a simulated run's log, if it wrote one
+///     failure/store.json          the keys of a simulated run's store, with their values' bytes
 ///     failure/ranks/00003.json    what rank 3 did last
 ///     failure/flight_recorder/3   the same for PyTorch's analyser
 ///

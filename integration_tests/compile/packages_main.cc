@@ -4,11 +4,18 @@
 //   accelerate compile packages [--memory_budget SHARE]
 //   packages [--memory_budget SHARE]
 //   packages --once         one call of a small region, for packages that were tampered with
+//   packages --times ROUNDS
 //
 // Each model trains 20 steps; weights are changed in place behind the 10th and loaded from a file
 // behind the 15th. A line for each model tells the largest relative difference of losses and
 // parameters; the exit code is 1 if one is above 1e-5, or if a region ran without its package.
+//
+// With --times it prints what packages bring to a block of a transformer, in rows of the table of
+// accelerate/docs/compile.md: the median of so many rounds, in which 20 steps with and 20 without a
+// package take turns, on one thread. With 0 rounds the blocks are only recorded.
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -50,27 +57,33 @@ struct ConvNetImpl : nn::Module {
 TORCH_MODULE(ConvNet);
 
 struct BlockImpl : nn::Module {
+  explicit BlockImpl(int64_t width)
+      : norm1(register_module("norm1", nn::LayerNorm(nn::LayerNormOptions({width})))),
+        norm2(register_module("norm2", nn::LayerNorm(nn::LayerNormOptions({width})))),
+        qkv(register_module("qkv", nn::Linear(width, 3 * width))),
+        out(register_module("out", nn::Linear(width, width))),
+        up(register_module("up", nn::Linear(width, 4 * width))),
+        down(register_module("down", nn::Linear(4 * width, width))) {}
   Tensor forward(Tensor x) {
     const int64_t batch = x.size(0), length = x.size(1), width = x.size(2);
-    const auto parts =
-        qkv(norm1(x)).view({batch, length, 3, 2, width / 2}).permute({2, 0, 3, 1, 4}).unbind(0);
+    const int64_t heads = std::max<int64_t>(2, width / 64);
+    const auto parts = qkv(norm1(x))
+                           .view({batch, length, 3, heads, width / heads})
+                           .permute({2, 0, 3, 1, 4})
+                           .unbind(0);
     const Tensor seen = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0,
                                                          /*is_causal=*/true);
     x = x + out(seen.transpose(1, 2).reshape({batch, length, width}));
     return x + down(torch::gelu(up(norm2(x)), "tanh"));
   }
-  nn::LayerNorm norm1 = register_module("norm1", nn::LayerNorm(nn::LayerNormOptions({32})));
-  nn::LayerNorm norm2 = register_module("norm2", nn::LayerNorm(nn::LayerNormOptions({32})));
-  nn::Linear qkv = register_module("qkv", nn::Linear(32, 96));
-  nn::Linear out = register_module("out", nn::Linear(32, 32));
-  nn::Linear up = register_module("up", nn::Linear(32, 128));
-  nn::Linear down = register_module("down", nn::Linear(128, 32));
+  nn::LayerNorm norm1, norm2;
+  nn::Linear qkv, out, up, down;
 };
 TORCH_MODULE(Block);
 
 struct TransformerImpl : nn::Module {
   TransformerImpl() {
-    for (int i = 0; i < kBlocks; ++i) blocks->push_back(Block());
+    for (int i = 0; i < kBlocks; ++i) blocks->push_back(Block(32));
   }
   Tensor forward(const Tensor& tokens) {
     Tensor x = embed(tokens);
@@ -221,12 +234,51 @@ int once(const TorchDynamoPlugin& plugin) {
   return 0;
 }
 
+// ---- What packages bring.
+
+// The seconds of 20 steps, of which each has a forward and a backward pass.
+double seconds_of(nn::Module& module, const std::function<Tensor()>& call) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int step = 0; step < 20; ++step) {
+    module.zero_grad();
+    call().square().mean().backward();
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+int times(const TorchDynamoPlugin& plugin, int rounds) {
+  at::set_num_threads(1);
+  for (const int64_t width : {64, 128, 256, 512}) {
+    torch::manual_seed(4);
+    Block plain(width), compiled(width);
+    auto model = compile_regions(compiled, plugin);
+    const Tensor x = torch::randn({4, 64, width});
+    for (int i = 0; i < 3; ++i) Tensor(model(x)).square().mean().backward();
+    std::vector<double> shares;
+    for (int round = 0; round < rounds; ++round) {
+      const double without = seconds_of(*plain, [&] { return plain->forward(x); });
+      shares.push_back(seconds_of(*compiled, [&] { return Tensor(model(x)); }) / without);
+    }
+    if (shares.empty()) continue;
+    const auto middle = shares.begin() + rounds / 2;
+    std::ranges::nth_element(shares, middle);
+    const double less = 100 * (1 - *middle);
+    std::printf(
+        "| one block of gpt on a CPU, width %d | measured, one thread | %.0f %% %s time |\n",
+        static_cast<int>(width), std::abs(less), less < 0 ? "more" : "less");
+  }
+  return 0;
+}
+
 int train_and_compare(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   TorchDynamoPlugin plugin{.backend = DynamoBackend::kInductor,
                            .options = nlohmann::ordered_json::object()};
   if (std::ranges::find(words, "--once") != words.end()) return once(plugin);
   plugin.fullgraph = true;
+  if (const auto found = std::ranges::find(words, "--times"); found != words.end()) {
+    return times(plugin, std::stoi(*(found + 1)));
+  }
   TorchDynamoPlugin budget = plugin;
   if (const auto found = std::ranges::find(words, "--memory_budget"); found != words.end()) {
     (*budget.options)["memory_budget"] = std::stod(*(found + 1));

@@ -11,6 +11,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -18,8 +19,10 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/enum_text.h"
 #include "accelerate/platform/file_system.h"
+#include "accelerate/platform/host_files.h"
 #include "accelerate/runtime/runtime.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/core/run_log.h"
 #include "simulator/disk/sim_disk.h"
 #include "simulator/faults/fault_run.h"
 #include "simulator/faults/kinds.h"
@@ -143,6 +146,58 @@ TEST(Faults, ChangeNothingWithoutRules) {
     EXPECT_GE(without_faults().sites[1].of(site), kRounds) << accelerate::to_string(site);
   }
   EXPECT_EQ(without_faults().sites[1].steps, kRounds);
+}
+
+// What a run leaves behind.
+struct Written {
+  std::string summary;
+  std::string timeline;
+  std::shared_ptr<RunLog> log = std::make_shared<RunLog>();
+};
+
+Written written(FaultRules plan, bool logs) {
+  Written result;
+  ClusterOptions options{.seed = 3, .disk = std::make_shared<SimDisk>()};
+  options.repeat_command = "again";
+  options.report_directory = ::testing::TempDir() + "/report_under_a_plan";
+  options.faults = std::move(plan);
+  if (logs) options.log = result.log;
+  const std::string folder = options.report_directory;
+  Cluster cluster(kShape, std::move(options));
+  cluster.run_on_every_rank(rounds);
+  HostFiles files;
+  result.summary = read_file(files, folder + "/summary.json").value();
+  result.timeline = read_file(files, folder + "/trace.json").value();
+  return result;
+}
+
+TEST(Faults, LeaveReportsAndLogsAsTheyAreWhereAPlanIsEmpty) {
+  const Written plain = written({}, /*logs=*/false);
+  const Written logged = written({}, /*logs=*/true);
+  EXPECT_EQ(logged.summary, plain.summary);
+  EXPECT_EQ(logged.timeline, plain.timeline);
+  EXPECT_FALSE(logged.log->entries().empty());
+  const FaultRules empty = FaultRules::parse("# nothing goes wrong\n").value();
+  for (const bool logs : {false, true}) {
+    const Written under = written(empty, logs);
+    EXPECT_EQ(under.summary, plain.summary);
+    EXPECT_EQ(under.timeline, plain.timeline);
+    if (logs) {
+      EXPECT_EQ(under.log->to_string(), logged.log->to_string());
+    }
+  }
+  // Nor does a rule that is for other clusters change anything, but for its own line.
+  const FaultRules others = FaultRules::parse("rank 1 at step 1: crash if world >= 5").value();
+  const auto without_plan = [](const Written& each) {
+    auto summary = nlohmann::ordered_json::parse(each.summary);
+    summary.erase("faults");
+    return summary;
+  };
+  const Written under = written(others, /*logs=*/true);
+  EXPECT_NE(under.summary, plain.summary);
+  EXPECT_EQ(without_plan(under), without_plan(plain));
+  EXPECT_EQ(under.timeline, plain.timeline);
+  EXPECT_EQ(under.log->entries(), logged.log->entries());
 }
 
 TEST(Faults, KillARankAtEverySite) {
@@ -299,6 +354,11 @@ TEST(Faults, TakeANodeAway) {
     ++dead;
   }
   EXPECT_EQ(dead, 2);
+  // A run is one life of a job: the node's return is told, and changes nothing else.
+  const Outcome returns = run("node 1 at step 2: lost for 30s");
+  EXPECT_THAT(returns.failure, HasSubstr("was lost with its node, which is back for the job's next "
+                                         "life after 30s, at step 2"));
+  EXPECT_EQ(returns.elapsed, lost.elapsed);
   const Outcome rack = run("node 0-1 at step 2: lost");
   EXPECT_THAT(rack.failures, SizeIs(kRanks));
 }

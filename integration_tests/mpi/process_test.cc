@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -106,6 +107,23 @@ TEST(MpiProcesses, NameTheRankThatThrows) {
   const ChildResult output = mpirun(3, std::string(kRank) + "throws");
   EXPECT_NE(output.exit_code, 0);
   EXPECT_THAT(output.output, HasSubstr("rank 1 failed: out of patience"));
+}
+
+// Ranks fail because of rank 1, or mpirun ends them: no line says that a rank failed before it did,
+// or for another reason.
+TEST(MpiProcesses, NameTheRankThatFailedBeforeThoseThatAreEnded) {
+  for (int run = 0; run < 3; ++run) {
+    const ChildResult output = mpirun(4, std::string(kRank) + "throws");
+    std::vector<std::string> failures;
+    for (const absl::string_view line : absl::StrSplit(output.output, '\n')) {
+      if (absl::StartsWith(line, "accelerate: rank ")) failures.emplace_back(line);
+    }
+    ASSERT_FALSE(failures.empty()) << output.output;
+    EXPECT_EQ(failures[0], "accelerate: rank 1 failed: out of patience") << output.output;
+    for (const std::string& line : failures) {
+      EXPECT_THAT(line, HasSubstr("rank 1 failed: out of patience")) << output.output;
+    }
+  }
 }
 
 TEST(MpiProcesses, EndWithARankThatIsKilled) {

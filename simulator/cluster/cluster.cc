@@ -195,9 +195,8 @@ class Run {
       failures.push_back(
           {executed_.rank_of(task), exception_text(failures_[task]), failures_[task]});
     }
-    std::stable_partition(failures.begin(), failures.end(), [](const RankFailure& failure) {
-      return !is_consequence(failure.exception);
-    });
+    std::ranges::stable_sort(
+        failures, {}, [](const RankFailure& failure) { return cause_of(failure.exception); });
     return failures;
   }
 
@@ -206,6 +205,7 @@ class Run {
   }
   std::vector<RankAtFailure> ranks_at_failure() const { return fabric_->ranks_at_failure(); }
   std::vector<RankDump> dumps() const { return dumps_of(*fabric_); }
+  std::map<std::string, int64_t> store_sizes() const { return sizes_of(fabric_->store()); }
   const std::vector<std::string>& fired_file_faults() const { return faults_->fired(); }
   // Empty without a plan.
   std::vector<FaultOutcome> fault_outcomes() {
@@ -565,8 +565,8 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
     }
   }
   if (!failure.empty() && !options_.dump_folder.empty()) {
-    write_failure(options_.dump_folder, failure, repeat_hint(), log_header(), run.dumps(),
-                  options_.log_file);
+    write_failure(options_.dump_folder, {failure, repeat_hint(), log_header(), run.dumps(),
+                                         run.store_sizes(), options_.log_file});
   }
   if (recorder) {
     std::optional<RunFailure> told;

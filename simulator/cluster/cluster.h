@@ -86,7 +86,8 @@ class ClusterError : public std::runtime_error {
   ClusterError(const std::string& message, std::vector<RankFailure> failures)
       : std::runtime_error(message), failures_(std::move(failures)) {}
 
-  /// Ordered by cause: ranks that failed by themselves are before those that lost their peers.
+  /// Ordered by cause: ranks that failed by themselves are before those that lost their peers, and
+  /// these before ranks that were ended with their machine or by mpirun.
   const std::vector<RankFailure>& failures() const { return failures_; }
 
  private:

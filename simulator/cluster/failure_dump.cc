@@ -10,6 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/dumps/dump_folder.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/platform/host_files.h"
 #include "simulator/c10d/communicator.h"
 
 namespace accelerate::simulator {
@@ -17,7 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using Json = nlohmann::ordered_json;
+
 constexpr char kLog[] = "run.log";
+constexpr char kStore[] = "store.json";
 
 absl::Status copy_log(const std::string& log_file, const fs::path& copy) {
   std::error_code unknown;
@@ -27,6 +32,17 @@ absl::Status copy_log(const std::string& log_file, const fs::path& copy) {
   if (!problem) return absl::OkStatus();
   return absl::PermissionDeniedError(
       absl::StrCat("cannot write ", copy.string(), ": ", problem.message()));
+}
+
+absl::Status write_store(const std::map<std::string, int64_t>& store, const fs::path& path) {
+  Json json = Json::object();
+  for (const auto& [key, bytes] : store) json[key] = bytes;
+  HostFiles disk(1);
+  UnsyncedFiles files(disk);
+  // A key may be any bytes.
+  return write_file(
+      files, path.string(),
+      json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace
@@ -45,16 +61,24 @@ std::vector<RankDump> dumps_of(const Fabric& fabric) {
   return dumps;
 }
 
-void write_failure(const std::string& folder, const std::string& failure,
-                   const std::string& repeat_command, const RunLog::Header& run,
-                   const std::vector<RankDump>& dumps, const std::string& log_file) {
-  nlohmann::ordered_json json;
-  json["failure"] = failure;
-  json["repeat_command"] = repeat_command;
-  for (const auto& [name, value] : run) json["run"][name] = value;
-  if (!log_file.empty()) json["log"] = kLog;
-  absl::Status written = write_dumps(folder, json, dumps);
-  if (written.ok() && !log_file.empty()) written = copy_log(log_file, fs::path(folder) / kLog);
+std::map<std::string, int64_t> sizes_of(const Fabric::Store& store) {
+  std::map<std::string, int64_t> sizes;
+  for (const auto& [key, value] : store.values) {
+    sizes[key] = static_cast<int64_t>(value.bytes.size());
+  }
+  return sizes;
+}
+
+void write_failure(const std::string& folder, const FailedRun& failed) {
+  const bool has_log = !failed.log_file.empty();
+  Json json;
+  json["failure"] = failed.failure;
+  json["repeat_command"] = failed.repeat_command;
+  for (const auto& [name, value] : failed.run) json["run"][name] = value;
+  if (has_log) json["log"] = kLog;
+  absl::Status written = write_dumps(folder, json, failed.dumps);
+  if (written.ok()) written = write_store(failed.store, fs::path(folder) / kStore);
+  if (written.ok() && has_log) written = copy_log(failed.log_file, fs::path(folder) / kLog);
   if (!written.ok()) std::cerr << "accelerate: no dump: " << written.message() << std::endl;
 }
 

@@ -3,6 +3,8 @@
 /// Threads: one at a time for a folder.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,11 +17,21 @@ namespace accelerate::simulator {
 /// What each executed rank did last.
 std::vector<RankDump> dumps_of(const Fabric& fabric);
 
-/// Writes the ranks' dumps and run.json: the failure, the command that repeats the run, and what
-/// the run was; and a copy of the run's log, unless `log_file` is empty. A folder that cannot be
+/// The bytes of the values in the store, by key.
+std::map<std::string, int64_t> sizes_of(const Fabric::Store& store);
+
+struct FailedRun {
+  std::string failure;
+  std::string repeat_command;
+  RunLog::Header run;  ///< what the run was
+  std::vector<RankDump> dumps;
+  std::map<std::string, int64_t> store;  ///< bytes by key
+  std::string log_file;                  ///< empty: it wrote none
+};
+
+/// Writes the ranks' dumps; run.json: the failure, the command that repeats the run, and what the
+/// run was; store.json; and a copy of the run's log if it wrote one. A folder that cannot be
 /// written is told on stderr.
-void write_failure(const std::string& folder, const std::string& failure,
-                   const std::string& repeat_command, const RunLog::Header& run,
-                   const std::vector<RankDump>& dumps, const std::string& log_file);
+void write_failure(const std::string& folder, const FailedRun& failed);
 
 }  // namespace accelerate::simulator

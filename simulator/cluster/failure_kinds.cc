@@ -6,15 +6,15 @@
 
 namespace accelerate::simulator {
 
-bool is_consequence(const std::exception_ptr& exception) {
+FailureCause cause_of(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
   } catch (const c10::DistError&) {
-    return true;
+    return FailureCause::kPeers;
   } catch (const RankKilled& death) {
-    return !death.is_cause();
+    return death.is_cause() ? FailureCause::kOwn : FailureCause::kEnded;
   } catch (...) {
-    return false;
+    return FailureCause::kOwn;
   }
 }
 

@@ -7,9 +7,14 @@
 
 namespace accelerate::simulator {
 
-/// Whether a rank failed because of other ranks: its peers had ended, were blocked or disagreed, or
-/// its machine died.
-bool is_consequence(const std::exception_ptr& exception);
+/// Why a rank failed, in the order in which a report names failures: where ranks wait in vain and
+/// mpirun then ends the job, the rank that told is before those that were ended.
+enum class FailureCause {
+  kOwn,
+  kPeers,  ///< other ranks had ended, were blocked or disagreed
+  kEnded,  ///< it was ended with others: its machine died, or the job was ended
+};
+FailureCause cause_of(const std::exception_ptr& exception);
 
 bool is_out_of_memory(const std::exception_ptr& exception);
 

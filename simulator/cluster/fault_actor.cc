@@ -221,9 +221,13 @@ bool FaultActor::act_on_ranks(int rank, const SiteFault& fault) {
     case FaultKind::kCrash:
     case FaultKind::kLost: {
       const bool is_lost = effect.kind == FaultKind::kLost;
-      const std::string how = is_lost               ? "was lost with its node"
-                              : effect.word.empty() ? "was killed"
-                                                    : absl::StrCat("died of ", effect.word);
+      std::string how = is_lost               ? "was lost with its node"
+                        : effect.word.empty() ? "was killed"
+                                              : absl::StrCat("died of ", effect.word);
+      if (is_lost && effect.lasts.kind == FaultSpan::Kind::kTime) {
+        absl::StrAppend(&how, ", which is back for the job's next life after ",
+                        duration_text(effect.lasts.number), ",");
+      }
       kill(rank, fault, how);
       return true;
     }

@@ -1,18 +1,20 @@
 // What time-outs cost, and what ranks notice of those that have ended.
-#include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <functional>
 #include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "accelerate/base/enum_text.h"
 #include "accelerate/dumps/dump_folder.h"
@@ -27,6 +29,7 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr absl::Duration kLimit = absl::Minutes(10);
 
@@ -168,6 +171,34 @@ TEST(TimeOuts, MpiEndsTheJobWhenARankFails) {
   EXPECT_LT(died.elapsed, absl::Seconds(1));
 }
 
+// Whichever rank comes to its time-out first tells it, and mpirun ends the others.
+TEST(TimeOuts, MpiNamesTheRankThatTellsBeforeThoseThatAreEnded) {
+  std::set<int> tell;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    ClusterOptions options{
+        .seed = seed, .time_outs = TimeOuts::kWait, .semantics = Semantics::kMpi};
+    options.faults = FaultRules::parse("rank 1 at step 2: hang").value();
+    Cluster cluster("1x3", options);
+    try {
+      cluster.run_on_every_rank(three_steps);
+      ADD_FAILURE() << "the run did not fail";
+    } catch (const ClusterError& error) {
+      const std::vector<RankFailure>& failures = error.failures();
+      ASSERT_EQ(failures.size(), 3U);
+      const int first = failures[0].rank;
+      tell.insert(first);
+      EXPECT_THAT(failures[0].message, HasSubstr("no rank can make progress"));
+      for (int i = 1; i < 3; ++i) {
+        EXPECT_EQ(failures[i].message,
+                  absl::StrCat("rank ", failures[i].rank, " was ended by mpirun, because rank ",
+                               first, " failed"));
+      }
+      EXPECT_THAT(error.what(), StartsWith(absl::StrCat("rank ", first, " failed: ")));
+    }
+  }
+  EXPECT_GT(tell.size(), 1U) << "one that is not the first of all must have told";
+}
+
 // The last rank leaves before the second sum.
 std::function<void(Rank&)> sums_over(const std::string& backend) {
   return [backend](Rank& rank) {
@@ -188,12 +219,8 @@ TEST(TimeOuts, AGroupBehavesAsTheLibraryThatItNames) {
   }
   for (const char* const backend : {"nccl", "mpi"}) {
     const Outcome left = run(TimeOuts::kWait, Semantics::kGloo, sums_over(backend));
-    // mpirun ends ranks before they tell.
-    EXPECT_TRUE(std::ranges::any_of(left.failures,
-                                    [](const RankFailure& each) {
-                                      return absl::StrContains(each.message,
-                                                               "no rank can make progress");
-                                    }))
+    // mpirun ends all ranks but the one that tells.
+    EXPECT_THAT(left.failures.at(0).message, HasSubstr("no rank can make progress"))
         << backend << ": " << left.text;
     EXPECT_EQ(left.elapsed, kLimit);
   }
@@ -270,6 +297,21 @@ TEST(Dumps, HaveTheLogOfARunThatWroteOne) {
   EXPECT_EQ(copy->entries(), RunLog::read(log).value().entries());
   EXPECT_FALSE(copy->entries().empty());
   EXPECT_THAT(run_lines(folder), HasSubstr("follows: " + folder + "/run.log"));
+}
+
+TEST(Dumps, HaveTheKeysOfTheStoreAndTheirSizes) {
+  const std::string folder = ::testing::TempDir() + "/failure_with_store";
+  Cluster cluster("1x3", {.seed = 5, .dump_folder = folder});
+  const auto body = [](Rank& rank) {
+    rank.runtime().store()->set(absl::StrCat("ready/", rank.index()), std::string("here"));
+    rank.runtime().store()->set("no text \xff", std::string());
+    last_rank_leaves(rank);
+  };
+  EXPECT_THROW(cluster.run_on_every_rank(body), ClusterError);
+  std::ifstream file(folder + "/store.json");
+  const auto store = nlohmann::json::parse(file);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(store.at(absl::StrCat("ready/", rank)), 4);
+  EXPECT_EQ(store.at("no text \xef\xbf\xbd"), 0);
 }
 
 TEST(Faults, AreInTheTraceWhereTheyStruck) {

@@ -131,19 +131,15 @@ std::string problem_of_span(const FaultEffect& effect) {
   const FaultSpan& lasts = effect.lasts;
   if (lasts.kind == Span::kUsual) return "";
   if (!info_of(effect.kind).may_last) return absl::StrCat(kind, " does not last: leave out `for`");
-  if (effect.kind == FaultKind::kLost && lasts.kind != Span::kEver) {
-    return "a lost node comes back between the lives of a job, and this version has one life: "
-           "leave out `for`";
-  }
   if (lasts.kind == Span::kEver) return "";
   if (lasts.number <= 0) return absl::StrCat(kind, " is over before it begins");
   const bool is_of_disk = effect.kind == FaultKind::kFull || effect.kind == FaultKind::kIoError;
   if (lasts.kind == Span::kSites && (!is_of_disk || lasts.site != Site::kFile)) {
     return absl::StrCat(kind, " does not last for a number of ", to_string(lasts.site), " sites");
   }
-  const bool waits = effect.kind == FaultKind::kHang || effect.kind == FaultKind::kSilent ||
-                     effect.kind == FaultKind::kPartition || effect.kind == FaultKind::kDown ||
-                     effect.kind == FaultKind::kOneWay;
+  const bool waits = effect.kind == FaultKind::kHang || effect.kind == FaultKind::kLost ||
+                     effect.kind == FaultKind::kSilent || effect.kind == FaultKind::kPartition ||
+                     effect.kind == FaultKind::kDown || effect.kind == FaultKind::kOneWay;
   if (lasts.kind == Span::kSteps && waits) {
     return absl::StrCat(kind,
                         " lasts for a time, because ranks that wait for its end make no "

@@ -231,7 +231,8 @@ TEST(FaultRules, AreTheSameAsTextAsJsonAndInCpp) {
 TEST(FaultRules, PrintAsPeopleWriteThem) {
   for (const char* text :
        {"rank 3 at step 12: crash", "rank any every 20 steps: crash at most 40",
-        "node 1 at time 5s: lost", "link nic of node 0 at step 3: slow(0.25) for 10 steps",
+        "node 1 at time 5s: lost", "node 1 at time 5s: lost for 30s",
+        "link nic of node 0 at step 3: slow(0.25) for 10 steps",
         "rank pp=1 dp=* at collective#40 of \"all_reduce of world\": hang for 2m",
         "rank 2 at op#1000 of aten::mm: flip(output, bit 30)", "store at store#50: silent for 40s",
         "disk of node 0 at file#17: torn", "rank * with 0.01 at store: delay(0..5ms)",
@@ -329,7 +330,7 @@ TEST(FaultRules, AreRefusedIfTheyCanNeverFire) {
       {"rank 1 at send#3: flip(result)", "a send has no result"},
       {"rank 1 at free#0: hang", "hang strikes at"},
       {"rank 1 at step 3: crash for 3s", "crash does not last: leave out `for`"},
-      {"node 1 at step 3: lost for 30s", "a lost node comes back between the lives of a job"},
+      {"node 1 at step 3: lost for 30 steps", "lost lasts for a time"},
       {"rank 1 at step 3: hang for 3 steps", "hang lasts for a time"},
       {"rank 1 at step 3: slow(0.5) for 3 files", "slow does not last for a number of file sites"},
       {"rank 1 at step 3: crash in life 1", "life 1 never comes"},
