@@ -128,7 +128,9 @@ Lm built_model(const PlanRequest& request, const LayoutChoice& choice, const Con
                         .router = {.routing = request.skew ? accelerate::Routing::kSkewed
                                                            : accelerate::Routing::kBalanced,
                                    .skew = request.skew.value_or(1)}};
-  if (ranks.pp == 1 && ranks.tp == 1 && ranks.dp_shard == 1) return Lm(config, rules);
+  if (ranks.pp == 1 && ranks.tp == 1 && ranks.dp_shard == 1 && ranks.ep == 1) {
+    return Lm(config, rules);
+  }
   const accelerate::EmptyInit empty = accelerate::init_empty_weights();
   return Lm(config, rules);
 }
@@ -214,8 +216,10 @@ Measured measure(const PlanRequest& request, const LayoutChoice& choice, int64_t
   if (const RankLayout& ranks = choice.ranks; ranks.num_ranks() > 1) {
     // Stages differ, and so do ranks along ep of which some have more tokens. Ranks along cp
     // compute with the keys of the others in another order each.
-    std::vector<MeshAxis> along = {MeshAxis::kDpReplicate, MeshAxis::kSp, MeshAxis::kTp};
-    if (!request.skew || ranks.ep == 1) along.push_back(MeshAxis::kDpShard);
+    std::vector<MeshAxis> along = {MeshAxis::kDpReplicate, MeshAxis::kTp};
+    if (!request.skew || ranks.ep == 1) {
+      along.insert(along.end(), {MeshAxis::kDpShard, MeshAxis::kSp});
+    }
     options.fold = accelerate::simulator::Folding{
         .spot_checks = 0,
         .mesh = accelerate::Mesh({.pp = static_cast<int>(ranks.pp),
@@ -293,7 +297,7 @@ double state_bytes(const Config& config, const RankLayout& ranks) {
   const double experts = 3.0 * static_cast<double>(config.layers * config.hidden) *
                          static_cast<double>(config.experts * config.expert_intermediate);
   // Ranks with parts of sequences divide the rows of shards, too.
-  const int64_t sequence_parts = ranks.dp_shard > 1 ? ranks.cp * ranks.sp : 1;
+  const int64_t sequence_parts = ranks.dp_shard > 1 || ranks.ep > 1 ? ranks.cp * ranks.sp : 1;
   const auto rows = static_cast<double>(ranks.dp_shard * sequence_parts * ranks.tp * ranks.pp);
   // Ranks along ep have whole experts.
   const double expert_parts =
