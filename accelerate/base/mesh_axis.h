@@ -38,10 +38,11 @@ struct EnumTable<MeshAxis> {
       "dp_cp", "dp_cp_sp",     "dp_shard_cp_sp"};
 };
 
-/// Whether the axis joins sp with others. A DeviceMesh makes the groups along such an axis on first
-/// use, since techniques reduce over them in jobs that cut sequences alone.
+/// Whether the axis joins sp with others, as edp does where no ranks divide experts. A DeviceMesh
+/// makes the groups along such an axis on first use, since techniques reduce over them in jobs that
+/// cut sequences alone.
 inline constexpr bool joins_sp(MeshAxis axis) {
-  return axis == MeshAxis::kDpCpSp || axis == MeshAxis::kDpShardCpSp;
+  return axis == MeshAxis::kDpCpSp || axis == MeshAxis::kDpShardCpSp || axis == MeshAxis::kEdp;
 }
 
 /// How many axes divide the ranks, without those that divide some of them once more.

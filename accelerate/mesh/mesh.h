@@ -67,10 +67,11 @@ class Mesh {
   /// that have.
   AxisSet several(AxisSet axes) const;
 
-  /// Whether jobs make the groups along the axis with the mesh: it has several ranks, does not join
-  /// sp with others (joins_sp), and is not edp where there is no ep.
+  /// Whether jobs make the groups along the axis with the mesh: it has several ranks, and does not
+  /// join sp with others (joins_sp) or is the edp beside an ep.
   bool has_groups_along(MeshAxis axis) const {
-    return size(axis) > 1 && !joins_sp(axis) && (axis != MeshAxis::kEdp || size(MeshAxis::kEp) > 1);
+    const bool is_beside_ep = axis == MeshAxis::kEdp && size(MeshAxis::kEp) > 1;
+    return size(axis) > 1 && (is_beside_ep || !joins_sp(axis));
   }
 
   /// "dp_shard 2 x tp 4", outermost first, and "dp_shard 4 (edp 2 x ep 2)" for an axis with a piece
