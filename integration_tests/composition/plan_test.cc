@@ -151,6 +151,7 @@ TEST(LayoutPlan, ListsWhatDoesNotFitLast) {
        .tokens_per_second = 32768,
        .mfu = 0.5,
        .peak_memory = int64_t{3} << 30,
+       .activations = int64_t{1} << 30,
        .memory = int64_t{80} << 30},
       {.choice = {.ranks = {.tp = 4}, .recomputes = true}, .why = "it is too dear"}};
   EXPECT_EQ(plan_text(layouts),
@@ -162,6 +163,7 @@ TEST(LayoutPlan, ListsWhatDoesNotFitLast) {
   ASSERT_EQ(rows.size(), 2);
   EXPECT_EQ(rows[0]["layout"], "dp_shard 4");
   EXPECT_EQ(rows[0]["step_seconds"], 0.25);
+  EXPECT_EQ(rows[0]["activations"], int64_t{1} << 30);
   EXPECT_EQ(rows[0]["memory"], int64_t{80} << 30);
   EXPECT_EQ(rows[1]["fits"], false);
   EXPECT_EQ(rows[1]["why"], "it is too dear");
