@@ -166,7 +166,8 @@ TEST(MemoryOfActivations, IsThatOfThePlanWithinOnePerCent) {
     // Each block keeps more than the results of its two norms.
     const int64_t blocks_of_rank = config.layers / ranks.pp;
     const int64_t tokens_of_rank = kRowsOfPass * config.sequence_length / ranks.cp;
-    EXPECT_GT(executed, blocks_of_rank * tokens_of_rank * config.hidden * 2 * 4);
+    EXPECT_GT(executed,
+              static_cast<double>(blocks_of_rank * tokens_of_rank * config.hidden * 2 * 4));
     EXPECT_NEAR(static_cast<double>(planned.activations), executed, 0.01 * executed);
   }
 }
