@@ -11,9 +11,9 @@
 
 namespace accelerate {
 
-/// The axes of a mesh. The first six, outermost first, divide the ranks. ep and edp divide dp_shard
-/// once more, for the experts of a model: ep is inside of edp. Each of the others joins several of
-/// the first six into one, with the inner ones varying faster.
+/// The axes of a mesh. The first six, outermost first, divide the ranks. ep and edp divide
+/// dp_shard_cp_sp once more, for the experts of a model: ep is inside of edp. Each of the others
+/// joins several of the first six into one, with the inner ones varying faster.
 enum class MeshAxis {
   kPp,           ///< stages of a pipeline
   kDpReplicate,  ///< replicas of the model
@@ -21,8 +21,8 @@ enum class MeshAxis {
   kCp,           ///< parts of each sequence, which exchange keys and values
   kSp,           ///< parts of each sequence, which exchange attention heads
   kTp,           ///< parts of each layer
-  kEp,           ///< parts of each list of experts; neighbours along dp_shard
-  kEdp,          ///< ranks along dp_shard that have the same experts
+  kEp,           ///< parts of each list of experts; neighbours along dp_shard_cp_sp
+  kEdp,          ///< ranks along dp_shard_cp_sp that have the same experts
   kDp,           ///< dp_replicate and dp_shard: ranks with batches of their own
   kDpShardCp,    ///< dp_shard and cp: ranks that share one replica's parameters
   kDpCp,         ///< dp_replicate, dp_shard and cp: ranks over which losses are averaged
@@ -38,13 +38,14 @@ struct EnumTable<MeshAxis> {
       "dp_cp", "dp_cp_sp",     "dp_shard_cp_sp"};
 };
 
-/// Whether the axis joins sp with others. A DeviceMesh makes the groups along such an axis on first
-/// use, since techniques reduce over them in jobs that cut sequences alone.
+/// Whether the axis joins sp with others, as edp does where no ranks divide experts. A DeviceMesh
+/// makes the groups along such an axis on first use, since techniques reduce over them in jobs that
+/// cut sequences alone.
 inline constexpr bool joins_sp(MeshAxis axis) {
-  return axis == MeshAxis::kDpCpSp || axis == MeshAxis::kDpShardCpSp;
+  return axis == MeshAxis::kDpCpSp || axis == MeshAxis::kDpShardCpSp || axis == MeshAxis::kEdp;
 }
 
-/// How many axes divide the ranks, without those that divide dp_shard once more.
+/// How many axes divide the ranks, without those that divide some of them once more.
 inline constexpr size_t kNumPlainAxes = 6;
 
 }  // namespace accelerate

@@ -52,8 +52,9 @@ std::string why_not_cp_with_replicas(const RankLayout& /*layout*/) {
 }
 
 std::string why_not_uneven_experts(const RankLayout& layout) {
-  return absl::StrCat("ep_size=", layout.ep, " does not divide dp_shard_size=", layout.dp_shard,
-                      ", among whose ranks experts are divided");
+  return absl::StrCat(
+      "ep_size=", layout.ep, " does not divide the ", layout.num_expert_ranks(),
+      " ranks of dp_shard_size * cp_size * sp_size, among which experts are divided");
 }
 
 std::string why_not_fsdp_with_zero(const RankLayout& /*layout*/) {
@@ -72,6 +73,13 @@ std::string why_not_zero_with_shards(const RankLayout& layout) {
       "deepspeed_plugin: its stage says what ranks divide, so the "
       "parallelism_config's dp_shard_size must be 1, but it is ",
       layout.dp_shard);
+}
+
+std::string why_not_zero_with_ep(const RankLayout& layout) {
+  return absl::StrCat(
+      "deepspeed_plugin: its stage says what ranks divide, so the "
+      "parallelism_config's ep_size must be 1, but it is ",
+      layout.ep);
 }
 
 const LayoutRule kRules[] = {
@@ -95,13 +103,13 @@ const LayoutRule kRules[] = {
            it.cp = 1;
          },
      .example = {.dp_replicate = 2, .cp = 2}},
-    {.name = "ep that does not divide dp_shard",
-     .is_broken = [](const RankLayout& it) { return it.dp_shard % it.ep != 0; },
+    {.name = "ep that does not divide dp_shard x cp x sp",
+     .is_broken = [](const RankLayout& it) { return it.num_expert_ranks() % it.ep != 0; },
      .why = &why_not_uneven_experts,
      .mend =
          [](RankLayout& it) {
-           it.ep = std::min(it.ep, it.dp_shard);
-           while (it.dp_shard % it.ep != 0) --it.ep;
+           it.ep = std::min(it.ep, it.num_expert_ranks());
+           while (it.num_expert_ranks() % it.ep != 0) --it.ep;
          },
      .example = {.dp_shard = 4, .ep = 3}},
     {.name = "FSDP without shards",
@@ -130,6 +138,11 @@ const LayoutRule kRules[] = {
            it.dp_shard = it.ep = 1;
          },
      .example = {.dp_shard = 2, .zero = true}},
+    {.name = "ZeRO with ep",
+     .is_broken = [](const RankLayout& it) { return it.zero && it.ep > 1; },
+     .why = &why_not_zero_with_ep,
+     .mend = [](RankLayout& it) { it.ep = 1; },
+     .example = {.cp = 2, .ep = 2, .zero = true}},
 };
 
 const LayoutRule* broken_rule(const RankLayout& layout) {
@@ -237,7 +250,7 @@ std::vector<RankLayout> legal_layouts(int64_t ranks, const RankLayout& like) {
                     .experts = like.experts,
                     .sequence_shards = like.sequence_shards};
   const auto take_experts = [&] {
-    for (int64_t ep = 1; ep <= (like.experts ? layout.dp_shard : 1); ++ep) {
+    for (int64_t ep = 1; ep <= (like.experts ? layout.num_expert_ranks() : 1); ++ep) {
       layout.ep = ep;
       if (!find_illegal(layout)) found.push_back(layout);
     }
@@ -280,7 +293,7 @@ std::string layouts_markdown() {
     for (const Part& column : kParts) absl::StrAppend(&page, " ", cell(row, column), " |");
   }
   absl::StrAppend(&page,
-                  "\n\n`ep` stands with the `dp_shard` that it divides and a model with experts, "
+                  "\n\n`ep` stands with a `dp_shard` that it divides and a model with experts, "
                   "FSDP with its shards, sequence shards with their `tp`.\n\n"
                   "| | what is refused | an example is told | and the nearest layout |\n"
                   "| --- | --- | --- | --- |\n");

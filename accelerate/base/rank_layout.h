@@ -27,7 +27,7 @@ struct RankLayout {
   int64_t cp = 1;
   int64_t sp = 1;
   int64_t tp = 1;
-  int64_t ep = 1;  ///< divides dp_shard
+  int64_t ep = 1;  ///< divides dp_shard * cp * sp
   /// An fsdp_plugin divides the model.
   bool fsdp = false;
   /// A deepspeed_plugin divides it, or its optimizer.
@@ -38,6 +38,8 @@ struct RankLayout {
   bool sequence_shards = false;
 
   int64_t num_ranks() const { return pp * dp_replicate * dp_shard * cp * sp * tp; }
+  /// Ranks along dp_shard_cp_sp, which ep arranges once more.
+  int64_t num_expert_ranks() const { return dp_shard * cp * sp; }
 
   /// "dp_shard 4 x tp 2, ep 2, ZeRO", outermost axis first; "1 rank" without axes.
   std::string text() const;

@@ -109,10 +109,16 @@ TEST(RankLayout, HasTheseLegalProductsOfAxes) {
                                "pp 2 x dp_shard 2, ep 2, experts",
                                "dp_replicate 2 x dp_shard 2, ep 2, experts",
                                "pp 2 x dp_replicate 2 x dp_shard 2, ep 2, experts",
+                               "cp 2, ep 2, experts",
+                               "pp 2 x cp 2, ep 2, experts",
                                "dp_shard 2 x cp 2, ep 2, experts",
                                "pp 2 x dp_shard 2 x cp 2, ep 2, experts",
                                "dp_replicate 2 x dp_shard 2 x cp 2, ep 2, experts",
                                "pp 2 x dp_replicate 2 x dp_shard 2 x cp 2, ep 2, experts",
+                               "sp 2, ep 2, experts",
+                               "pp 2 x sp 2, ep 2, experts",
+                               "dp_replicate 2 x sp 2, ep 2, experts",
+                               "pp 2 x dp_replicate 2 x sp 2, ep 2, experts",
                                "dp_shard 2 x sp 2, ep 2, experts",
                                "pp 2 x dp_shard 2 x sp 2, ep 2, experts",
                                "dp_replicate 2 x dp_shard 2 x sp 2, ep 2, experts",
@@ -121,10 +127,16 @@ TEST(RankLayout, HasTheseLegalProductsOfAxes) {
                                "pp 2 x dp_shard 2 x tp 2, ep 2, experts",
                                "dp_replicate 2 x dp_shard 2 x tp 2, ep 2, experts",
                                "pp 2 x dp_replicate 2 x dp_shard 2 x tp 2, ep 2, experts",
+                               "cp 2 x tp 2, ep 2, experts",
+                               "pp 2 x cp 2 x tp 2, ep 2, experts",
                                "dp_shard 2 x cp 2 x tp 2, ep 2, experts",
                                "pp 2 x dp_shard 2 x cp 2 x tp 2, ep 2, experts",
                                "dp_replicate 2 x dp_shard 2 x cp 2 x tp 2, ep 2, experts",
                                "pp 2 x dp_replicate 2 x dp_shard 2 x cp 2 x tp 2, ep 2, experts",
+                               "sp 2 x tp 2, ep 2, experts",
+                               "pp 2 x sp 2 x tp 2, ep 2, experts",
+                               "dp_replicate 2 x sp 2 x tp 2, ep 2, experts",
+                               "pp 2 x dp_replicate 2 x sp 2 x tp 2, ep 2, experts",
                                "dp_shard 2 x sp 2 x tp 2, ep 2, experts",
                                "pp 2 x dp_shard 2 x sp 2 x tp 2, ep 2, experts",
                                "dp_replicate 2 x dp_shard 2 x sp 2 x tp 2, ep 2, experts",
@@ -157,6 +169,9 @@ TEST(RankLayout, OfExpertsTakesTheLargestNumberThatDivides) {
             (RankLayout{.dp_shard = 12, .ep = 6}));
   EXPECT_EQ(find_illegal({.dp_shard = 7, .ep = 100})->nearest,
             (RankLayout{.dp_shard = 7, .ep = 7}));
+  EXPECT_EQ(find_illegal({.dp_shard = 2, .cp = 3, .ep = 5})->nearest,
+            (RankLayout{.dp_shard = 2, .cp = 3, .ep = 3}));
+  EXPECT_FALSE(find_illegal({.dp_shard = 2, .sp = 4, .ep = 8}));
 }
 
 TEST(LegalLayouts, AreAllOfThatManyRanks) {
@@ -208,12 +223,13 @@ TEST(LegalLayouts, AreAllOfThatManyRanks) {
                                        "pp 4 x dp_shard 2",
                                        "pp 4 x dp_replicate 2",
                                        "pp 8"}));
-  EXPECT_EQ(legal_layouts(8, {.experts = true}).size(), 73) << "each with the ep that divide";
-  EXPECT_EQ(legal_layouts(8, {.zero = true, .experts = true}).size(), 26) << "without dp_shard";
+  EXPECT_EQ(legal_layouts(8, {.experts = true}).size(), 110) << "each with the ep that divide";
+  EXPECT_EQ(legal_layouts(8, {.zero = true, .experts = true}).size(), 26)
+      << "without dp_shard and ep";
   for (const RankLayout& layout : legal_layouts(12, {.fsdp = true, .experts = true})) {
     EXPECT_EQ(layout.num_ranks(), 12);
     EXPECT_GT(layout.dp_shard * layout.cp * layout.sp, 1) << layout.text();
-    EXPECT_EQ(layout.dp_shard % layout.ep, 0) << layout.text();
+    EXPECT_EQ(layout.num_expert_ranks() % layout.ep, 0) << layout.text();
   }
   EXPECT_EQ(legal_layouts(1).size(), 1);
 }

@@ -209,6 +209,10 @@ TEST(MegatronLMPlugin, DegreesAreAMesh) {
       parallelism_of(resolved({.tp_degree = 2, .expert_model_parallel_size = 2}), 8);
   EXPECT_EQ(experts.dp_shard_size, 4);
   EXPECT_EQ(experts.ep_size, 2);
+  const ParallelismOptions experts_of_sequences =
+      parallelism_of(resolved({.expert_model_parallel_size = 4, .context_parallel_size = 2}), 4);
+  EXPECT_EQ(experts_of_sequences.dp_shard_size, 2);
+  EXPECT_EQ(experts_of_sequences.ep_size, 4) << "ranks with parts of sequences divide experts, too";
   const ParallelismOptions staged_experts =
       parallelism_of(resolved({.pp_degree = 2, .expert_model_parallel_size = 2}), 8);
   EXPECT_EQ(staged_experts.pp_size, 2);

@@ -173,7 +173,7 @@ ParallelismConfig::ParallelismConfig(ParallelismOptions options, const Environme
 
 int ParallelismConfig::size(MeshAxis axis) const {
   if (axis == MeshAxis::kEp) return static_cast<int>(*options_.ep_size);
-  if (axis == MeshAxis::kEdp) return dp_shard_size() / ep_size();
+  if (axis == MeshAxis::kEdp) return size(MeshAxis::kDpShardCpSp) / ep_size();
   int64_t size = 1;
   for (const MeshAxis part : parts_of(axis)) size *= *(options_.*kSizes[static_cast<size_t>(part)]);
   return static_cast<int>(size);

@@ -123,8 +123,8 @@ struct ParallelismOptions {
   std::optional<int64_t> pp_size = std::nullopt;
   /// Outermost. PARALLELISM_CONFIG_PP_PLACEMENT
   std::optional<PpPlacement> pp_placement = std::nullopt;
-  /// How many neighbours of the dp_shard_size ranks have a part each of the experts of a layer. HF
-  /// Accelerate has no axis of experts.
+  /// How many neighbours of the dp_shard_size * cp_size * sp_size ranks have a part each of the
+  /// experts of a layer. HF Accelerate has no axis of experts.
   std::optional<int64_t> ep_size = std::nullopt;
 
   bool operator==(const ParallelismOptions&) const = default;
@@ -138,7 +138,7 @@ struct AcceleratorFacts {
   /// As Accelerator::multi_device(), or whether ranks that compute on CPUs divide layers.
   bool multi_device = false;
   int num_processes = 1;
-  /// Whether version 2 of FSDP shards its models, as dp_shard does without a plug-in.
+  /// Whether version 2 of FSDP shards its models, as dp_shard and ep do without a plug-in.
   bool is_fsdp2 = false;
   DistributedType distributed_type = DistributedType::kNo;
   /// Warnings are given there only.
@@ -169,6 +169,9 @@ class ParallelismConfig {
   bool sp_enabled() const { return enabled(MeshAxis::kSp); }
   bool pp_enabled() const { return enabled(MeshAxis::kPp); }
   bool ep_enabled() const { return enabled(MeshAxis::kEp); }
+  /// Whether ranks share models without a plug-in that says so: those along dp_shard, and those
+  /// that divide experts, along cp and sp as well.
+  bool divides_models() const { return dp_shard_enabled() || ep_enabled(); }
 
   const std::string& cp_backend() const { return *options_.cp_backend; }
   const std::string& sp_backend() const { return *options_.sp_backend; }

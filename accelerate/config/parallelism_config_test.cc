@@ -143,8 +143,10 @@ TEST(ParallelismConfig, RefusesSizesThatDoNotGoTogether) {
   EXPECT_EQ(refused({.dp_shard_size = 4, .ep_size = 2}), "no error");
   EXPECT_EQ(refused({.ep_size = 0}), "ep_size must be at least 1, but got 0");
   EXPECT_EQ(refused({.dp_shard_size = 4, .ep_size = 3}),
-            "ep_size=3 does not divide dp_shard_size=4, among whose ranks experts are divided; the "
-            "nearest layout that works: dp_shard 4, ep 2");
+            "ep_size=3 does not divide the 4 ranks of dp_shard_size * cp_size * sp_size, among "
+            "which experts are divided; the nearest layout that works: dp_shard 4, ep 2");
+  EXPECT_EQ(refused({.cp_size = 2, .ep_size = 2}), "no error");
+  EXPECT_EQ(refused({.dp_shard_size = 2, .sp_size = 3, .ep_size = 6}), "no error");
   EXPECT_THAT(refused({.dp_replicate_size = 2, .ep_size = 2}), HasSubstr("works: dp_replicate 2"));
   EXPECT_THAT(refused({.dp_shard_size = 1 << 20, .tp_size = 1 << 11}),
               HasSubstr("more than 2147483647 ranks"));

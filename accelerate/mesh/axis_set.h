@@ -3,9 +3,13 @@
 ///   const AxisSet model = {MeshAxis::kPp, MeshAxis::kTp};
 ///   AxisSet::all() - model   // along which ranks have the same part of a model
 ///
+/// dp_shard, cp and sp have two pieces each, of which a set may have one: the inner piece is of ep,
+/// the outer one of edp. Which ranks stand along a piece is the mesh's (mesh.h).
+///
 /// Threads: values.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -36,17 +40,18 @@ class AxisSet {
   /// Whether the axis is among them; of a joined one, whether all are that it joins.
   bool contains(MeshAxis axis) const { return (bits_of(axis) & ~bits_) == 0; }
   /// The axes that divide the ranks, outermost first but for pp, which may stand elsewhere; edp and
-  /// ep where one of them is among them alone, else dp_shard.
+  /// ep, each once, where an axis is not among them but one of its pieces is.
   std::vector<MeshAxis> axes() const {
     std::vector<MeshAxis> axes;
     for (size_t i = 0; i < kNumPlainAxes; ++i) {
       const auto axis = static_cast<MeshAxis>(i);
       if (contains(axis)) {
         axes.push_back(axis);
-      } else if (axis == MeshAxis::kDpShard) {
-        for (const MeshAxis part : {MeshAxis::kEdp, MeshAxis::kEp}) {
-          if (contains(part)) axes.push_back(part);
-        }
+        continue;
+      }
+      for (const MeshAxis view : {MeshAxis::kEdp, MeshAxis::kEp}) {
+        const bool has_piece = !(*this & AxisSet{axis} & AxisSet{view}).empty();
+        if (has_piece && std::ranges::count(axes, view) == 0) axes.push_back(view);
       }
     }
     return axes;
@@ -68,17 +73,18 @@ class AxisSet {
 
  private:
   explicit AxisSet(uint32_t bits) : bits_(bits) {}
+  static constexpr uint32_t bit_of(MeshAxis axis) { return 1U << static_cast<uint32_t>(axis); }
   static uint32_t bits_of(MeshAxis axis) {
+    constexpr uint32_t kInPieces =
+        bit_of(MeshAxis::kDpShard) | bit_of(MeshAxis::kCp) | bit_of(MeshAxis::kSp);
+    if (axis == MeshAxis::kEdp) return kInPieces;
+    if (axis == MeshAxis::kEp) return kInPieces << kNumPlainAxes;
     uint32_t bits = 0;
-    for (const MeshAxis part : parts_of(axis)) {
-      bits |= part == MeshAxis::kDpShard ? bit_of(MeshAxis::kEdp) | bit_of(MeshAxis::kEp)
-                                         : bit_of(part);
-    }
-    return bits;
+    for (const MeshAxis part : parts_of(axis)) bits |= bit_of(part);
+    return bits | ((bits & kInPieces) << kNumPlainAxes);
   }
-  static uint32_t bit_of(MeshAxis axis) { return 1U << static_cast<uint32_t>(axis); }
 
-  uint32_t bits_ = 0;  // by MeshAxis; of dp_shard those of edp and ep
+  uint32_t bits_ = 0;  // by MeshAxis; the inner pieces behind them
 };
 
 }  // namespace accelerate

@@ -34,16 +34,14 @@ DeviceMesh::DeviceMesh(Mesh mesh, Runtime& runtime, GroupOptions options)
                     ": a mesh of ", mesh_.num_ranks(), " ranks (", mesh_.to_string(),
                     ") does not fit a job of ", runtime.topology().world_size, " ranks");
   for (const MeshAxis axis : values<MeshAxis>()) {
-    if (mesh_.size(axis) == 1 || joins_sp(axis)) continue;
+    if (!mesh_.has_groups_along(axis)) continue;
     groups_[static_cast<size_t>(axis)] = group_of(axis, mesh_.group(rank_, axis));
   }
 }
 
 const ProcessGroupPtr& DeviceMesh::group(MeshAxis axis) const {
   ProcessGroupPtr& group = groups_[static_cast<size_t>(axis)];
-  if (!group && joins_sp(axis) && mesh_.size(axis) > 1) {
-    group = group_of(axis, mesh_.group(rank_, axis));
-  }
+  if (!group && mesh_.size(axis) > 1) group = group_of(axis, mesh_.group(rank_, axis));
   return group;
 }
 

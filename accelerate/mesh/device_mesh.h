@@ -51,7 +51,8 @@ class DeviceMesh {
   /// This rank's number along the axis.
   int coordinate(MeshAxis axis) const { return mesh_.coordinate(rank_, axis); }
   /// This rank's group along the axis; null where it is the only one. Local, but the first use of
-  /// an axis that joins_sp() is collective over the group.
+  /// an axis without groups from the beginning (Mesh::has_groups_along) is collective over the
+  /// group.
   const ProcessGroupPtr& group(MeshAxis axis) const;
   /// This rank's part of its group along the axis, which is cut into parts of `size` neighbours;
   /// null where a part is one rank. Made on first use, and collective over the part then.

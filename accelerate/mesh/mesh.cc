@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -43,107 +44,91 @@ std::string node_line(const Mesh& mesh, int node, const std::vector<int>& ranks)
 
 }  // namespace
 
-Mesh::Mesh(const MeshSizes& sizes, PpPlacement pp_placement)
-    : extents_{Extent{sizes.pp}, {sizes.dp_replicate}, {sizes.dp_shard},
-               {sizes.cp},       {sizes.sp},           {sizes.tp}} {
-  std::array<MeshAxis, kNumPlainAxes> order = {kPp, kDpReplicate, kDpShard, kCp, kSp, kTp};
+Mesh::Mesh(const MeshSizes& sizes, PpPlacement pp_placement) {
+  std::array<std::pair<MeshAxis, int>, kNumPlainAxes> order = {{{kPp, sizes.pp},
+                                                                {kDpReplicate, sizes.dp_replicate},
+                                                                {kDpShard, sizes.dp_shard},
+                                                                {kCp, sizes.cp},
+                                                                {kSp, sizes.sp},
+                                                                {kTp, sizes.tp}}};
   if (pp_placement == PpPlacement::kInsideDpReplicate) std::swap(order[0], order[1]);
-  for (auto axis = order.rbegin(); axis != order.rend(); ++axis) {
-    Extent& extent = extents_[static_cast<size_t>(*axis)];
-    TORCH_CHECK_VALUE(extent.size >= 1, "Mesh: ", accelerate::to_string(*axis), " has ",
-                      extent.size, " ranks; an axis has at least 1");
-    TORCH_CHECK_VALUE(extent.size <= std::numeric_limits<int>::max() / num_ranks_,
+  int left = sizes.ep;  // of ep, beside its pieces
+  auto piece = pieces_.rbegin();
+  for (auto it = order.rbegin(); it != order.rend(); ++it) {
+    const auto [axis, size] = *it;
+    TORCH_CHECK_VALUE(size >= 1, "Mesh: ", accelerate::to_string(axis), " has ", size,
+                      " ranks; an axis has at least 1");
+    TORCH_CHECK_VALUE(size <= std::numeric_limits<int>::max() / num_ranks_,
                       "Mesh: the sizes of its axes multiply to more than ",
                       std::numeric_limits<int>::max(), " ranks");
-    extent.stride = num_ranks_;
-    num_ranks_ *= extent.size;
+    const AxisSet inner = AxisSet{axis} & AxisSet{kEp};
+    int of_ep = 1;
+    if (!inner.empty()) {
+      of_ep = std::gcd(size, left);
+      left /= of_ep;
+      *piece++ = {.axis = axis, .set = inner, .size = of_ep, .stride = num_ranks_};
+    }
+    *piece++ = {.axis = axis,
+                .set = AxisSet{axis} - inner,
+                .size = size / of_ep,
+                .stride = num_ranks_ * of_ep};
+    num_ranks_ *= size;
   }
-  const Extent& shards = extent(kDpShard);
-  TORCH_CHECK_VALUE(sizes.ep >= 1 && shards.size % sizes.ep == 0, "Mesh: ep has ", sizes.ep,
-                    " ranks, which do not divide the ", shards.size, " along dp_shard");
-  extents_[static_cast<size_t>(kEp)] = {sizes.ep, shards.stride};
-  extents_[static_cast<size_t>(kEdp)] = {shards.size / sizes.ep, shards.stride * sizes.ep};
+  TORCH_CHECK_VALUE(left == 1, "Mesh: ep has ", sizes.ep, " ranks, which do not divide the ",
+                    size(kDpShardCpSp), " along dp_shard_cp_sp");
 }
 
 Mesh::Mesh(const ParallelismConfig& config) : Mesh(sizes_of(config), config.pp_placement()) {}
 
-int Mesh::size(MeshAxis axis) const {
-  int size = 1;
-  for (const MeshAxis part : parts_of(axis)) size *= extent(part).size;
-  return size;
-}
-
 std::vector<MeshAxis> Mesh::axes() const {
   std::vector<MeshAxis> axes;
-  for (const MeshAxis axis : {kPp, kDpReplicate, kDpShard, kCp, kSp, kTp}) {
-    if (extent(axis).size > 1) axes.push_back(axis);
+  for (const Piece& piece : pieces_) {
+    const bool is_first = axes.empty() || axes.back() != piece.axis;
+    if (is_first && size(piece.axis) > 1) axes.push_back(piece.axis);
   }
-  // Only pp may stand elsewhere.
-  std::stable_sort(axes.begin(), axes.end(),
-                   [this](MeshAxis a, MeshAxis b) { return extent(a).stride > extent(b).stride; });
   return axes;
 }
 
-int Mesh::coordinate(int rank, MeshAxis axis) const {
+int Mesh::size(AxisSet axes) const {
+  int size = 1;
+  for (const Piece& piece : pieces_) {
+    if (!(piece.set & axes).empty()) size *= piece.size;
+  }
+  return size;
+}
+
+int Mesh::coordinate(int rank, AxisSet axes) const {
   int coordinate = 0;
-  for (const MeshAxis part : parts_of(axis)) {
-    const auto& [size, stride] = extent(part);
-    coordinate = coordinate * size + rank / stride % size;
+  for (const Piece& piece : pieces_) {
+    if ((piece.set & axes).empty()) continue;
+    coordinate = coordinate * piece.size + rank / piece.stride % piece.size;
   }
   return coordinate;
 }
 
-// `axes`: plain ones, outermost first.
-std::vector<int> Mesh::group_along(int rank, absl::Span<const MeshAxis> axes) const {
+std::vector<int> Mesh::group(int rank, AxisSet axes) const {
   std::vector<int> ranks = {rank};
-  for (const MeshAxis axis : axes) ranks[0] -= coordinate(rank, axis) * extent(axis).stride;
-  for (const MeshAxis axis : axes) {
-    const auto& [size, stride] = extent(axis);
+  for (const Piece& piece : pieces_) {
+    if ((piece.set & axes).empty()) continue;
+    ranks[0] -= rank / piece.stride % piece.size * piece.stride;
+  }
+  for (const Piece& piece : pieces_) {
+    if ((piece.set & axes).empty()) continue;
     std::vector<int> next;
-    next.reserve(ranks.size() * static_cast<size_t>(size));
+    next.reserve(ranks.size() * static_cast<size_t>(piece.size));
     for (const int first : ranks) {
-      for (int i = 0; i < size; ++i) next.push_back(first + i * stride);
+      for (int i = 0; i < piece.size; ++i) next.push_back(first + i * piece.stride);
     }
     ranks = std::move(next);
   }
   return ranks;
 }
 
-std::vector<int> Mesh::group(int rank, MeshAxis axis) const {
-  return group_along(rank, parts_of(axis));
-}
-
-// Outermost first, which only pp need not be in the order of MeshAxis.
-std::vector<MeshAxis> Mesh::ordered(AxisSet axes) const {
-  std::vector<MeshAxis> plain = axes.axes();
-  std::stable_sort(plain.begin(), plain.end(),
-                   [this](MeshAxis a, MeshAxis b) { return extent(a).stride > extent(b).stride; });
-  return plain;
-}
-
-int Mesh::size(AxisSet axes) const {
-  int size = 1;
-  for (const MeshAxis axis : axes.axes()) size *= extent(axis).size;
-  return size;
-}
-
-int Mesh::coordinate(int rank, AxisSet axes) const {
-  int coordinate = 0;
-  for (const MeshAxis axis : ordered(axes)) {
-    const auto& [size, stride] = extent(axis);
-    coordinate = coordinate * size + rank / stride % size;
-  }
-  return coordinate;
-}
-
-std::vector<int> Mesh::group(int rank, AxisSet axes) const {
-  return group_along(rank, ordered(axes));
-}
-
 AxisSet Mesh::several(AxisSet axes) const {
   AxisSet found;
-  for (const MeshAxis axis : axes.axes()) {
-    if (extent(axis).size > 1) found |= AxisSet{axis};
+  for (const Piece& piece : pieces_) {
+    const bool is_whole = axes.contains(piece.axis);
+    if ((is_whole ? size(piece.axis) : piece.size) > 1) found |= axes & piece.set;
   }
   return found;
 }
@@ -152,9 +137,9 @@ std::string Mesh::to_string() const {
   if (num_ranks_ == 1) return "1 rank";
   return absl::StrJoin(axes(), " x ", [this](std::string* text, MeshAxis axis) {
     absl::StrAppend(text, accelerate::to_string(axis), " ", size(axis));
-    if (axis == kDpShard && size(kEp) > 1) {
-      absl::StrAppend(text, " (edp ", size(kEdp), " x ep ", size(kEp), ")");
-    }
+    const AxisSet inner = AxisSet{axis} & AxisSet{kEp};
+    if (size(inner) == 1) return;
+    absl::StrAppend(text, " (edp ", size(AxisSet{axis} - inner), " x ep ", size(inner), ")");
   });
 }
 

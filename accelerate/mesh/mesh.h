@@ -5,12 +5,14 @@
 ///   mesh.group(5, MeshAxis::kDpShard)            // ranks 1 and 5
 ///
 /// Ranks vary fastest along the last axis in the order pp, dp_replicate, dp_shard, cp, sp, tp, so
-/// that ranks that communicate most are neighbours. Those along dp_shard are arranged once more for
-/// experts, as edp x ep: a second view of the same ranks. A mesh is arithmetic on numbers of ranks:
-/// every rank computes the same one. device_mesh.h has the process groups.
+/// that ranks that communicate most are neighbours. Those along dp_shard_cp_sp are arranged once
+/// more for experts, as edp x ep: a second view of the same ranks. ep takes what it can of the
+/// inner axes, the greatest number that divides them, and the rest of the outer ones. A mesh is
+/// arithmetic on numbers of ranks: every rank computes the same one. device_mesh.h has the process
+/// groups.
 ///
-/// Errors:  c10::ValueError for an axis without ranks, and for an ep that does not divide dp_shard.
-///          Ranks are those of the mesh.
+/// Errors:  c10::ValueError for an axis without ranks, and for an ep that does not divide
+///          dp_shard_cp_sp. Ranks are those of the mesh.
 /// Threads: values that do not change.
 #pragma once
 
@@ -33,7 +35,7 @@ struct MeshSizes {
   int cp = 1;
   int sp = 1;
   int tp = 1;
-  /// How many neighbours of the dp_shard ranks have a part each of all experts.
+  /// How many neighbours of the ranks along dp_shard_cp_sp have a part each of all experts.
   int ep = 1;
 };
 
@@ -45,42 +47,50 @@ class Mesh {
   int num_ranks() const { return num_ranks_; }
 
   /// Ranks along an axis; of a joined one the product of its parts.
-  int size(MeshAxis axis) const;
+  int size(MeshAxis axis) const { return size(AxisSet{axis}); }
 
   /// Those that divide the ranks and have more than one rank, outermost first; not ep and edp.
   std::vector<MeshAxis> axes() const;
 
   /// The rank's number along the axis, from 0.
-  int coordinate(int rank, MeshAxis axis) const;
+  int coordinate(int rank, MeshAxis axis) const { return coordinate(rank, AxisSet{axis}); }
 
   /// The ranks that differ from `rank` along the axis only, itself included; ascending, so that
   /// each stands at its coordinate.
-  std::vector<int> group(int rank, MeshAxis axis) const;
+  std::vector<int> group(int rank, MeshAxis axis) const { return group(rank, AxisSet{axis}); }
 
   /// The same along several axes at once, as along an axis that joins them.
   int size(AxisSet axes) const;
   int coordinate(int rank, AxisSet axes) const;
   std::vector<int> group(int rank, AxisSet axes) const;
-  /// Those of the axes that have several ranks.
+  /// Those of the axes that have several ranks, and of axes that are not all among them the pieces
+  /// that have.
   AxisSet several(AxisSet axes) const;
 
-  /// "dp_shard 2 x tp 4", outermost first, and "dp_shard 4 (edp 2 x ep 2)"; "1 rank" without axes.
+  /// Whether jobs make the groups along the axis with the mesh: it has several ranks, and does not
+  /// join sp with others (joins_sp) or is the edp beside an ep.
+  bool has_groups_along(MeshAxis axis) const {
+    const bool is_beside_ep = axis == MeshAxis::kEdp && size(MeshAxis::kEp) > 1;
+    return size(axis) > 1 && (is_beside_ep || !joins_sp(axis));
+  }
+
+  /// "dp_shard 2 x tp 4", outermost first, and "dp_shard 4 (edp 2 x ep 2)" for an axis with a piece
+  /// of ep; "1 rank" without axes.
   std::string to_string() const;
 
   bool operator==(const Mesh&) const = default;
 
  private:
-  // Neighbours along an axis are `stride` ranks apart.
-  struct Extent {
+  // An axis, or one of its two pieces, along which neighbours are `stride` ranks apart.
+  struct Piece {
+    MeshAxis axis = MeshAxis::kPp;
+    AxisSet set = {};
     int size = 1;
     int stride = 1;
-    bool operator==(const Extent&) const = default;
+    bool operator==(const Piece&) const = default;
   };
-  const Extent& extent(MeshAxis axis) const { return extents_[static_cast<size_t>(axis)]; }
-  std::vector<MeshAxis> ordered(AxisSet axes) const;
-  std::vector<int> group_along(int rank, absl::Span<const MeshAxis> axes) const;
 
-  std::array<Extent, kNumPlainAxes + 2> extents_;  // by MeshAxis
+  std::array<Piece, kNumPlainAxes + 3> pieces_;  // outermost first
   int num_ranks_ = 1;
 };
 

@@ -127,7 +127,8 @@ TEST(Mesh, RefusesAxesWithoutRanksAndTooManyRanks) {
   EXPECT_THAT(value_error_of([] { Mesh({.dp_shard = 1 << 16, .tp = 1 << 16}); }),
               HasSubstr("more than 2147483647 ranks"));
   EXPECT_THAT(value_error_of([] { Mesh({.dp_shard = 4, .ep = 3}); }),
-              HasSubstr("ep has 3 ranks, which do not divide the 4 along dp_shard"));
+              HasSubstr("ep has 3 ranks, which do not divide the 4 along dp_shard_cp_sp"));
+  EXPECT_THAT(value_error_of([] { Mesh({.ep = 0}); }), HasSubstr("ep has 0 ranks"));
 }
 
 // Calls `use` with all six sizes whose product is `ranks`.
@@ -201,7 +202,7 @@ TEST(Mesh, DividesTheRanksAlongEveryAxisWhateverItsSizes) {
   EXPECT_GT(meshes, 462);
 }
 
-// Ranks along dp_shard, once more.
+// Of ranks along dp_shard, without parts of sequences.
 TEST(Mesh, HasASecondViewForExperts) {
   const Mesh mesh({.dp_replicate = 2, .dp_shard = 4, .tp = 2, .ep = 2});
   EXPECT_EQ(mesh.num_ranks(), 16);
@@ -219,12 +220,55 @@ TEST(Mesh, HasASecondViewForExperts) {
   EXPECT_EQ(fault_of(mesh), "");
 }
 
-TEST(AxisSet, HasDpShardWhereItHasBothOfItsParts) {
-  EXPECT_EQ((AxisSet{kEp, kEdp}), AxisSet{kDpShard});
-  EXPECT_TRUE(AxisSet{kDp}.contains(kEp));
+// Ranks along cp are neighbours, so that experts are divided along it first.
+TEST(Mesh, DividesExpertsAlongSequencesAsWell) {
+  const Mesh along_cp({.dp_shard = 2, .cp = 2, .tp = 2, .ep = 2});
+  EXPECT_EQ(along_cp.to_string(), "dp_shard 2 x cp 2 (edp 1 x ep 2) x tp 2");
+  EXPECT_THAT(along_cp.group(5, kEp), ElementsAre(5, 7));
+  EXPECT_THAT(along_cp.group(5, kEdp), ElementsAre(1, 5));
+  EXPECT_EQ(along_cp.several(AxisSet{kEdp, kTp}).to_string(), "edp and tp");
+  EXPECT_EQ(along_cp.several(AxisSet{kDpShardCp, kEp}), AxisSet{kDpShardCp});
+  const Mesh along_both({.dp_shard = 4, .cp = 2, .ep = 4});
+  EXPECT_EQ(along_both.to_string(), "dp_shard 4 (edp 2 x ep 2) x cp 2 (edp 1 x ep 2)");
+  EXPECT_THAT(along_both.group(5, kEp), ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(along_both.group(5, kEdp), ElementsAre(1, 5));
+  const Mesh in_half_of_sp({.sp = 4, .ep = 2});
+  EXPECT_EQ(in_half_of_sp.to_string(), "sp 4 (edp 2 x ep 2)");
+  EXPECT_THAT(in_half_of_sp.group(1, kEp), ElementsAre(0, 1));
+  EXPECT_THAT(in_half_of_sp.group(1, kEdp), ElementsAre(1, 3));
+  // 2 does not divide what 3 ranks along cp are.
+  const Mesh around_cp({.dp_shard = 2, .cp = 3, .ep = 2});
+  EXPECT_THAT(around_cp.group(4, kEp), ElementsAre(1, 4));
+  EXPECT_THAT(around_cp.group(4, kEdp), ElementsAre(3, 4, 5));
+  for (const Mesh* mesh : {&along_cp, &along_both, &in_half_of_sp, &around_cp}) {
+    EXPECT_EQ(fault_of(*mesh), "") << mesh->to_string();
+    EXPECT_EQ(mesh->size(kEp) * mesh->size(kEdp), mesh->size(kDpShardCpSp)) << mesh->to_string();
+    for (int rank = 0; rank < mesh->num_ranks(); ++rank) {
+      EXPECT_EQ(mesh->group(rank, AxisSet{kEp, kEdp}), mesh->group(rank, kDpShardCpSp)) << rank;
+    }
+  }
+}
+
+TEST(Mesh, HasGroupsAlongEdpWhereRanksDivideExperts) {
+  const MeshSizes sizes = {.dp_shard = 4, .sp = 2};
+  EXPECT_FALSE(Mesh(sizes).has_groups_along(kEdp));
+  EXPECT_FALSE(Mesh(sizes).has_groups_along(kDpShardCpSp));
+  EXPECT_FALSE(Mesh(sizes).has_groups_along(kCp));
+  EXPECT_TRUE(Mesh(sizes).has_groups_along(kDpShardCp));
+  const Mesh divided({.dp_shard = 4, .sp = 2, .ep = 2});
+  EXPECT_TRUE(divided.has_groups_along(kEp));
+  EXPECT_TRUE(divided.has_groups_along(kEdp));
+}
+
+TEST(AxisSet, HasPiecesOfTheAxesThatExpertsDivide) {
+  EXPECT_EQ((AxisSet{kEp, kEdp}), AxisSet{kDpShardCpSp});
+  EXPECT_TRUE(AxisSet{kDpCpSp}.contains(kEp));
+  EXPECT_FALSE(AxisSet{kDp}.contains(kEp));
   EXPECT_FALSE((AxisSet::all() - AxisSet{kEp}).contains(kDpShard));
   EXPECT_EQ((AxisSet{kDpShard, kTp} - AxisSet{kEp}).to_string(), "edp and tp");
   EXPECT_EQ((AxisSet{kEp, kTp}).to_string(), "ep and tp");
+  EXPECT_EQ((AxisSet{kEdp, kCp}).to_string(), "edp and cp");
+  EXPECT_EQ((AxisSet{kPp, kTp} & AxisSet{kEp, kEdp}), AxisSet());
   EXPECT_THAT(AxisSet::all().axes(), ElementsAre(kPp, kDpReplicate, kDpShard, kCp, kSp, kTp));
 }
 

@@ -7,11 +7,11 @@ using enum MeshAxis;
 RankRoles rank_roles(const DeviceMesh& mesh, AxisSet divides, const ProcessGroupPtr& world,
                      bool divides_rows) {
   const AxisSet model = divides & AxisSet{kPp, kTp};
-  const AxisSet sequence = divides & AxisSet{kCp, kSp};
+  const AxisSet sequence = mesh.mesh().several(divides & AxisSet{kCp, kSp});
   const AxisSet tokens = AxisSet{kDp} | sequence;
   const AxisSet same_part = AxisSet::all() - model;
   const auto size = [&mesh](AxisSet axes) { return mesh.mesh().size(axes); };
-  const bool has_shards = divides_rows || size({kDpShard}) > 1;
+  const bool has_shards = divides_rows || size({kDpShard}) > 1 || size({kEp}) > 1;
   RankRoles roles{.loader = mesh.data_share(),
                   .token_axes = tokens,
                   .shard_axes = AxisSet{kDpShard} | (has_shards ? sequence : AxisSet())};

@@ -42,8 +42,9 @@ struct RankRoles {
 /// The roles of this rank where techniques divide models along pp and tp, and sequences along cp
 /// and sp, as far as these axes are in `divides`. Along the others ranks do the same.
 /// `world`: all ranks of the job. `divides_rows`: whether ranks divide rows of parameters also
-/// where there is one along dp_shard: then those with other parts of a sequence do. Collective over
-/// the ranks of groups that no earlier call has made; without axes in `divides` none is made.
+/// where there is one along dp_shard: then those with other parts of a sequence do, as they do
+/// wherever ranks divide experts. Collective over the ranks of groups that no earlier call has
+/// made; without axes in `divides` none is made.
 /// Errors: those of Runtime::new_group.
 RankRoles rank_roles(const DeviceMesh& mesh, AxisSet divides, const ProcessGroupPtr& world,
                      bool divides_rows = true);

@@ -293,7 +293,7 @@ constexpr Option kRows[] = {
         .without_variable()
         .ours(),
     mesh("parallelism_config_ep_size", kInt, "1",
-         "of the ranks along dp_shard: how many divide the experts of a layer")
+         "of the ranks along dp_shard, cp and sp: how many divide the experts of a layer")
         .between(1)
         .ours(),
     megatron("megatron_lm_tp_degree", kInt, "1", "tensor parallel ranks", {"?", "1"}).between(1),

@@ -73,12 +73,13 @@ void check_agrees_with_mesh(const FullyShardedDataParallelPlugin& plugin,
   if (ranks == 1 && config.total_size() == 1) return;
   // Where models are divided at all, ranks along cp and sp divide them too.
   const bool agrees =
-      divides(strategy) ? config.enabled(MeshAxis::kDpShardCpSp) : !config.dp_shard_enabled();
+      divides(strategy) ? config.enabled(MeshAxis::kDpShardCpSp) : !config.divides_models();
   TORCH_CHECK_VALUE(agrees, "fsdp_plugin: its strategy is ", to_string(strategy),
                     ", but the parallelism_config's dp_shard_size is ", config.dp_shard_size(),
-                    divides(strategy) ? ", so nothing would be divided; set it to the number of "
-                                        "ranks that share a model"
-                                      : "; set it to 1");
+                    divides(strategy)     ? ", so nothing would be divided; set it to the number "
+                                            "of ranks that share a model"
+                    : config.ep_enabled() ? ", and experts are divided; set it to 1, and ep_size"
+                                          : "; set it to 1");
 }
 
 // Why it costs time to divide layers among these ranks, and what costs less.
@@ -206,7 +207,7 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   // Sharding by the configuration alone is that of FSDP 2, which TPUs do without.
   const bool is_sharded =
       record.fsdp_plugin != nullptr ||
-      (config.dp_shard_enabled() && record.distributed_type != DistributedType::kXla);
+      (config.divides_models() && record.distributed_type != DistributedType::kXla);
   if (is_sharded && partial_state.use_distributed() && record.megatron_lm_plugin == nullptr) {
     record.distributed_type = DistributedType::kFsdp;
   }

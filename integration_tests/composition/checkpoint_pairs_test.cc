@@ -1,6 +1,7 @@
 // A checkpoint of one layout loads under any other, weights and moments, bit by bit: 12 pairs of 38
-// layouts of a model with experts, and of 23 of one without, whose sequences ranks may divide as
-// well; all pairs with ACCELERATE_LAYOUT_PAIRS=all (ci/layouts.sh).
+// layouts of a model with experts, and of 25 of one without, whose sequences ranks may divide as
+// well; all pairs with ACCELERATE_LAYOUT_PAIRS=all (ci/layouts.sh). Experts that ranks with parts
+// of sequences divide are in pairs of their own.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -177,6 +178,23 @@ void expect_pairs_load(const std::vector<DrawnLayout>& all) {
 TEST(CheckpointPairs, LoadBitByBit) { expect_pairs_load(layouts()); }
 
 TEST(CheckpointPairs, OfStagesAndSequencesLoadBitByBit) { expect_pairs_load(layouts_of_layers()); }
+
+TEST(CheckpointPairs, OfExpertsAlongSequencesLoadBitByBit) {
+  const auto layout_of = [](const RankLayout& ranks) { return DrawnLayout{.ranks = ranks}; };
+  const DrawnLayout one = layout_of({.experts = true});
+  const DrawnLayout along_dp = layout_of({.dp_shard = 4, .ep = 2, .experts = true});
+  const DrawnLayout along_cp = layout_of({.cp = 2, .ep = 2, .experts = true});
+  const DrawnLayout along_both = layout_of({.dp_shard = 2, .cp = 2, .ep = 4, .experts = true});
+  const DrawnLayout along_sp = layout_of({.dp_shard = 2, .sp = 2, .ep = 2, .experts = true});
+  const DrawnLayout in_stages = layout_of({.pp = 2, .sp = 2, .ep = 2, .experts = true});
+  const std::vector<std::pair<DrawnLayout, DrawnLayout>> pairs = {
+      {along_cp, one},       {one, along_both},     {along_both, along_dp}, {along_dp, along_sp},
+      {along_sp, in_stages}, {in_stages, along_cp}, {along_cp, along_both}};
+  for (const auto& [a, b] : pairs) {
+    const Saved saved = saved_under(a);
+    for (size_t type = 0; type < std::size(kTypes); ++type) expect_loads(saved, a, b, type);
+  }
+}
 
 TEST(CheckpointPairs, AreOfSoManyLayouts) {
   ASSERT_EQ(layouts().size(), 38);

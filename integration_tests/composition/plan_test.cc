@@ -212,6 +212,7 @@ TEST(LayoutPlan, ListsWhatDoesNotFitLast) {
        .tokens_per_second = 32768,
        .mfu = 0.5,
        .peak_memory = int64_t{3} << 30,
+       .activations = int64_t{1} << 30,
        .memory = int64_t{80} << 30},
       {.choice = {.ranks = {.tp = 4}, .recomputes = true}, .why = "it is too dear"}};
   EXPECT_EQ(plan_text(layouts),
@@ -227,6 +228,7 @@ TEST(LayoutPlan, ListsWhatDoesNotFitLast) {
   EXPECT_EQ(rows[0]["tokens_per_second"], 32768);
   EXPECT_EQ(rows[0]["mfu"], 0.5);
   EXPECT_EQ(rows[0]["peak_memory"], int64_t{3} << 30);
+  EXPECT_EQ(rows[0]["activations"], int64_t{1} << 30);
   EXPECT_EQ(rows[0]["memory"], int64_t{80} << 30);
   EXPECT_EQ(rows[1]["fits"], false);
   EXPECT_EQ(rows[1]["why"], "it is too dear");

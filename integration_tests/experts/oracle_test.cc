@@ -1,6 +1,6 @@
 // Training of a language model with experts, on clusters of the shape that the mesh needs: the
-// losses, balance losses and norms of one process with two shares of the data, and what each expert
-// took, as recorded from PyTorch (data/moe.json).
+// losses, balance losses and norms of one process with two shares of the data, or four, and what
+// each expert took, as recorded from PyTorch (data/moe.json).
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
@@ -149,23 +149,49 @@ TEST(TrainingWithExperts, OnFourRanksIsThatOfOneProcessWhereNothingIsOfAShare) {
   }
 }
 
-// Four shares with a capacity and a balance loss: what is dropped on one rank without ep.
-TEST(TrainingWithExperts, DropsTheSameWhereverExpertsAre) {
+// Four shares with a capacity and a balance loss, in one process and on four ranks, each with all
+// experts, half of them or one.
+TEST(TrainingWithExperts, OfFourSharesWithACapacityIsThatOfPyTorch) {
   const Answers answers = read_answers_of_experts();
+  const Answer answer = answers.of("capacity 1.25, balance, four shares");
+  const int64_t choices = 2 * 128 * 2;
   ExpertTraining training = training_of(answers, all_rules()[2]);
-  training.steps = 4;
   training.micro_steps = 4;
   const ExpertOutcome one = train_experts(training);
+  expect_equal("one process", one, answer);
+  expect_taken("one process", one, answer, choices);
   EXPECT_NE(one.dropped, std::vector<std::vector<int64_t>>(4, std::vector<int64_t>(4)));
   training.micro_steps = 1;
   training.cluster = "1x4:h100";
-  const Answer expected = {.losses = one.losses, .balances = one.balances, .norms = one.norms};
   for (const int64_t ep : {1, 2, 4}) {
     training.sizes = ParallelismOptions{.dp_shard_size = 4, .ep_size = ep};
     const ExpertOutcome outcome = train_experts(training);
-    expect_equal(absl::StrCat("ep ", ep), outcome, expected);
-    EXPECT_EQ(outcome.taken, one.taken) << ep;
-    EXPECT_EQ(outcome.dropped, one.dropped) << ep;
+    const std::string beside = absl::StrCat("ep ", ep);
+    expect_equal(beside, outcome, answer);
+    expect_taken(beside, outcome, answer, choices);
+    EXPECT_EQ(outcome.dropped, one.dropped) << beside;
+  }
+}
+
+// Ranks along ep are neighbours along dp_shard, cp and sp together.
+TEST(TrainingWithExperts, OnRanksWithPartsOfSequencesIsThatOfOneProcess) {
+  const Answers answers = read_answers_of_experts();
+  for (const ParallelismOptions& sizes :
+       std::vector<ParallelismOptions>{{.cp_size = 2, .ep_size = 2},
+                                       {.sp_size = 2, .ep_size = 2},
+                                       {.dp_shard_size = 2, .cp_size = 2, .ep_size = 2},
+                                       {.dp_shard_size = 2, .cp_size = 2, .ep_size = 4},
+                                       {.dp_shard_size = 2, .sp_size = 2, .ep_size = 4},
+                                       {.dp_replicate_size = 2, .sp_size = 2, .ep_size = 2}}) {
+    ExpertTraining training = training_of(answers, all_rules()[0]);
+    training.sizes = sizes;
+    const int64_t shares = sizes.dp_replicate_size.value_or(1) * sizes.dp_shard_size.value_or(1);
+    const int64_t ranks = shares * sizes.cp_size.value_or(1) * sizes.sp_size.value_or(1);
+    training.cluster = absl::StrCat("1x", ranks, ":h100");
+    const std::string beside =
+        absl::StrCat(shares, " shares, cp ", sizes.cp_size.value_or(1), ", sp ",
+                     sizes.sp_size.value_or(1), ", ep ", *sizes.ep_size);
+    expect_equal(beside, train_experts(training), answers.of("dropless"));
   }
 }
 

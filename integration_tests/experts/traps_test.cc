@@ -122,12 +122,20 @@ TEST(GradientsOfExperts, AreSumsOverTheRanksThatHaveThem) {
   ExpertTraining alone = one_process();
   alone.micro_steps = 4;
   const WholeTensors expected = whole_gradients(alone);
-  for (const Layout& layout :
-       std::vector<Layout>{{"ep 2 x edp 2", "1x4:h100", {.dp_shard_size = 4, .ep_size = 2}},
-                           {"ep 4", "1x4:h100", {.dp_shard_size = 4, .ep_size = 4}},
-                           {"ep 2 x dp_replicate 2",
-                            "1x4:h100",
-                            {.dp_replicate_size = 2, .dp_shard_size = 2, .ep_size = 2}}}) {
+  for (const Layout& layout : std::vector<Layout>{
+           {"ep 2 x edp 2", "1x4:h100", {.dp_shard_size = 4, .ep_size = 2}},
+           {"ep 4", "1x4:h100", {.dp_shard_size = 4, .ep_size = 4}},
+           {"ep 2 along cp, edp 2", "1x4:h100", {.dp_shard_size = 2, .cp_size = 2, .ep_size = 2}},
+           {"ep 4 along dp_shard and cp",
+            "1x4:h100",
+            {.dp_shard_size = 2, .cp_size = 2, .ep_size = 4}},
+           {"ep 2 along half of sp x edp 4",
+            "1x8:h100",
+            {.dp_shard_size = 2, .sp_size = 4, .ep_size = 2}},
+           {"ep 2 along sp x tp 2", "1x4:h100", {.tp_size = 2, .sp_size = 2, .ep_size = 2}},
+           {"ep 2 x dp_replicate 2",
+            "1x4:h100",
+            {.dp_replicate_size = 2, .dp_shard_size = 2, .ep_size = 2}}}) {
     expect_gradients(layout.name, whole_gradients(on(layout)), expected);
   }
 }

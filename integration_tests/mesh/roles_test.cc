@@ -80,6 +80,22 @@ TEST(RankRoles, DivideRowsAlongSequencesWhereModelsAreDivided) {
   });
 }
 
+// Also where one rank is along dp_shard.
+TEST(RankRoles, DivideRowsWhereverRanksDivideExperts) {
+  Cluster("1x4").run_on_every_rank([](Rank& rank) {
+    const ProcessGroupPtr world = rank.runtime().new_group({.name = "world"});
+    const DeviceMesh mesh(Mesh({.dp_replicate = 2, .sp = 2, .ep = 2}), rank.runtime());
+    const RankRoles roles = rank_roles(mesh, {kSp, kEp}, world, /*divides_rows=*/false);
+    EXPECT_EQ(roles.shards, mesh.group(kSp));
+    EXPECT_EQ(roles.shards, mesh.group(kEp));
+    EXPECT_TRUE(roles.makes_shards);
+    EXPECT_EQ(roles.shard_axes, (AxisSet{kDpShard, kSp}));
+    EXPECT_EQ(roles.norm, roles.shards);
+    EXPECT_EQ(roles.tokens.count, 4);
+    EXPECT_EQ(roles.replicas, mesh.group(kDpReplicate));
+  });
+}
+
 TEST(RankRoles, AreOneGroupWithoutAMesh) {
   Cluster("1x2").run_on_every_rank([](Rank& rank) {
     const ProcessGroupPtr world = rank.runtime().new_group({.name = "world"});

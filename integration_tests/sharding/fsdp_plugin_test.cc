@@ -163,6 +163,10 @@ TEST(FsdpPlugin, FitsItsMesh) {
   EXPECT_THAT(error_of("1x2", {.parallelism_config = shards,
                                .fsdp_plugin = Plugin{.sharding_strategy = "NO_SHARD"}}),
               AllOf(HasSubstr("NO_SHARD"), HasSubstr("set it to 1")));
+  const ParallelismConfig experts({.cp_size = 2, .ep_size = 2}, Environment());
+  EXPECT_THAT(error_of("1x2", {.parallelism_config = experts,
+                               .fsdp_plugin = Plugin{.sharding_strategy = "NO_SHARD"}}),
+              AllOf(HasSubstr("NO_SHARD"), HasSubstr("experts are divided")));
   EXPECT_EQ(error_of("1x2", {.parallelism_config = shards, .fsdp_plugin = Plugin{}}), "no error");
   EXPECT_THAT(error_of("1x2:tpu-v4", {.fsdp_plugin = Plugin{}}), HasSubstr("TPUs do not divide"));
   Cluster("1x1").run_on_every_rank([](Rank&) {

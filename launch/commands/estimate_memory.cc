@@ -514,7 +514,9 @@ RunCommand declare(CLI::App& app) {
   count("--tp_size", options->tp_size, "ranks that tensor parallelism divides layers over",
         kDivided);
   count("--ep_size", options->ep_size,
-        "ranks of --dp_shard_size that divide experts, in place of ZeRO's columns", kDivided);
+        "ranks of --dp_shard_size, --cp_size and --sp_size that divide experts, in place of "
+        "ZeRO's columns",
+        kDivided);
   count("--cp_size", options->cp_size,
         "ranks with parts of each sequence, which divide the states as those of --dp_shard_size",
         kDivided);

@@ -280,9 +280,16 @@ TEST_F(EstimateMemory, DividesExperts) {
   EXPECT_THAT(error_of({path, "--dp_shard_size", "16", "--ep_size", "16"}),
               HasSubstr("experts.json: \"mlp.experts\" has 8 experts, which 16 ranks do not divide "
                         "evenly; --ep_size 8 does"));
-  EXPECT_THAT(error_of({path, "--dp_shard_size", "4", "--ep_size", "3"}),
-              HasSubstr("ep_size=3 does not divide dp_shard_size=4, among whose ranks experts are "
-                        "divided; the nearest layout that works: dp_shard 4, ep 2"));
+  EXPECT_THAT(
+      error_of({path, "--dp_shard_size", "4", "--ep_size", "3"}),
+      HasSubstr("ep_size=3 does not divide the 4 ranks of dp_shard_size * cp_size * sp_size, "
+                "among which experts are divided; the nearest layout that works: dp_shard "
+                "4, ep 2"));
+  // Ranks with parts of sequences divide experts as those along dp_shard do.
+  EXPECT_THAT(
+      run({path, "--dtypes", "float32", "--dp_shard_size", "2", "--cp_size", "2", "--ep_size", "4"})
+          .out,
+      AllOf(HasSubstr("FSDP, EP 4, CP 2 on 4"), HasSubstr(" 16.0 MB ")));
   EXPECT_THAT(error_of({path, "--dp_shard_size", "4", "--ep_size", "2", "--zero_stage", "1"}),
               HasSubstr("leave --zero_stage out"));
 }

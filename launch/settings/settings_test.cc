@@ -391,8 +391,8 @@ TEST(CheckMeshSize, NamesTheFlagsBothNumbersAndAProposal) {
   };
   EXPECT_TRUE(check_mesh_size(experts("4"), 8).ok());
   EXPECT_EQ(check_mesh_size(experts("3"), 8).message(),
-            "ep_size=3 does not divide dp_shard_size=8, among whose ranks experts are divided; the "
-            "nearest layout that works: dp_shard 8, ep 2");
+            "ep_size=3 does not divide the 8 ranks of dp_shard_size * cp_size * sp_size, among "
+            "which experts are divided; the nearest layout that works: dp_shard 8, ep 2");
   EXPECT_TRUE(check_mesh_size(resolved({{"parallelism_config_tp_size", {"2"}}}), 8).ok());
 }
 

@@ -69,7 +69,7 @@ class Relations {
       : spec_(spec), network_(spec), groups_of_(mesh.num_ranks()), messages_of_(mesh.num_ranks()) {
     std::set<std::vector<int>> of_rank_0;
     for (const MeshAxis axis : values<MeshAxis>()) {
-      if (mesh.size(axis) == 1 || joins_sp(axis)) continue;
+      if (!mesh.has_groups_along(axis)) continue;
       // Axes along which ranks have the same neighbours share their groups.
       if (!of_rank_0.insert(mesh.group(0, axis)).second) continue;
       for (int rank = 0; rank < mesh.num_ranks(); ++rank) {

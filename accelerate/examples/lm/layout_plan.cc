@@ -83,6 +83,7 @@ struct Measured {
   // construction, and afterwards.
   double prepare_memory = 0;
   double training_memory = 0;
+  double activations = 0;  // the most of these in a pass
   int64_t memory = 0;  // of a device
 };
 
@@ -128,21 +129,30 @@ Lm built_model(const PlanRequest& request, const LayoutChoice& choice, const Con
                         .router = {.routing = request.skew ? accelerate::Routing::kSkewed
                                                            : accelerate::Routing::kBalanced,
                                    .skew = request.skew.value_or(1)}};
-  if (ranks.pp == 1 && ranks.tp == 1 && ranks.dp_shard == 1) return Lm(config, rules);
+  if (ranks.pp == 1 && ranks.tp == 1 && ranks.dp_shard == 1 && ranks.ep == 1) {
+    return Lm(config, rules);
+  }
   const accelerate::EmptyInit empty = accelerate::init_empty_weights();
   return Lm(config, rules);
 }
 
-// Calls `on_prepared` once.
+// What is known of an executed rank besides its trace.
+struct RankFacts {
+  int64_t prepared_ns = 0;
+  int64_t last_pass_ns = 0;  // when that begins
+  int64_t other_bytes = 0;   // of its device, that are not tensors'
+};
+
+// Fills in the times, of which `now` tells.
 void train(const PlanRequest& request, const LayoutChoice& choice, const Config& config,
-           int64_t micro_steps, const std::function<void()>& on_prepared) {
+           int64_t micro_steps, const std::function<int64_t()>& now, RankFacts& facts) {
   const RankLayout& ranks = choice.ranks;
   Accelerator accelerator(options_of(request, ranks, config, micro_steps));
   Lm net = built_model(request, choice, config, accelerator.device());
   const std::shared_ptr<torch::optim::Optimizer> adamw = std::make_shared<accelerate::optim::AdamW>(
       net->parameters(), torch::optim::AdamWOptions(1e-3));
   auto [prepared, optimizer] = accelerator.prepare(net.ptr(), adamw);
-  on_prepared();
+  facts.prepared_ns = now();
   auto& model = prepared;
   // Along sp a rank is given its tokens of each sequence; along cp a scope leaves it them.
   const int64_t passes = ranks.pp > 1 ? 1 : micro_steps, length = config.sequence_length / ranks.sp;
@@ -171,6 +181,7 @@ void train(const PlanRequest& request, const LayoutChoice& choice, const Config&
     }
   };
   for (int64_t pass = 0; pass < kSteps * passes; ++pass) {
+    facts.last_pass_ns = now();
     const auto scope = accelerator.accumulate(model);
     if (ranks.cp > 1) {
       const auto parts = accelerator.maybe_context_parallel({tokens, labels, positions}, {1, 1, 0});
@@ -183,12 +194,6 @@ void train(const PlanRequest& request, const LayoutChoice& choice, const Config&
   }
 }
 
-// What is known of an executed rank besides its trace.
-struct RankFacts {
-  int64_t prepared_ns = 0;
-  int64_t other_bytes = 0;  // of its device, that are not tensors'
-};
-
 // What tensors, the context, communicators and workspaces need. The allocator reserves more where
 // room is left, above all for blocks that collectives on other streams still read: the further the
 // host is ahead of its device, the more. An allocation that finds no room waits for those streams
@@ -200,6 +205,11 @@ void add_memory(const accelerate::simulator::Trace& trace, const std::vector<Ran
     double& most =
         sample.at_ns <= rank.prepared_ns ? measured.prepare_memory : measured.training_memory;
     most = std::max(most, static_cast<double>(rank.other_bytes + total_bytes(sample)));
+    // Until a backward pass has ended, parameters may count as activations.
+    if (sample.at_ns < rank.last_pass_ns) continue;
+    const auto kept = static_cast<double>(
+        sample.bytes[static_cast<size_t>(accelerate::simulator::MemoryCategory::kActivations)]);
+    measured.activations = std::max(measured.activations, kept);
   }
 }
 
@@ -214,8 +224,10 @@ Measured measure(const PlanRequest& request, const LayoutChoice& choice, int64_t
   if (const RankLayout& ranks = choice.ranks; ranks.num_ranks() > 1) {
     // Stages differ, and so do ranks along ep of which some have more tokens. Ranks along cp
     // compute with the keys of the others in another order each.
-    std::vector<MeshAxis> along = {MeshAxis::kDpReplicate, MeshAxis::kSp, MeshAxis::kTp};
-    if (!request.skew || ranks.ep == 1) along.push_back(MeshAxis::kDpShard);
+    std::vector<MeshAxis> along = {MeshAxis::kDpReplicate, MeshAxis::kTp};
+    if (!request.skew || ranks.ep == 1) {
+      along.insert(along.end(), {MeshAxis::kDpShard, MeshAxis::kSp});
+    }
     options.fold = accelerate::simulator::Folding{
         .spot_checks = 0,
         .mesh = accelerate::Mesh({.pp = static_cast<int>(ranks.pp),
@@ -231,8 +243,8 @@ Measured measure(const PlanRequest& request, const LayoutChoice& choice, int64_t
   std::vector<RankFacts> ranks(cluster.world_size());
   cluster.run_on_every_rank([&](accelerate::simulator::Rank& rank) {
     RankFacts& facts = ranks[rank.index()];
-    train(request, choice, config, micro_steps,
-          [&] { facts.prepared_ns = rank.device()->host_ns(); });
+    train(
+        request, choice, config, micro_steps, [&] { return rank.device()->host_ns(); }, facts);
     if (const auto driver = rank.device()->memory().driver_figures()) {
       facts.other_bytes = driver->context + driver->libraries + driver->workspaces;
     }
@@ -282,6 +294,7 @@ Measured measure_whole(const PlanRequest& request, const LayoutChoice& choice,
       if (&pass != &passes.back()) continue;
       whole.prepare_memory += layers.weight * part.prepare_memory;
       whole.training_memory += layers.weight * part.training_memory;
+      whole.activations += layers.weight * part.activations;
     }
   }
   return whole;
@@ -293,7 +306,7 @@ double state_bytes(const Config& config, const RankLayout& ranks) {
   const double experts = 3.0 * static_cast<double>(config.layers * config.hidden) *
                          static_cast<double>(config.experts * config.expert_intermediate);
   // Ranks with parts of sequences divide the rows of shards, too.
-  const int64_t sequence_parts = ranks.dp_shard > 1 ? ranks.cp * ranks.sp : 1;
+  const int64_t sequence_parts = ranks.dp_shard > 1 || ranks.ep > 1 ? ranks.cp * ranks.sp : 1;
   const auto rows = static_cast<double>(ranks.dp_shard * sequence_parts * ranks.tp * ranks.pp);
   // Ranks along ep have whole experts.
   const double expert_parts =
@@ -405,6 +418,7 @@ PlannedLayout planned(const PlanRequest& request, const LayoutChoice& choice) {
     return layout;
   }
   layout.peak_memory = static_cast<int64_t>(std::max(whole.prepare_memory, whole.training_memory));
+  layout.activations = static_cast<int64_t>(whole.activations);
   layout.memory = whole.memory;
   if (layout.peak_memory > layout.memory) {
     layout.why = absl::StrCat("needs ", accelerate::binary_byte_text(layout.peak_memory), " of ",
@@ -464,6 +478,7 @@ nlohmann::ordered_json plan_json(const std::vector<PlannedLayout>& layouts) {
       row["tokens_per_second"] = each.tokens_per_second;
       row["mfu"] = each.mfu;
       row["peak_memory"] = each.peak_memory;
+      row["activations"] = each.activations;
       row["memory"] = each.memory;
     } else {
       row["why"] = each.why;

@@ -64,6 +64,8 @@ struct PlannedLayout {
   /// shows more where the allocator keeps blocks, which it gives back when room is short. Pieces
   /// between blocks (fragmentation) do not count. 0: unknown.
   int64_t peak_memory = 0;
+  /// The part of a device's tensors that forward passes make: the most of it in one pass.
+  int64_t activations = 0;
   int64_t memory = 0;    ///< that a program has of a device; 0: unknown
   std::string why = {};  ///< it does not fit
 };
@@ -83,8 +85,8 @@ std::vector<PlannedLayout> plan(const PlanRequest& request);
 std::string plan_text(const std::vector<PlannedLayout>& layouts);
 
 /// The same for programs, in the same order: a list of objects with "layout" and "fits", and with
-/// "step_seconds", "tokens_per_second", "mfu", "peak_memory" and "memory" where the layout fits,
-/// else with "why".
+/// "step_seconds", "tokens_per_second", "mfu", "peak_memory", "activations" and "memory" where the
+/// layout fits, else with "why".
 nlohmann::ordered_json plan_json(const std::vector<PlannedLayout>& layouts);
 
 }  // namespace lm

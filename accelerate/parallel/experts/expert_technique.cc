@@ -148,7 +148,8 @@ std::shared_ptr<const ModelLayout> expert_parallel_layout(const LayoutContext& c
       if (ranks > 1) {
         placement->cuts.push_back({.axis = MeshAxis::kEp, .dim = 0});
         // Ranks with the same experts have other tokens.
-        placement->sums |= AxisSet{MeshAxis::kDpReplicate, MeshAxis::kEdp} | inputs;
+        placement->sums |=
+            (AxisSet{MeshAxis::kDpReplicate, MeshAxis::kEdp} | inputs) - AxisSet{MeshAxis::kEp};
       }
       if (divides_inside) {
         placement->cuts.push_back(

@@ -4,7 +4,7 @@
 /// Each rank's router sends its own tokens, so that the gradient of an expert is, after a backward
 /// pass, the sum over the ranks along ep. It is divided by the number of token shares, as that of
 /// every parameter, and summed over the ranks that have the same experts (TensorPlacement::sums).
-/// Sharding leaves experts as they are, and divides all else among the ranks along dp_shard.
+/// Sharding leaves experts as they are, and divides all else among the ranks along dp_shard_cp_sp.
 ///
 /// Threads: the rank's thread.
 #pragma once

@@ -78,12 +78,6 @@ bool has_stage(const TensorPlacement& placement, const Mesh& mesh, int rank) {
          std::ranges::count(placement.stages, mesh.coordinate(rank, MeshAxis::kPp)) > 0;
 }
 
-// How many neighbours along an axis that cuts the tensor have the same part.
-int copies_along(const TensorPlacement& placement, MeshAxis axis) {
-  const auto cut = std::ranges::find(placement.cuts, axis, &Cut::axis);
-  return cut != placement.cuts.end() ? cut->copies : 1;
-}
-
 // All of a tensor but along one dim, where it is what the run says.
 Box slab(const TensorPlacement& placement, size_t dim, const Run& run) {
   Box box = whole_box(placement.shape);
@@ -216,11 +210,15 @@ int num_parts(const TensorPlacement& placement, const Mesh& mesh) {
 
 int part_number(const TensorPlacement& placement, const Mesh& mesh, int rank) {
   if (!has_stage(placement, mesh, rank)) return -1;
-  const AxisSet axes = placement.cut_axes() - AxisSet{MeshAxis::kPp};
-  int number = 0;
-  for (const MeshAxis axis : axes.axes()) {
-    const int copies = copies_along(placement, axis);
-    number = number * (mesh.size(axis) / copies) + mesh.coordinate(rank, axis) / copies;
+  AxisSet axes = placement.cut_axes() - AxisSet{MeshAxis::kPp};
+  for (const Cut& cut : placement.cuts) {
+    if (cut.copies > 1) axes = axes - AxisSet{cut.axis};
+  }
+  int number = mesh.coordinate(rank, axes);
+  for (const Cut& cut : placement.cuts) {
+    if (cut.copies == 1) continue;
+    number =
+        number * (mesh.size(cut.axis) / cut.copies) + mesh.coordinate(rank, cut.axis) / cut.copies;
   }
   return number;
 }
