@@ -2,6 +2,7 @@
 // other degrees, and what it refuses.
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -206,6 +207,72 @@ TEST(Engine, GeneratesTheMostLikelyTokens) {
   }
   ASSERT_EQ(generated.size(), 2U);
   EXPECT_TRUE(generated[0].equal(generated[1])) << "with layers that ranks divide as well";
+}
+
+// A token goes through all stages before the last one chooses the next.
+TEST(Engine, StagesGenerateWhatOneProcessDoes) {
+  constexpr int64_t kModelLayers = 4, kGiven = 3;
+  const std::vector<MegatronGenerateOptions> kinds = {
+      {.max_new_tokens = 4, .top_k = 1},
+      {.max_length = kGiven + 5, .top_k = 5, .seed = 5},
+      {.max_new_tokens = 4, .temperature = 0.7, .top_p = 0.9, .seed = 7},
+      {.max_new_tokens = 4, .seed = 3}};
+  // By rank, in the order of the kinds.
+  const auto generated = [&](int ranks, const MegatronLMPlugin& degrees) {
+    std::vector<std::vector<at::Tensor>> all(static_cast<size_t>(ranks));
+    run_engines("1x" + std::to_string(ranks) + ":h100", nullptr,
+                lm::model_config("tiny", {.blocks = Blocks::kLlama, .layers = kModelLayers}),
+                plugin_of_formula(kModelLayers, degrees), {}, [&](EngineJob& job, int rank) {
+                  for (int step = 0; step < 2; ++step) job.engine().train_step(job.batch(step));
+                  const at::Tensor start =
+                      job.batch(0).at("text").narrow(0, 0, 3).narrow(1, 0, kGiven);
+                  for (const MegatronGenerateOptions& options : kinds) {
+                    all[static_cast<size_t>(rank)].push_back(
+                        job.engine().megatron_generate(start, options).cpu());
+                  }
+                });
+    return all;
+  };
+  const std::vector<at::Tensor> expected = generated(1, {}).front();
+  ASSERT_EQ(expected.size(), kinds.size());
+  EXPECT_EQ(expected[0].size(1), kGiven + 4);
+  EXPECT_FALSE(expected[3].equal(expected[0])) << "which are the most likely tokens";
+  struct Job {
+    int ranks = 1;
+    MegatronLMPlugin degrees = {};
+  };
+  const std::vector<Job> jobs = {{2, {.pp_degree = 2}},
+                                 {2, {.pp_degree = 2, .num_layers_per_virtual_pipeline_stage = 1}},
+                                 {4, {.pp_degree = 4}},
+                                 {4, {.tp_degree = 2, .pp_degree = 2}}};
+  for (size_t job = 0; job < jobs.size(); ++job) {
+    const auto all = generated(jobs[job].ranks, jobs[job].degrees);
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      ASSERT_EQ(all[rank].size(), kinds.size());
+      for (size_t i = 0; i < kinds.size(); ++i) {
+        EXPECT_TRUE(all[rank][i].equal(expected[i]))
+            << "job " << job << ", rank " << rank << ", options " << i;
+      }
+    }
+  }
+}
+
+// All ranks learn from the last stage that the row has ended.
+TEST(Engine, StagesStopWhenAllRowsHaveEnded) {
+  constexpr int64_t kGiven = 3, kMost = 6;
+  MegatronLMPlugin plugin = plugin_of({.pp_degree = 2});
+  at::Tensor usual;
+  const auto run = [&](const std::function<void(const at::Tensor& tokens)>& body) {
+    run_engines("1x2:h100", nullptr, small_model(), plugin, {}, [&](EngineJob& job, int) {
+      const at::Tensor start = job.batch(0).at("text").narrow(0, 0, 1).narrow(1, 0, kGiven);
+      body(job.engine().megatron_generate(start, {.max_new_tokens = kMost, .top_k = 1}).cpu());
+    });
+  };
+  run([&](const at::Tensor& tokens) { usual = tokens; });
+  ASSERT_EQ(usual.size(1), kGiven + kMost);
+  // The first token that is generated ends the row now.
+  plugin.other_megatron_args.value()["eos_token_id"] = usual[0][kGiven].item<int64_t>();
+  run([&](const at::Tensor& tokens) { EXPECT_TRUE(tokens.equal(usual.narrow(1, 0, kGiven + 1))); });
 }
 
 TEST(Engine, DrawsAlikeOnAllRanks) {
