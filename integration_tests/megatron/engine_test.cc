@@ -262,17 +262,22 @@ TEST(Engine, StagesStopWhenAllRowsHaveEnded) {
   constexpr int64_t kGiven = 3, kMost = 6;
   MegatronLMPlugin plugin = plugin_of({.pp_degree = 2});
   at::Tensor usual;
-  const auto run = [&](const std::function<void(const at::Tensor& tokens)>& body) {
-    run_engines("1x2:h100", nullptr, small_model(), plugin, {}, [&](EngineJob& job, int) {
+  const auto run = [&](const std::function<void(const at::Tensor& tokens, int rank)>& body) {
+    run_engines("1x2:h100", nullptr, small_model(), plugin, {}, [&](EngineJob& job, int rank) {
       const at::Tensor start = job.batch(0).at("text").narrow(0, 0, 1).narrow(1, 0, kGiven);
-      body(job.engine().megatron_generate(start, {.max_new_tokens = kMost, .top_k = 1}).cpu());
+      body(job.engine().megatron_generate(start, {.max_new_tokens = kMost, .top_k = 1}).cpu(),
+           rank);
     });
   };
-  run([&](const at::Tensor& tokens) { usual = tokens; });
+  run([&](const at::Tensor& tokens, int rank) {
+    if (rank == 0) usual = tokens;
+  });
   ASSERT_EQ(usual.size(1), kGiven + kMost);
   // The first token that is generated ends the row now.
   plugin.other_megatron_args.value()["eos_token_id"] = usual[0][kGiven].item<int64_t>();
-  run([&](const at::Tensor& tokens) { EXPECT_TRUE(tokens.equal(usual.narrow(1, 0, kGiven + 1))); });
+  run([&](const at::Tensor& tokens, int rank) {
+    EXPECT_TRUE(tokens.equal(usual.narrow(1, 0, kGiven + 1))) << rank;
+  });
 }
 
 TEST(Engine, DrawsAlikeOnAllRanks) {
