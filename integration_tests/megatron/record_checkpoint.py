@@ -108,7 +108,9 @@ def run_rank(rank, tp, port, work):
     tensor_parallel.random.CudaRNGStatesTracker.fork = lambda *args, **kwargs: contextlib.nullcontext()
     parallel_state.initialize_model_parallel(tp)
     for kind in ("gpt", "llama"):
-        random.seed(1), numpy.random.seed(1), torch.manual_seed(1)
+        random.seed(1)
+        numpy.random.seed(1)
+        torch.manual_seed(1)
         config, model = model_of(kind, tp)
         shared = f"{work}/{kind}"
         if tp == 1:
