@@ -19,7 +19,7 @@
 namespace accelerate {
 namespace {
 
-// Of the iteration that a folder of several names.
+// The folder of one iteration: the given folder, or the one that its file names.
 std::string folder_of_iteration(FileSystem& files, const std::string& folder) {
   const std::string tracker = join_path(folder, "latest_checkpointed_iteration.txt");
   if (!internal::value_or_throw(exists(files, tracker))) return folder;

@@ -96,7 +96,7 @@ def save_part(config, model, folder, rank, saves_rng):
     part.mkdir(parents=True)
     torch.save(state, part / "model_optim_rng.pt")
     if rank == 0:
-        (folder / "latest_checkpointed_iteration.txt").write_text("1")
+        (folder / "latest_checkpointed_iteration.txt").write_text("1\n")
 
 
 def run_rank(rank, tp, port, work):
