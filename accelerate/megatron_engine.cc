@@ -8,6 +8,7 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -22,6 +23,7 @@
 #include "accelerate/config/tensor_parallel_plan.h"
 #include "accelerate/operators/block.h"
 #include "accelerate/parallel/apply.h"
+#include "accelerate/parallel/pipeline/pipeline_technique.h"
 #include "accelerate/parallel/sharded/activation_checkpointing.h"
 #include "accelerate/parallel/tensor/plan_layout.h"
 #include "accelerate/pipeline/schedule.h"
@@ -332,14 +334,11 @@ at::Tensor MegatronCore::mean_loss(const at::Tensor& output, const Tensors& rows
 }
 
 at::Tensor MegatronCore::generate(
-    const at::Tensor& inputs, const MegatronGenerateOptions& options,
-    const std::function<at::Tensor(const at::Tensor& tokens)>& model) const {
+    const ModelState& model, const at::Tensor& inputs, const MegatronGenerateOptions& options,
+    const std::function<at::Tensor(const at::Tensor& tokens)>& last_logits) const {
   const auto* const gpt = dynamic_cast<const GPTTrainStep*>(step_.get());
   TORCH_CHECK_VALUE(gpt != nullptr, "megatron_generate: ", step_->name(),
                     " is not for models that read from left to right, as GPTTrainStep is");
-  const int64_t stages = whole(plugin_, "pipeline_model_parallel_size", 1);
-  TORCH_CHECK_VALUE(stages == 1, "megatron_generate: pipeline_model_parallel_size is ", stages,
-                    ", but a stage has no logits of the whole model; use prepare_pippy");
   TORCH_CHECK_VALUE(inputs.dim() == 2 && inputs.size(1) > 0,
                     "megatron_generate: expected tokens [rows, length], got ", inputs.sizes());
   TORCH_CHECK_VALUE(options.temperature > 0 && options.top_k >= 0 && options.top_p >= 0 &&
@@ -350,14 +349,19 @@ at::Tensor MegatronCore::generate(
   constexpr int64_t kUsual = 64;
   const int64_t more = options.max_length ? *options.max_length - inputs.size(1)
                                           : options.max_new_tokens.value_or(kUsual);
+  const auto* const pipeline = model.find_technique<PipelineTechnique>();
+  const int last = pipeline == nullptr ? 0 : pipeline->stages().ranks.back();
   const at::NoGradGuard no_grad;
   const at::Generator generator = at::detail::createCPUGenerator(options.seed);
   const int64_t end = gpt->mask_options().eod_token;
   at::Tensor tokens = inputs.to(at::kLong).to(device_);
   at::Tensor has_ended = at::zeros({inputs.size(0), 1}, at::kBool);
   for (int64_t i = 0; i < more && !has_ended.all().item<bool>(); ++i) {
-    const at::Tensor logits = model(tokens).select(1, -1).to(at::kCPU, at::kFloat);
-    const at::Tensor next = next_tokens(logits, options, generator).masked_fill(has_ended, end);
+    const at::Tensor logits = last_logits(tokens);
+    at::Tensor next = at::empty({tokens.size(0), 1}, tokens.options());
+    if (logits.defined()) next.copy_(next_tokens(logits, options, generator));
+    if (pipeline != nullptr) broadcast_tensor(pipeline->group(), next, last);
+    next = next.to(at::kCPU).masked_fill(has_ended, end);
     has_ended = has_ended.logical_or(next.eq(end));
     tokens = at::cat({tokens, next.to(device_)}, 1);
   }

@@ -164,8 +164,11 @@ class MegatronCore {
   TokenLoss token_loss(const at::Tensor& output, const std::vector<at::Tensor>& rows) const;
   at::Tensor mean_loss(const at::Tensor& output, const std::vector<at::Tensor>& rows) const;
 
-  at::Tensor generate(const at::Tensor& inputs, const MegatronGenerateOptions& options,
-                      const std::function<at::Tensor(const at::Tensor& tokens)>& model) const;
+  /// `last_logits(tokens)`: on the CPU, in float32, those behind the last token of each row;
+  /// undefined on ranks without the model's last stage.
+  at::Tensor generate(const ModelState& model, const at::Tensor& inputs,
+                      const MegatronGenerateOptions& options,
+                      const std::function<at::Tensor(const at::Tensor& tokens)>& last_logits) const;
 
   void set_rates() const;
   void count_step() { samples_ += *plugin_.global_batch_size; }
@@ -254,13 +257,15 @@ class MegatronEngine {
 
   /// Tokens behind those of `inputs`, int64 [rows, length], each by the logits of all before it:
   /// [rows, length and more], on the rank's device. A row that has ended goes on with ends of
-  /// documents; it stops when all have ended. Collective over the ranks along tp.
-  /// Errors: also for a model of another kind than GPT's, or with stages, which prepare_pippy runs.
+  /// documents; it stops when all have ended. Each token goes through the stages of a pipeline in
+  /// their order; the last one chooses it, and tells the others. Collective over the ranks along tp
+  /// and pp, which give the same tokens and options.
+  /// Errors: also for a model of another kind than GPT's.
   at::Tensor megatron_generate(const at::Tensor& inputs,
                                const MegatronGenerateOptions& options = {}) {
     (*model_)->eval();
-    return core_.generate(inputs, options,
-                          [this](const at::Tensor& tokens) { return (*model_)(tokens); });
+    return core_.generate(*internal::Access::to(*model_), inputs, options,
+                          [this](const at::Tensor& tokens) { return last_logits(tokens); });
   }
 
   void train() { is_training_ = true; }
@@ -329,6 +334,16 @@ class MegatronEngine {
       step.logits = accelerator_.gather_sequences(step.logits);
     }
     return step;
+  }
+
+  at::Tensor last_logits(const at::Tensor& tokens) {
+    at::Tensor logits;
+    const auto keep = [&logits](const at::Tensor& output, const at::Tensor& /*rows*/) {
+      logits = output.select(1, -1).to(at::kCPU, at::kFloat);
+      return logits.sum();
+    };
+    accelerator_.evaluate_batch(*model_, std::pair(tokens, tokens), keep, {.micro_batches = 1});
+    return logits;
   }
 
   template <typename LossFn>

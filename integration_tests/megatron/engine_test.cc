@@ -2,6 +2,7 @@
 // other degrees, and what it refuses.
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -43,6 +44,11 @@ lm::Config small_model() {
 MegatronLMPlugin plugin_of(const MegatronLMPlugin& degrees) {
   return plugin_of_formula(kLayers, degrees);
 }
+
+struct Layout {
+  int ranks = 1;
+  MegatronLMPlugin degrees = {};
+};
 
 // ---- Steps.
 
@@ -208,6 +214,74 @@ TEST(Engine, GeneratesTheMostLikelyTokens) {
   }
   ASSERT_EQ(generated.size(), 2U);
   EXPECT_TRUE(generated[0].equal(generated[1])) << "with layers that ranks divide as well";
+}
+
+// A token goes through all stages before the last one chooses the next.
+TEST(Engine, StagesGenerateWhatOneProcessDoes) {
+  constexpr int64_t kModelLayers = 4, kGiven = 3;
+  const std::vector<MegatronGenerateOptions> kinds = {
+      {.max_new_tokens = 4, .top_k = 1},
+      {.max_length = kGiven + 5, .top_k = 5, .seed = 5},
+      {.max_new_tokens = 4, .temperature = 0.7, .top_p = 0.9, .seed = 7},
+      {.max_new_tokens = 4, .seed = 3}};
+  // By rank, in the order of the kinds.
+  const auto generated = [&](int ranks, const MegatronLMPlugin& degrees) {
+    std::vector<std::vector<at::Tensor>> all(static_cast<size_t>(ranks));
+    run_engines("1x" + std::to_string(ranks) + ":h100", nullptr,
+                lm::model_config("tiny", {.blocks = Blocks::kLlama, .layers = kModelLayers}),
+                plugin_of_formula(kModelLayers, degrees), {}, [&](EngineJob& job, int rank) {
+                  for (int step = 0; step < 2; ++step) job.engine().train_step(job.batch(step));
+                  const at::Tensor start =
+                      job.batch(0).at("text").narrow(0, 0, 3).narrow(1, 0, kGiven);
+                  for (const MegatronGenerateOptions& options : kinds) {
+                    all[static_cast<size_t>(rank)].push_back(
+                        job.engine().megatron_generate(start, options).cpu());
+                  }
+                });
+    return all;
+  };
+  const std::vector<at::Tensor> expected = generated(1, {}).front();
+  ASSERT_EQ(expected.size(), kinds.size());
+  EXPECT_EQ(expected[0].size(1), kGiven + 4);
+  EXPECT_FALSE(expected[3].equal(expected[0])) << "which are the most likely tokens";
+  const std::vector<Layout> jobs = {
+      {2, {.pp_degree = 2}},
+      {2, {.pp_degree = 2, .num_layers_per_virtual_pipeline_stage = 1}},
+      {4, {.pp_degree = 4}},
+      {4, {.tp_degree = 2, .pp_degree = 2}}};
+  for (size_t job = 0; job < jobs.size(); ++job) {
+    const auto all = generated(jobs[job].ranks, jobs[job].degrees);
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      ASSERT_EQ(all[rank].size(), kinds.size());
+      for (size_t i = 0; i < kinds.size(); ++i) {
+        EXPECT_TRUE(all[rank][i].equal(expected[i]))
+            << "job " << job << ", rank " << rank << ", options " << i;
+      }
+    }
+  }
+}
+
+// All ranks learn from the last stage that the row has ended.
+TEST(Engine, StagesStopWhenAllRowsHaveEnded) {
+  constexpr int64_t kGiven = 3, kMost = 6;
+  MegatronLMPlugin plugin = plugin_of({.pp_degree = 2});
+  at::Tensor usual;
+  const auto run = [&](const std::function<void(const at::Tensor& tokens, int rank)>& body) {
+    run_engines("1x2:h100", nullptr, small_model(), plugin, {}, [&](EngineJob& job, int rank) {
+      const at::Tensor start = job.batch(0).at("text").narrow(0, 0, 1).narrow(1, 0, kGiven);
+      body(job.engine().megatron_generate(start, {.max_new_tokens = kMost, .top_k = 1}).cpu(),
+           rank);
+    });
+  };
+  run([&](const at::Tensor& tokens, int rank) {
+    if (rank == 0) usual = tokens;
+  });
+  ASSERT_EQ(usual.size(1), kGiven + kMost);
+  // The first token that is generated ends the row now.
+  plugin.other_megatron_args.value()["eos_token_id"] = usual[0][kGiven].item<int64_t>();
+  run([&](const at::Tensor& tokens, int rank) {
+    EXPECT_TRUE(tokens.equal(usual.narrow(1, 0, kGiven + 1))) << rank;
+  });
 }
 
 TEST(Engine, DrawsAlikeOnAllRanks) {
@@ -410,42 +484,76 @@ TEST(AverageLosses, AreMeansOverDataParallelRanks) {
 
 // ---- Checkpoints.
 
-std::map<std::string, at::Tensor> by_name(const NamedTensors& tensors) {
-  return {tensors.begin(), tensors.end()};
+using ByName = std::map<std::string, at::Tensor>;
+
+// Two steps of a training that has had two, on rank 0.
+struct Going {
+  ByName before;  // weights
+  std::vector<double> losses;
+  ByName after;
+};
+
+Going going_on(EngineJob& job) {
+  const NamedTensors before = job.whole();
+  Going going = {.before = ByName(before.begin(), before.end()), .losses = {}, .after = {}};
+  for (int step = 2; step < 4; ++step) {
+    going.losses.push_back(job.engine().train_step(job.batch(step)).loss.item<double>());
+  }
+  const NamedTensors after = job.whole();
+  going.after = ByName(after.begin(), after.end());
+  return going;
 }
 
+void expect_same_bits(const ByName& got, const ByName& expected) {
+  EXPECT_EQ(got.size(), expected.size());
+  for (const auto& [name, tensor] : expected) {
+    ASSERT_TRUE(got.contains(name)) << name;
+    EXPECT_TRUE(got.at(name).equal(tensor)) << name << ", to the bit";
+  }
+}
+
+// A job saves, one of other degrees loads that and saves it again, and the first one goes on from
+// there: as if it had not been away.
 TEST(EngineCheckpoint, GoesOnWithOtherDegrees) {
-  const MegatronLMPlugin degrees[] = {{.tp_degree = 2}, {.pp_degree = 2}};
-  for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0)}) {
+  const Layout one = {}, tp2 = {2, {.tp_degree = 2}}, pp2 = {2, {.pp_degree = 2}},
+               both = {4, {.tp_degree = 2, .pp_degree = 2}};
+  constexpr char kOther[] = "/sim/run/saved_again";
+  int pair = 0;
+  for (const auto& [from, to] :
+       {std::pair(tp2, pp2), std::pair(pp2, tp2), std::pair(both, tp2), std::pair(pp2, both),
+        std::pair(both, one), std::pair(one, both)}) {
+    SCOPED_TRACE("pair " + std::to_string(pair++));
     const auto disk = std::make_shared<SimDisk>();
-    std::map<std::string, at::Tensor> saved;
-    double next = 0;
-    run_engines("1x2:h100", disk, small_model(), plugin_of(degrees[from]), {},
-                [&](EngineJob& job, int rank) {
-                  for (int step = 0; step < 2; ++step) job.engine().train_step(job.batch(step));
-                  job.engine().save_checkpoint(kFolder);
-                  const NamedTensors whole = job.whole();
-                  const double loss = job.engine().train_step(job.batch(2)).loss.item<double>();
-                  if (rank != 0) return;
-                  saved = by_name(whole);
-                  next = loss;
-                });
-    ASSERT_FALSE(saved.empty());
-    run_engines("1x2:h100", disk, small_model(), plugin_of(degrees[to]), {},
-                [&](EngineJob& job, int rank) {
-                  job.engine().load_checkpoint(kFolder);
-                  EXPECT_EQ(job.engine().consumed_samples(), 2 * kRows);
-                  const auto loaded = by_name(job.whole());
-                  if (rank == 0) {
-                    EXPECT_EQ(loaded.size(), saved.size());
-                    for (const auto& [name, tensor] : saved) {
-                      ASSERT_TRUE(loaded.contains(name)) << name;
-                      EXPECT_TRUE(loaded.at(name).equal(tensor)) << name << ", to the bit";
-                    }
-                  }
-                  const double loss = job.engine().train_step(job.batch(2)).loss.item<double>();
-                  EXPECT_NEAR(loss, next, 1e-6 * next);
-                });
+    Going saved, other, again;
+    const auto run = [&disk](const Layout& layout, Going& going,
+                             const std::function<void(EngineJob&)>& begin) {
+      run_engines("1x" + std::to_string(layout.ranks) + ":h100", disk, small_model(),
+                  plugin_of(layout.degrees), {}, [&](EngineJob& job, int rank) {
+                    begin(job);
+                    EXPECT_EQ(job.engine().consumed_samples(), 2 * kRows);
+                    Going own = going_on(job);
+                    if (rank == 0) going = std::move(own);
+                  });
+    };
+    run(from, saved, [](EngineJob& job) {
+      for (int step = 0; step < 2; ++step) job.engine().train_step(job.batch(step));
+      job.engine().save_checkpoint(kFolder);
+    });
+    run(to, other, [&](EngineJob& job) {
+      job.engine().load_checkpoint(kFolder);
+      job.engine().save_checkpoint(kOther);
+    });
+    run(from, again, [&](EngineJob& job) { job.engine().load_checkpoint(kOther); });
+    ASSERT_FALSE(saved.before.empty());
+    expect_same_bits(other.before, saved.before);
+    ASSERT_EQ(other.losses.size(), saved.losses.size());
+    for (size_t i = 0; i < saved.losses.size(); ++i) {
+      EXPECT_NEAR(other.losses[i], saved.losses[i], 1e-6 * saved.losses[i]) << "step " << i;
+    }
+    // The optimizer's state as well, on which the second loss and these weights depend.
+    expect_same_bits(again.before, saved.before);
+    EXPECT_EQ(again.losses, saved.losses);
+    expect_same_bits(again.after, saved.after);
   }
 }
 
