@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/config/megatron_command_line.h"
+#include "accelerate/megatron_lm.h"
 #include "accelerate/testing/value_error.h"
 #include "integration_tests/megatron/engine_training.h"
 #include "integration_tests/tensor/formula_model.h"

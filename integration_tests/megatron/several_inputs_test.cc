@@ -13,6 +13,7 @@
 
 #include "accelerate/accelerate.h"
 #include "accelerate/megatron/preparation.h"
+#include "accelerate/megatron_lm.h"
 #include "accelerate/testing/value_error.h"
 #include "integration_tests/megatron/engine_training.h"
 #include "integration_tests/tensor/formula_model.h"

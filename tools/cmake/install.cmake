@@ -17,7 +17,7 @@ if(with_trackers)
 endif()
 file(GLOB_RECURSE example_sources RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS accelerate/examples/*.cc)
 accelerate_reach(public_headers HEADERS
-  accelerate/accelerate.h accelerate/process/launchers.h simulator/cluster/cluster.h
+  accelerate/accelerate.h accelerate/megatron_lm.h accelerate/process/launchers.h simulator/cluster/cluster.h
   accelerate/big_model/infer_device_map.h accelerate/comm/watch/watched_backend.h accelerate/config/model_config.h
   accelerate/device_map/infer.h
   accelerate/precision/fp8_model.h accelerate/runtime/host.h accelerate/values/byte_sizes.h

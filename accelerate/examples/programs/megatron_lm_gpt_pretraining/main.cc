@@ -9,6 +9,7 @@
 #include <torch/optim/adam.h>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/megatron_lm.h"
 
 namespace {
 
