@@ -1,7 +1,6 @@
 """Thin wrappers of the C++ rules: the project's compiler options and precompiled headers."""
 
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
-load(":floors.bzl", "headers_below")
 
 COPTS = [
     "-std=c++20",
@@ -23,6 +22,9 @@ TEST_COPTS = COPTS + [
 # LibTorch is built by g++, and clang names templates as g++ does only when it is asked to be as old as 17.
 CLANG_COPTS = ["-fclang-abi-compat=17"]
 
+# Packages whose sources read the project's own headers precompiled, too.
+_ABOVE_THE_PROJECT = ("accelerate/examples/", "integration_tests/")
+
 # Macros expand in the packages of other workspaces, too, where a string would name something of theirs.
 _SETTING = Label("//tools/build_defs:precompiled")
 _PRECOMPILED = str(_SETTING)
@@ -42,11 +44,11 @@ def _with_headers(kwargs, libtorch, testonly):
         "//conditions:default": [],
     })
     if kwargs.pop("precompiled", True):
-        below = headers_below(native.package_name()) if native.repository_name() == "@" else None
-        libraries = (below or "libtorch") + "_" if libtorch else ""
+        is_above = native.repository_name() == "@" and native.package_name().startswith(_ABOVE_THE_PROJECT)
+        libraries = ("project_" if is_above else "libtorch_") if libtorch else ""
         name = libraries + ("test_" if testonly else "") + "headers"
         header = "%s/tools/build_defs/%s" % (GENERATED, name)
-        stamp = ["-include", header + ".stamp.h"] if libtorch and below else []
+        stamp = ["-include", header + ".stamp.h"] if libraries == "project_" else []
         copts = copts + select({
             _PRECOMPILED: ["-include-pch", header + ".h.pch"] + stamp,
             "//conditions:default": [],

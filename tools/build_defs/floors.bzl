@@ -135,28 +135,6 @@ WITHOUT_LIBTORCH = [
 # Folders that see every room of their top-level folder and that no room sees.
 BESIDE = ["testing", "examples", "files/fuzz"]
 
-# By top-level folder, the first floor whose sources read headers of the floors below precompiled: those
-# of precompiled/<folder>.inc, a quarter of the time that such a source takes.
-_READS_PRECOMPILED = {
-    "accelerate": 6,
-    "simulator": 3,
-}
-
-# Folders whose sources read the headers of the whole project precompiled.
-_ABOVE_THE_PROJECT = ("accelerate/examples/", "integration_tests/")
-
-def headers_below(package):
-    """Which of the project's own headers a package's sources read precompiled: a name of precompiled/, or None."""
-    if package.startswith(_ABOVE_THE_PROJECT):
-        return "project"
-    top = package.split("/")[0]
-    if top not in _READS_PRECOMPILED:
-        return None
-    for floor in FLOORS[top][_READS_PRECOMPILED[top]:]:
-        if package[len(top) + 1:] in floor:
-            return top
-    return None
-
 def _sees(package, visibility):
     """Whether visibility to single packages and to folders with what is below them has the package."""
     for each in visibility:
@@ -184,8 +162,7 @@ def rooms_above(package):
     """The visibility of a room: the rooms on floors above, tests, and folders that it is open to."""
     top = package.split("/")[0]
     room = package[len(top) + 1:]
-    visibility = ["//%s:__pkg__" % each for each in [package, "tools/build_defs"]]
-    visibility.append("//integration_tests:__subpackages__")
+    visibility = ["//%s:__pkg__" % package, "//integration_tests:__subpackages__"]
     if "testing" in package.split("/") or top not in FLOORS:
         return ["//visibility:public"]
     below = True
