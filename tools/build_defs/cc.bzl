@@ -27,7 +27,8 @@ _ABOVE_THE_PROJECT = ("accelerate/examples/", "integration_tests/")
 
 # Macros expand in the packages of other workspaces, too, where a string would name something of theirs.
 _SETTING = Label("//tools/build_defs:precompiled")
-_PRECOMPILED = str(_SETTING)
+# Whether the compiler is clang, which --config=clang and --config=gcc say: a key of select().
+PRECOMPILED = str(_SETTING)
 
 # Where rules of this repository write, in a workspace that has it as an external one, too.
 GENERATED = "/".join([part for part in ["$(GENDIR)", _SETTING.workspace_root] if part])
@@ -40,7 +41,7 @@ def _with_headers(kwargs, libtorch, testonly):
     copts = (TEST_COPTS if testonly else COPTS) + kwargs.pop("copts", [])
     deps = kwargs.pop("deps", [])
     copts = copts + select({
-        _PRECOMPILED: CLANG_COPTS,
+        PRECOMPILED: CLANG_COPTS,
         "//conditions:default": [],
     })
     if kwargs.pop("precompiled", True):
@@ -50,11 +51,11 @@ def _with_headers(kwargs, libtorch, testonly):
         header = "%s/tools/build_defs/%s" % (GENERATED, name)
         stamp = ["-include", header + ".stamp.h"] if libraries == "project_" else []
         copts = copts + select({
-            _PRECOMPILED: ["-include-pch", header + ".h.pch"] + stamp,
+            PRECOMPILED: ["-include-pch", header + ".h.pch"] + stamp,
             "//conditions:default": [],
         })
         deps = deps + select({
-            _PRECOMPILED: [Label("//tools/build_defs:" + name)],
+            PRECOMPILED: [Label("//tools/build_defs:" + name)],
             "//conditions:default": [],
         })
     return dict(kwargs, copts = copts, deps = deps)
