@@ -32,7 +32,7 @@ using internal::ModuleSlot;
 namespace {
 
 // The models of one Runtime.
-struct Models {
+struct LiveModels {
   std::vector<std::weak_ptr<DispatchedModel>> models;
 };
 
@@ -556,7 +556,8 @@ std::shared_ptr<DispatchedModel> DispatchedModel::make(std::shared_ptr<torch::nn
   std::shared_ptr<DispatchedModel> model(
       new DispatchedModel(std::move(module), std::move(device_map)));
   Builder(*model, std::move(options)).build();
-  auto& models = model->runtime_->shared<Models>([] { return std::make_shared<Models>(); }).models;
+  auto& models =
+      model->runtime_->shared<LiveModels>([] { return std::make_shared<LiveModels>(); }).models;
   std::erase_if(models, [](const auto& each) { return each.expired(); });
   models.push_back(model);
   announce_tensors_elsewhere(*model->runtime_, model);
@@ -677,7 +678,7 @@ namespace internal {
 
 std::vector<std::shared_ptr<DispatchedModel>> dispatched_models(const Runtime& runtime) {
   std::vector<std::shared_ptr<DispatchedModel>> alive;
-  if (const auto* models = runtime.find_shared<Models>()) {
+  if (const auto* models = runtime.find_shared<LiveModels>()) {
     for (const auto& each : models->models) {
       if (auto model = each.lock()) alive.push_back(std::move(model));
     }

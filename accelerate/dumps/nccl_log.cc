@@ -33,7 +33,7 @@ constexpr at::ScalarType kTypes[] = {
 constexpr ReduceOp::RedOpType kReductions[] = {ReduceOp::SUM, ReduceOp::PRODUCT, ReduceOp::MAX,
                                                ReduceOp::MIN, ReduceOp::AVG};
 
-OpType op_of(absl::string_view word) {
+OpType op_of_nccl(absl::string_view word) {
   if (word == "AllReduce") return OpType::ALLREDUCE;
   if (word == "AllGather") return OpType::_ALLGATHER_BASE;
   if (word == "ReduceScatter") return OpType::_REDUCE_SCATTER_BASE;
@@ -130,7 +130,7 @@ class Reader {
   }
 
   static void call(Process& process, const Words& words) {
-    const OpType op = op_of(words[0].substr(0, words[0].find(':')));
+    const OpType op = op_of_nccl(words[0].substr(0, words[0].find(':')));
     const std::string address(behind(words, "comm"));
     if (op == OpType::UNKNOWN || address.empty()) return;
     // Without a line of its beginning nothing but its address is known.

@@ -40,7 +40,7 @@ bool flag(const Json& args, const char* name, bool otherwise) {
   return found->get<bool>();
 }
 
-std::optional<int64_t> number(const Json& args, const char* name) {
+std::optional<int64_t> whole_number(const Json& args, const char* name) {
   const auto found = args.find(name);
   if (found == args.end() || found->is_null()) return std::nullopt;
   TORCH_CHECK_VALUE(found->is_number_integer(), name, ": expected a whole number, got ",
@@ -129,7 +129,7 @@ DocumentMasks get_ltor_masks_and_position_ids(const at::Tensor& tokens,
 
 BertTrainStep::BertTrainStep(const Json& args)
     : is_pretraining_(flag(args, "pretraining_flag", true)),
-      num_labels_(number(args, "num_labels").value_or(2)) {}
+      num_labels_(whole_number(args, "num_labels").value_or(2)) {}
 
 std::vector<at::Tensor> BertTrainStep::get_batch(const MegatronBatch& batch) const {
   const at::Tensor labels = find(batch, "labels");
@@ -191,8 +191,8 @@ MegatronForwardStep BertTrainStep::forward_step_func() const {
 GPTTrainStep::GPTTrainStep(const Json& args)
     : return_logits_(flag(args, "return_logits", false)),
       checks_nan_(flag(args, "check_for_nan_in_loss_and_grad", false)) {
-  const std::optional<int64_t> end = number(args, "eos_token_id");
-  const std::optional<int64_t> vocabulary = number(args, "padded_vocab_size");
+  const std::optional<int64_t> end = whole_number(args, "eos_token_id");
+  const std::optional<int64_t> vocabulary = whole_number(args, "padded_vocab_size");
   TORCH_CHECK_VALUE(end || vocabulary,
                     "GPTTrainStep: the arguments have neither \"eos_token_id\" nor "
                     "\"padded_vocab_size\", so the end of a document is not known");

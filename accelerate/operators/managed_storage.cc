@@ -15,14 +15,15 @@ namespace {
 using c10::DispatchKey;
 
 // PyTorch gives this key no meaning of its own. Managed tensors have it, and no others.
-constexpr DispatchKey kKey = DispatchKey::TESTING_ONLY_GenericWrapper;
-constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kKey);
+constexpr DispatchKey kManagedKey = DispatchKey::TESTING_ONLY_GenericWrapper;
+constexpr c10::DispatchKeySet kBelowManaged(c10::DispatchKeySet::FULL_AFTER, kManagedKey);
 
 // Handlers of operator_mode.h may replace an operator, so values are brought for what runs instead.
-static_assert(kKey < DispatchKey::TESTING_ONLY_GenericMode);
+static_assert(kManagedKey < DispatchKey::TESTING_ONLY_GenericMode);
 // Automatic mixed precision reads weights to cast them; autograd saves them.
-static_assert(kKey > DispatchKey::AutocastCPU && kKey > DispatchKey::AutocastCUDA &&
-              kKey > DispatchKey::AutocastPrivateUse1 && kKey > DispatchKey::AutogradFunctionality);
+static_assert(kManagedKey > DispatchKey::AutocastCPU && kManagedKey > DispatchKey::AutocastCUDA &&
+              kManagedKey > DispatchKey::AutocastPrivateUse1 &&
+              kManagedKey > DispatchKey::AutogradFunctionality);
 
 void lose_owner(void* owner) {
   c10::intrusive_ptr<StorageOwner>::reclaim(static_cast<StorageOwner*>(owner));
@@ -52,7 +53,7 @@ void bring_arguments(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     uses.add(torch::jit::peek(*stack, i, arguments.size()), op,
              alias != nullptr && alias->isWrite());
   }
-  op.redispatchBoxed(keys & kBelow, stack);
+  op.redispatchBoxed(keys & kBelowManaged, stack);
 }
 
 }  // namespace
@@ -66,7 +67,7 @@ UseOfMemory::~UseOfMemory() {
 }
 
 void UseOfMemory::add(const at::Tensor& tensor, const c10::OperatorHandle& op, bool writes) {
-  if (!tensor.key_set().has(kKey)) return;
+  if (!tensor.key_set().has(kManagedKey)) return;
   StorageOwner* const owner = storage_owner(tensor);
   if (owner == nullptr) return;
   owner->acquire(tensor, op, writes);
@@ -94,7 +95,7 @@ at::Tensor StorageOwner::make_absent(const at::Tensor& like, c10::Device device)
   at::Tensor absent = at::detail::make_tensor<c10::TensorImpl>(
       c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), like.nbytes(),
                                             nothing(device), allocator, /*resizable=*/false),
-      ordinary.key_set().add(kKey), ordinary.dtype());
+      ordinary.key_set().add(kManagedKey), ordinary.dtype());
   absent.unsafeGetTensorImpl()->set_sizes_contiguous(like.sizes());
   return absent;
 }
@@ -139,6 +140,6 @@ void set_absent_text(const at::Tensor& managed, std::string text) {
   storage_of(managed)->get_extra_meta().custom_data_ptr_error_msg_ = std::move(text);
 }
 
-UnwatchedOperators::UnwatchedOperators() : excluded_(kKey) {}
+UnwatchedOperators::UnwatchedOperators() : excluded_(kManagedKey) {}
 
 }  // namespace accelerate

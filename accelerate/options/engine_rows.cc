@@ -57,7 +57,7 @@ constexpr char kByAo[] = "fp8_backend=ao";
 constexpr char kRecipe[] = "fp8_use_autocast_during_eval";
 constexpr char kCompiler[] = "dynamo_mode";
 
-constexpr Option kRows[] = {
+constexpr Option kEngineRows[] = {
     compile("dynamo_backend", kText, "no", "compiler of the model",
             {"Which compiler?", "inductor", nullptr, kOffered})
         .in_any_case(kCompilers.data())
@@ -359,6 +359,6 @@ constexpr Option kRows[] = {
 
 }  // namespace
 
-absl::Span<const Option> engine_rows() { return kRows; }
+absl::Span<const Option> engine_rows() { return kEngineRows; }
 
 }  // namespace accelerate::options

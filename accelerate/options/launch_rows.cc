@@ -9,7 +9,7 @@ using enum Group;
 using enum Spelling;
 using enum ValueType;
 
-constexpr Option kRows[] = {
+constexpr Option kLaunchRows[] = {
     common(kProgram, "config_file", kText, "YAML or JSON file to take settings from")
         .called("FILE"),
     ours(kProgram, "no_default_config", kFlag,
@@ -241,6 +241,6 @@ constexpr Option kRows[] = {
 
 }  // namespace
 
-absl::Span<const Option> launch_rows() { return kRows; }
+absl::Span<const Option> launch_rows() { return kLaunchRows; }
 
 }  // namespace accelerate::options

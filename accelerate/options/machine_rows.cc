@@ -11,7 +11,7 @@ constexpr Row sagemaker(const char* name, const char* help, Question question = 
   return file_only(kSageMaker, name, kText, help, question).in(Section::kSageMaker);
 }
 
-constexpr Option kRows[] = {
+constexpr Option kMachineRows[] = {
     peer(kTpu, "tpu", kFlag, "run on TPUs"),
     peer(kTpu, "tpu_use_cluster", kFlag, "start on every worker of the TPU pod",
          {"Is it a TPU pod?", "no"})
@@ -81,6 +81,6 @@ constexpr Option kRows[] = {
 
 }  // namespace
 
-absl::Span<const Option> machine_rows() { return kRows; }
+absl::Span<const Option> machine_rows() { return kMachineRows; }
 
 }  // namespace accelerate::options

@@ -19,14 +19,16 @@ _NO_LIBRARY = ["*_test.cc", "*_benchmark.cc", "*_main.cc", "*_fuzzer.cc"]
 # templates that they use are instantiated, once. After a change all of them are compiled anew.
 _JOINED = 8
 
-def _joined(name, sources):
+def _joined(name, sources, apart):
     """The sources of a library as clang reads them: one behind the other, in files of up to _JOINED.
 
     --config=gcc reads each by itself, and so finds one that forgot an #include. Names in the unnamed
-    namespaces of a room's sources therefore have to differ, as those outside of them do.
+    namespaces of a room's sources therefore have to differ, but for those that are `apart`.
     """
+    all_sources = sources
+    sources = [source for source in sources if source not in apart]
     if len(sources) < 2:
-        return sources
+        return all_sources
     files = (len(sources) + _JOINED - 1) // _JOINED
     joined = []
     for i in range(files):
@@ -38,8 +40,8 @@ def _joined(name, sources):
             cmd = "for source in $(SRCS); do echo \"#line 1 \\\"$$source\\\"\"; cat $$source; done >$@",
         )
     return select({
-        PRECOMPILED: joined,
-        "//conditions:default": sources,
+        PRECOMPILED: joined + apart,
+        "//conditions:default": all_sources,
     })
 
 _ABSEIL = Label("//tools/third_party/absl")
@@ -52,6 +54,7 @@ def room(
         tests = {},
         topology_tests = [],
         exclude = [],
+        apart = [],
         alwayslink = False,
         linkopts = [],
         generated = [],
@@ -69,6 +72,7 @@ def room(
       topology_tests: names of tests with suites of simulator/testing, which run on many topologies;
         ci/sim_sweep.sh takes them. They are medium unless `tests` says otherwise.
       exclude: sources that belong to other targets of the BUILD file.
+      apart: sources with short names that others have, too: the compiler reads each by itself.
       alwayslink: as in cc_library.
       linkopts: as in cc_library.
       generated: sources that other rules make.
@@ -88,7 +92,7 @@ def room(
     if sources or headers:
         accelerate_cc_library(
             name = name,
-            srcs = _joined(name, sources) + generated,
+            srcs = _joined(name, sources, apart) + generated,
             hdrs = headers,
             alwayslink = alwayslink,
             copts = copts,

@@ -55,11 +55,11 @@ std::vector<WrittenBox> boxes_of_copy(const std::string& name, const std::vector
 
 }  // namespace
 
-ShardPlan::ShardPlan(std::vector<RankPlace> places, int rank, const ShardPlaces& shards)
+RankShardPlan::RankShardPlan(std::vector<RankPlace> places, int rank, const ShardPlaces& shards)
     : places_(std::move(places)), rank_(rank), mesh_(shards.mesh()), rows_(shards.rows()) {}
 
-const ShardPlan::Ranks& ShardPlan::ranks_of(const TensorPlacement& placement,
-                                            const Mesh& mesh) const {
+const RankShardPlan::Ranks& RankShardPlan::ranks_of(const TensorPlacement& placement,
+                                                    const Mesh& mesh) const {
   const AxisSet axes = placement.cut_axes();
   std::map<MeshAxis, int> copies;
   for (const Cut& cut : placement.cuts) {
@@ -92,7 +92,7 @@ const ShardPlan::Ranks& ShardPlan::ranks_of(const TensorPlacement& placement,
       .ranks;
 }
 
-ShardWriters ShardPlan::writers() const {
+ShardWriters RankShardPlan::writers() const {
   ShardWriters writers;
   if (!rows_) return writers;
   for (const std::vector<int>& ranks : ranks_of({.rows = *rows_}, mesh_)) {
@@ -102,7 +102,8 @@ ShardWriters ShardPlan::writers() const {
   return writers;
 }
 
-std::vector<TensorShard> ShardPlan::listed(const std::string& name, const PlacedPart& place) const {
+std::vector<TensorShard> RankShardPlan::listed(const std::string& name,
+                                               const PlacedPart& place) const {
   std::vector<TensorShard> shards;
   for (const std::vector<int>& all : ranks_of(place.placement, place.mesh)) {
     const std::vector<int> ranks = writing(all, place);
@@ -119,7 +120,7 @@ std::vector<TensorShard> ShardPlan::listed(const std::string& name, const Placed
   return shards;
 }
 
-std::vector<WrittenBox> ShardPlan::own(const std::string& name, const PlacedPart& place) const {
+std::vector<WrittenBox> RankShardPlan::own(const std::string& name, const PlacedPart& place) const {
   const int part = part_number(place.placement, place.mesh, rank_);
   if (part < 0) return {};
   const std::vector<int> ranks =
@@ -133,7 +134,7 @@ std::string sharded_folder(const std::string& name, size_t index) {
   return absl::StrCat(name, "_", index);
 }
 
-std::vector<CheckpointPart> sharded_parts(const ShardedObject& object, const ShardPlan& plan,
+std::vector<CheckpointPart> sharded_parts(const ShardedObject& object, const RankShardPlan& plan,
                                           bool writes_shared) {
   const bool is_optimizer = object.root == kOptimizerName;
   CheckpointPart own{.name = part_name(object.folder, sharded_file_name(plan.rank())),

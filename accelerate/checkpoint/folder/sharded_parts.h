@@ -48,10 +48,10 @@ struct WrittenBox {
 
 /// Who writes which boxes. Ranks on one disk refer to the files on that disk; of a part of a tensor
 /// that no rank on the disk has, to those on the first disk that has it.
-class ShardPlan {
+class RankShardPlan {
  public:
   /// `places`: of all ranks. `shards`: what this rank has of the models of the job.
-  ShardPlan(std::vector<RankPlace> places, int rank, const ShardPlaces& shards);
+  RankShardPlan(std::vector<RankPlace> places, int rank, const ShardPlaces& shards);
 
   /// The files of each part of the rows, as the metadata has them; empty where nothing is divided.
   ShardWriters writers() const;
@@ -100,7 +100,7 @@ struct ShardedObject {
 };
 
 /// This rank's parts of the object; with `writes_shared` also those that are for all ranks.
-std::vector<CheckpointPart> sharded_parts(const ShardedObject& object, const ShardPlan& plan,
+std::vector<CheckpointPart> sharded_parts(const ShardedObject& object, const RankShardPlan& plan,
                                           bool writes_shared);
 
 }  // namespace accelerate::internal

@@ -24,7 +24,7 @@ PlacedPart part_of_stage(int stage, int rank) {
           .rank = rank};
 }
 
-ShardPlan plan_of(int rank, std::vector<RankPlace> places) {
+RankShardPlan plan_of(int rank, std::vector<RankPlace> places) {
   const ShardPlaces none(std::vector<std::shared_ptr<ModelState>>{});
   return {std::move(places), rank, none};
 }
@@ -37,8 +37,8 @@ std::vector<std::string> texts_of(const std::vector<TensorShard>& shards) {
   return texts;
 }
 
-TEST(ShardPlan, HasTheRanksOfEachStage) {
-  const ShardPlan plan = plan_of(/*rank=*/2, std::vector<RankPlace>(4));
+TEST(RankShardPlan, HasTheRanksOfEachStage) {
+  const RankShardPlan plan = plan_of(/*rank=*/2, std::vector<RankPlace>(4));
   for (int i = 0; i < 2; ++i) {  // once more with what it knows by then
     EXPECT_THAT(texts_of(plan.listed("w", part_of_stage(0, 2))),
                 ElementsAre("shard_00000.safetensors: w[0:2]", "shard_00001.safetensors: w[2:4]"));
@@ -50,13 +50,13 @@ TEST(ShardPlan, HasTheRanksOfEachStage) {
 }
 
 // Ranks 2 and 3 are on another disk, which has a copy of each part.
-TEST(ShardPlan, RefersToTheFilesOfItsDisk) {
+TEST(RankShardPlan, RefersToTheFilesOfItsDisk) {
   PlacedPart part = part_of_stage(0, 0);
   part.placement.stages = {};
   const std::vector<RankPlace> places = {{.disk = 0}, {.disk = 0}, {.disk = 2}, {.disk = 2}};
   for (const int rank : {0, 2}) {
     part.rank = rank;
-    const ShardPlan plan = plan_of(rank, places);
+    const RankShardPlan plan = plan_of(rank, places);
     EXPECT_THAT(texts_of(plan.listed("w", part)),
                 ElementsAre(absl::StrCat("shard_0000", rank, ".safetensors: w[0:2]"),
                             absl::StrCat("shard_0000", rank + 1, ".safetensors: w[2:4]")));

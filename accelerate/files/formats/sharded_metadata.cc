@@ -21,8 +21,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kFormat[] = "accelerate-sharded";
-constexpr int64_t kVersion = 1;
+constexpr char kShardedFormat[] = "accelerate-sharded";
+constexpr int64_t kShardedVersion = 1;
 constexpr char kByRows[] = "rows";
 // So that a part's end has a number as well.
 constexpr int64_t kMostRows = int64_t{1} << 62;
@@ -228,13 +228,13 @@ ShardedTensor tensor_of(const DocumentNode& value) {
 }
 
 absl::StatusOr<ShardedMetadata> metadata_of(const DocumentNode& root) {
-  if (root.at("format").value() != kFormat) {
-    return absl::DataLossError(absl::StrCat("its format is not \"", kFormat, "\""));
+  if (root.at("format").value() != kShardedFormat) {
+    return absl::DataLossError(absl::StrCat("its format is not \"", kShardedFormat, "\""));
   }
   const int64_t version = root.at("version").integer();
-  if (version != kVersion) {
+  if (version != kShardedVersion) {
     return absl::DataLossError(
-        absl::StrCat("its version is ", version, "; this program knows version ", kVersion));
+        absl::StrCat("its version is ", version, "; this program knows version ", kShardedVersion));
   }
   ShardedMetadata metadata{.world_size = root.at("world_size").integer()};
   if (const auto name = root.find("root")) metadata.root = name->text();
@@ -273,8 +273,8 @@ std::string sharded_metadata_text(const ShardedMetadata& metadata) {
     tensors[name] = {
         {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"shards", std::move(shards)}};
   }
-  json value = {{"format", kFormat},
-                {"version", kVersion},
+  json value = {{"format", kShardedFormat},
+                {"version", kShardedVersion},
                 {"world_size", metadata.world_size},
                 {"tensors", std::move(tensors)}};
   if (!metadata.root.empty()) value["root"] = metadata.root;

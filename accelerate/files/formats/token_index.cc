@@ -13,7 +13,7 @@ namespace {
 
 constexpr absl::string_view kMapped("MMIDIDX\0\0", 9);
 constexpr absl::string_view kFirst("TNTIDX\0\0", 8);
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kIndexVersion = 1;
 // More than any file of tokens has.
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 16;
 
@@ -111,8 +111,8 @@ class Reader {
 void check_version(Reader& reader) {
   const int64_t at = reader.position();
   const uint64_t version = reader.number(8, "a version");
-  if (version != kVersion) {
-    reader.fail(at, absl::StrCat("version ", kVersion), absl::StrCat(version));
+  if (version != kIndexVersion) {
+    reader.fail(at, absl::StrCat("version ", kIndexVersion), absl::StrCat(version));
   }
 }
 
@@ -255,7 +255,7 @@ absl::StatusOr<TokenIndex> parse_token_index(absl::string_view bytes) {
 
 absl::StatusOr<std::string> token_index_bytes(const TokenIndex& index) {
   std::string bytes(kMapped);
-  append(bytes, kVersion, 8);
+  append(bytes, kIndexVersion, 8);
   append(bytes, static_cast<uint64_t>(index.dtype), 1);
   append(bytes, index.lengths.size(), 8);
   append(bytes, index.documents.size(), 8);
