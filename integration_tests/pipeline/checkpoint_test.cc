@@ -67,10 +67,13 @@ Layout shards() { return {"dp_shard 2", 2, {.dp_shard_size = 2}}; }
 // A rank of a training whose model has means over batches, which only forward passes change.
 class Job {
  public:
-  explicit Job(const Layout& layout, double dropout = 0)
+  explicit Job(const Layout& layout, double dropout = 0,
+               const std::vector<std::string>& frozen = {})
       : accelerator_(options_of(layout)), module_(small_sequential()) {
     module_->push_back("means", torch::nn::BatchNorm1d(kLength));
     module_->push_back("dropout", torch::nn::Dropout(dropout));
+    auto parameters = module_->named_parameters();
+    for (const std::string& name : frozen) parameters[name].set_requires_grad(false);
     adam_ = std::make_shared<torch::optim::AdamW>(module_->parameters(),
                                                   torch::optim::AdamWOptions(0.01));
     auto [model, optimizer] =
@@ -132,12 +135,12 @@ struct Whole {
 };
 
 Whole whole_after(const Layout& layout, const std::shared_ptr<SimDisk>& disk, const Body& body,
-                  double dropout = 0) {
+                  double dropout = 0, const std::vector<std::string>& frozen = {}) {
   Cluster cluster(absl::StrCat("1x", layout.ranks, ":h100"), {.disk = disk});
   std::vector<PlacedParts> parts(static_cast<size_t>(layout.ranks));
   Whole whole;
   cluster.run_on_every_rank([&](Rank& rank) {
-    Job job(layout, dropout);
+    Job job(layout, dropout, frozen);
     body(job, rank);
     parts[static_cast<size_t>(rank.index())] = placed_parts(job.state(), job.adam(), rank.index());
     NamedTensors model = job.whole();
@@ -288,6 +291,28 @@ TEST(CheckpointOfStages, HasTheNewestStatesOfAllStages) {
       }
       EXPECT_EQ(known, 12);
     });
+  }
+}
+
+// The first rank of the job, which writes for all, has a stage without states.
+TEST(CheckpointOfStages, HasTheStatesOfStagesBehindAFrozenOne) {
+  const std::vector<std::string> frozen = {"first.weight", "first.bias", "2.weight",
+                                           "2.bias",       "4.weight",   "4.bias"};
+  for (const StateDictType type : kTypes) {
+    const auto disk = std::make_shared<SimDisk>();
+    const auto save = [&](Job& job, Rank&) {
+      for (int step = 0; step < 2; ++step) job.train(step);
+      job.accelerator().save_state(kFolder, {.state_dict_type = type});
+    };
+    const auto load = [](Job& job, Rank&) {
+      job.train(7);
+      job.accelerator().load_state(kFolder);
+    };
+    const Whole saved = whole_after(pp(2), disk, save, /*dropout=*/0, frozen);
+    EXPECT_FALSE(saved.trained.contains("square of 4.weight"));
+    EXPECT_TRUE(saved.trained.contains("square of last.weight"));
+    expect_same(whole_after(one_rank(), disk, load, /*dropout=*/0, frozen), saved);
+    expect_same(whole_after(pp(4), disk, load, /*dropout=*/0, frozen), saved);
   }
 }
 

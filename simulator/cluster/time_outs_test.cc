@@ -185,10 +185,10 @@ TEST(TimeOuts, GlooNoticesThatTheOtherEndOfAMessageHasEnded) {
     });
     ASSERT_EQ(left.failures.size(), 1U) << left.text;
     EXPECT_EQ(left.failures[0].rank, 1);
-    EXPECT_THAT(left.failures[0].message,
-                AllOf(HasSubstr("the connection to rank 2 was closed: rank 2 ended normally"),
-                      HasSubstr(sends ? "waiting for rank 2 to receive"
-                                      : "waiting for rank 2 to send")));
+    EXPECT_THAT(
+        left.failures[0].message,
+        AllOf(HasSubstr("the connection to rank 2 was closed: rank 2 ended normally"),
+              HasSubstr(sends ? "waiting for rank 2 to receive" : "waiting for rank 2 to send")));
     EXPECT_EQ(left.elapsed, absl::ZeroDuration());
   }
 }
@@ -287,10 +287,9 @@ TEST(TimeOuts, AGroupBehavesAsTheLibraryThatItNames) {
 
 TEST(TimeOuts, AGroupOfDevicesBehavesAsTheLibraryThatItNamesForThem) {
   for (const char* const backend : {"cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo"}) {
-    const Outcome left =
-        run(TimeOuts::kWait, Semantics::kGloo, sums_over(backend), "", "1x3:h100");
-    EXPECT_THAT(left.text, AllOf(HasSubstr("no rank can make progress"),
-                                 Not(HasSubstr("was closed"))))
+    const Outcome left = run(TimeOuts::kWait, Semantics::kGloo, sums_over(backend), "", "1x3:h100");
+    EXPECT_THAT(left.text,
+                AllOf(HasSubstr("no rank can make progress"), Not(HasSubstr("was closed"))))
         << backend;
     EXPECT_GE(left.elapsed, kLimit);
   }

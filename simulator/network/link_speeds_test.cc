@@ -302,10 +302,10 @@ TEST(SharedNics, LeaveMessagesWhatOneRankDoesNotUse) {
   };
   EXPECT_EQ(end_of_message(), 100);
   // Half of what rank 0 has of the NIC.
-  EXPECT_EQ(links.add(0, 0, 100,
-                      std::vector<SharedLinks::Member>{{.rank = 0, .bytes = {.nic_out = 25}}})
-                .end_ns,
-            100);
+  EXPECT_EQ(
+      links.add(0, 0, 100, std::vector<SharedLinks::Member>{{.rank = 0, .bytes = {.nic_out = 25}}})
+          .end_ns,
+      100);
   EXPECT_EQ(end_of_message(), 125) << "three quarters of the NIC until 100";
 }
 

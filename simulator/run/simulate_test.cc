@@ -183,8 +183,8 @@ TEST(Simulate, FollowsALogWithItsTimeOutsAndItsLibrary) {
   const Outcome again = simulate("1x2", adds, {{env::kSimulateReplay, path}});
   EXPECT_EQ(again.code, 0) << again.said;
   // What is asked for counts.
-  for (const auto& [name, word] : {std::pair(env::kSimulateTimeOuts, "diagnose"),
-                                   std::pair(env::kSimulateSemantics, "mpi")}) {
+  for (const auto& [name, word] :
+       {std::pair(env::kSimulateTimeOuts, "diagnose"), std::pair(env::kSimulateSemantics, "mpi")}) {
     const Outcome other = simulate("1x2", adds, {{env::kSimulateReplay, path}, {name, word}});
     EXPECT_NE(other.code, 0) << name;
     EXPECT_THAT(other.said, HasSubstr("the log is of another"));
@@ -209,7 +209,8 @@ TEST(Simulate, RunsTwiceAndTellsTheDifference) {
 
 TEST(Simulate, FailsAsAProgramThatFailsTwice) {
   const Settings twice = {{env::kSimulateTwice, "true"}};
-  const Outcome returns = simulate("1x2", [](int, char**) { return 5; }, twice);
+  const Outcome returns = simulate(
+      "1x2", [](int, char**) { return 5; }, twice);
   EXPECT_EQ(returns.code, 5);
   EXPECT_THAT(returns.said, HasSubstr("both runs did the same"));
   const Outcome throws = simulate(
