@@ -93,6 +93,50 @@ TEST(ContextScope, DividesTheAttentionOfEachLayer) {
   });
 }
 
+// As those of several sequences that are packed in one.
+TEST(ContextScope, TakesPositionsThatBeginAgain) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator(cp_of_two());
+    auto model =
+        accelerator.prepare(lm::Lm(lm::model_config("tiny", {.blocks = lm::Blocks::kLlama})).ptr());
+    const auto integers = at::TensorOptions(accelerator.device()).dtype(at::kLong);
+    const at::Tensor tokens = at::ones({1, 64}, integers);
+    const at::Tensor positions = at::arange(64, integers).remainder(32);
+    const auto scope = accelerator.maybe_context_parallel({tokens, positions}, {1, 0});
+    EXPECT_EQ(model(tokens, positions).size(1), 32);
+  });
+}
+
+class OneHeadImpl : public torch::nn::Module {
+ public:
+  OneHeadImpl() : weight_(register_parameter("weight", torch::ones({1}))) {}
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& /*positions*/) {
+    const at::Tensor head = x * weight_;
+    return at::scaled_dot_product_attention(head, head, head, {}, /*dropout_p=*/0,
+                                            /*is_causal=*/true);
+  }
+
+ private:
+  at::Tensor weight_;
+};
+
+// [batch, tokens, size of a head], in which several sequences are not several heads.
+TEST(ContextScope, DividesAttentionOfOneHead) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator(cp_of_two());
+    auto model = accelerator.prepare(std::make_shared<OneHeadImpl>());
+    const at::Tensor whole = at::arange(2 * 8 * 4, at::kFloat).sin().view({2, 8, 4});
+    const at::Tensor expected =
+        at::scaled_dot_product_attention(whole, whole, whole, {}, /*dropout_p=*/0,
+                                         /*is_causal=*/true);
+    const at::Tensor x = whole.to(accelerator.device());
+    const auto scope = accelerator.maybe_context_parallel({x}, {1});
+    const at::Tensor y = model(x, scope.positions()).detach();
+    ASSERT_EQ(y.sizes(), (std::vector<int64_t>{2, 4, 4}));
+    EXPECT_TRUE(at::allclose(accelerator.gather_sequences(y).cpu(), expected, 1e-5, 1e-6));
+  });
+}
+
 TEST(ContextScope, PutsSequencesTogetherAndWeighsLossesForMetrics) {
   Cluster("1x2:h100").run_on_every_rank([](Rank&) {
     const Accelerator accelerator(cp_of_two());

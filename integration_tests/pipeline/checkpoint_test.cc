@@ -1,5 +1,6 @@
 // Checkpoints of a model of which ranks along pp have stages: whole tensors under plain names, the
 // same bits with other stages, and a training that goes on as if it had not been stopped.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -64,15 +65,24 @@ Layout pp_and_replicas() {
 }
 Layout shards() { return {"dp_shard 2", 2, {.dp_shard_size = 2}}; }
 
+// How the optimizer is made.
+struct Changes {
+  std::vector<std::string> frozen = {};  ///< parameters that are not trained
+  bool reverses_parameters = false;
+};
+
 // A rank of a training whose model has means over batches, which only forward passes change.
 class Job {
  public:
-  explicit Job(const Layout& layout, double dropout = 0)
+  explicit Job(const Layout& layout, double dropout = 0, const Changes& changes = {})
       : accelerator_(options_of(layout)), module_(small_sequential()) {
     module_->push_back("means", torch::nn::BatchNorm1d(kLength));
     module_->push_back("dropout", torch::nn::Dropout(dropout));
-    adam_ = std::make_shared<torch::optim::AdamW>(module_->parameters(),
-                                                  torch::optim::AdamWOptions(0.01));
+    auto by_name = module_->named_parameters();
+    for (const std::string& name : changes.frozen) by_name[name].set_requires_grad(false);
+    std::vector<Tensor> parameters = module_->parameters();
+    if (changes.reverses_parameters) std::ranges::reverse(parameters);
+    adam_ = std::make_shared<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.01));
     auto [model, optimizer] =
         accelerator_.prepare(module_.ptr(), std::shared_ptr<torch::optim::Optimizer>(adam_));
     model_.emplace(model);
@@ -132,12 +142,12 @@ struct Whole {
 };
 
 Whole whole_after(const Layout& layout, const std::shared_ptr<SimDisk>& disk, const Body& body,
-                  double dropout = 0) {
+                  double dropout = 0, const Changes& changes = {}) {
   Cluster cluster(absl::StrCat("1x", layout.ranks, ":h100"), {.disk = disk});
   std::vector<PlacedParts> parts(static_cast<size_t>(layout.ranks));
   Whole whole;
   cluster.run_on_every_rank([&](Rank& rank) {
-    Job job(layout, dropout);
+    Job job(layout, dropout, changes);
     body(job, rank);
     parts[static_cast<size_t>(rank.index())] = placed_parts(job.state(), job.adam(), rank.index());
     NamedTensors model = job.whole();
@@ -288,6 +298,45 @@ TEST(CheckpointOfStages, HasTheNewestStatesOfAllStages) {
       }
       EXPECT_EQ(known, 12);
     });
+  }
+}
+
+// The first rank of the job, which writes for all, has a stage without states.
+TEST(CheckpointOfStages, HasTheStatesOfStagesBehindAFrozenOne) {
+  const Changes frozen = {
+      .frozen = {"first.weight", "first.bias", "2.weight", "2.bias", "4.weight", "4.bias"}};
+  for (const StateDictType type : kTypes) {
+    const auto disk = std::make_shared<SimDisk>();
+    const auto save = [&](Job& job, Rank&) {
+      for (int step = 0; step < 2; ++step) job.train(step);
+      job.accelerator().save_state(kFolder, {.state_dict_type = type});
+    };
+    const auto load = [](Job& job, Rank&) {
+      job.train(7);
+      job.accelerator().load_state(kFolder);
+    };
+    const Whole saved = whole_after(pp(2), disk, save, /*dropout=*/0, frozen);
+    EXPECT_FALSE(saved.trained.contains("square of 4.weight"));
+    EXPECT_TRUE(saved.trained.contains("square of last.weight"));
+    expect_same(whole_after(one_rank(), disk, load, /*dropout=*/0, frozen), saved);
+    expect_same(whole_after(pp(4), disk, load, /*dropout=*/0, frozen), saved);
+  }
+}
+
+// The program that loads numbers parameters otherwise.
+TEST(CheckpointOfStages, HasStatesByTheNamesOfParameters) {
+  for (const StateDictType type : kTypes) {
+    const auto disk = std::make_shared<SimDisk>();
+    const Whole saved = whole_after(pp(2), disk, [type](Job& job, Rank&) {
+      for (int step = 0; step < 2; ++step) job.train(step);
+      job.accelerator().save_state(kFolder, {.state_dict_type = type});
+    });
+    for (const Layout& layout : {pp(4), pp(2), one_rank()}) {
+      SCOPED_TRACE(layout.name);
+      const auto load = [](Job& job, Rank&) { job.accelerator().load_state(kFolder); };
+      expect_same(whole_after(layout, disk, load, /*dropout=*/0, {.reverses_parameters = true}),
+                  saved);
+    }
   }
 }
 

@@ -223,6 +223,32 @@ TEST(PippyStages, BeginWhereTheyAreToldOrAtEqualBytes) {
   });
 }
 
+class PairImpl : public torch::nn::Module {
+ public:
+  PairImpl()
+      : first_(register_module("first", torch::nn::Linear(8, 8))),
+        second_(register_module("second", torch::nn::Linear(8, 8))) {}
+  Tensor forward(const Tensor& x) { return second_(first_(x)); }
+
+ private:
+  torch::nn::Linear first_, second_;
+};
+
+// Beside what the first device has there is room for the largest layer of the model, or for the
+// largest module that is not divided.
+TEST(PippyStages, LeaveRoomForModulesThatAreNotDivided) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    const auto points = [](const PippyOptions& options) {
+      torch::nn::Sequential layers;
+      for (int i = 0; i < 6; ++i) layers->push_back(std::make_shared<PairImpl>());
+      return prepare_pippy(layers.ptr(), options).split_points();
+    };
+    EXPECT_THAT(points({}), ElementsAre("3"));
+    EXPECT_THAT(points({.no_split_module_classes = {"Linear"}}), ElementsAre("3"));
+    EXPECT_THAT(points({.no_split_module_classes = {"Pair"}}), ElementsAre("2"));
+  });
+}
+
 // Only a rank's own stage takes place on its device.
 TEST(PippyStages, AreOnTheirRanksDevices) {
   Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {

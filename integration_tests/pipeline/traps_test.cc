@@ -21,6 +21,9 @@
 #include "accelerate/config/pipeline_plan.h"
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
+#include "accelerate/forward/model_state.h"
+#include "accelerate/forward/technique.h"
+#include "accelerate/parallel/pipeline/pipeline_technique.h"
 #include "accelerate/pipeline/schedule.h"
 #include "accelerate/step/train_batch.h"
 #include "integration_tests/pipeline/small_pipeline.h"
@@ -241,6 +244,32 @@ TEST(TiedStages, BeginWithTheValuesOfTheFirstStage) {
     ASSERT_GT(table.numel(), 0);
     EXPECT_EQ(table.min().item<double>(), 1) << "rank " << rank.index();
     EXPECT_EQ(table.max().item<double>(), 1) << "rank " << rank.index();
+  });
+}
+
+// What ranks have summed is of the gradients that they had; other ranks have none of these.
+TEST(TiedStages, ForgetSumsThatOtherRanksHaveSaved) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator(with_stages({.pp_size = 2}, {.micro_batches = 2}));
+    lm::Lm made(lm::model_config("tiny", {.layers = 2}));
+    fill_by_formula(*made);
+    auto model = accelerator.prepare(made.ptr());
+    const auto [inputs, labels] = formula_batch(0, 4, 16);
+    accelerator.train_batch(
+        model, std::pair(inputs.to(accelerator.device()), labels.to(accelerator.device())),
+        &small_loss);
+    const auto& techniques = internal::Access::to(model)->techniques();
+    const auto pipeline =
+        std::ranges::find_if(techniques, [](const std::unique_ptr<Technique>& each) {
+          return each->name() == PipelineTechnique::kName;
+        });
+    ASSERT_TRUE(pipeline != techniques.end());
+    const StateDict summed = (*pipeline)->state_dict();
+    ASSERT_EQ(summed.tensors.size(), 1U) << "the table of words";
+    (*pipeline)->load_state_dict(summed, /*same_ranks=*/true);
+    EXPECT_EQ((*pipeline)->state_dict().tensors.size(), 1U);
+    (*pipeline)->load_state_dict(summed, /*same_ranks=*/false);
+    EXPECT_TRUE((*pipeline)->state_dict().tensors.empty());
   });
 }
 

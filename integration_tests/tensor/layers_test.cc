@@ -178,6 +178,30 @@ TEST(DividedLayers, LookUpWordsOfAllRanks) {
   }
 }
 
+// The rank that has the word finds it at another place, and the others have words there.
+TEST(DividedLayers, GiveAPaddingWordNoGradient) {
+  const Tensor words = torch::tensor({{0, 7, 5, 1}, {3, 7, 9, 8}});
+  for (const int64_t padding : {1, 7, 11}) {
+    expect_as_whole(
+        [padding](SmallLayersImpl& m, const Tensor& x) {
+          return torch::embedding(m.tokens->weight, x, padding);
+        },
+        words);
+  }
+}
+
+// The gradient of what a later layer gets goes through the change. (An earlier layer whose weight
+// is trained would need the input as it was.)
+TEST(DividedLayers, TakeAnInputThatHasChangedInPlace) {
+  expect_as_whole([](SmallLayersImpl& m, const Tensor& x) {
+    m.query->weight.set_requires_grad(false);
+    const Tensor input = m.norm(x);
+    const Tensor before = m.query(input);
+    input.mul_(2);
+    return m.project(before.sin() * m.key(input));
+  });
+}
+
 // The norm of each head has one weight, whose gradient ranks sum.
 TEST(DividedLayers, SumTheGradientsOfWhatHeadsShare) {
   TensorParallelPlan plan = plan_of_layers();

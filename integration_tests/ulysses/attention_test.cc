@@ -145,6 +145,15 @@ TEST(UlyssesAttention, TakesAMaskOfWholeSequences) {
   expect_equal({.is_causal = false, .mask = mask}, 2);
 }
 
+// As of sequences with padding: one row for all queries, which differs from sequence to sequence.
+TEST(UlyssesAttention, TakesAMaskOfTokensThatAreNotSeen) {
+  at::Tensor mask = torch::ones({2, 1, 1, kTokens}, torch::kBool);
+  mask.narrow(0, 0, 1).narrow(3, kTokens - 5, 5).fill_(false);
+  mask.narrow(0, 1, 1).narrow(3, 0, 2).fill_(false);
+  expect_equal({.is_causal = false, .mask = mask}, 2);
+  expect_equal({.is_causal = false, .mask = mask}, 4);
+}
+
 TEST(UlyssesAttention, RefusesHeadsThatRanksDoNotDivide) {
   EXPECT_THAT(error_of({.heads = 6, .key_heads = 6}, 4),
               HasSubstr("rank 1: scaled_dot_product_attention has 6 heads, which do not divide "
@@ -182,6 +191,36 @@ TEST(UlyssesAttention, SaysThatItsKernelIsNotChosen) {
       EXPECT_EQ(testing::Matches(Contains(says))(warnings.texts()), is_said) << kernel;
     });
   }
+}
+
+// What a rank of four sends in a forward pass more.
+double bytes_sent(const Attention& attention) {
+  const auto bytes = [&](int passes) {
+    ClusterOptions options;
+    options.record = true;
+    Cluster cluster("1x4:h100", options);
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator({.parallelism_config = ParallelismConfig({.sp_size = 4})});
+      auto model = accelerator.prepare(Layer(attention));
+      const at::Tensor part = whole_input().chunk(4, 1)[static_cast<size_t>(rank.index())];
+      const torch::NoGradGuard no_grad;
+      for (int i = 0; i < passes; ++i) model(part.to(accelerator.device()));
+    });
+    double sum = 0;
+    for (const simulator::Traffic& pair : cluster.trace().communication) sum += pair.bytes;
+    return sum;
+  };
+  return (bytes(2) - bytes(1)) / 4;
+}
+
+// Three quarters of the heads of queries, of as many results, and of those of keys and of values
+// that travel, of 2 x 6 tokens and 4 numbers a head.
+TEST(UlyssesAttention, SendsAHeadOfKeysToEachRankThatNeedsIt) {
+  constexpr double kHead = 2 * 6 * kHeadSize * 4 * 0.75;
+  EXPECT_EQ(bytes_sent({.heads = 8, .key_heads = 8}), (8 + 8 + 8 + 8) * kHead);
+  EXPECT_EQ(bytes_sent({.heads = 8, .key_heads = 4}), (8 + 8 + 4 + 4) * kHead);
+  EXPECT_EQ(bytes_sent({.heads = 8, .key_heads = 2}), (8 + 8 + 4 + 4) * kHead);
+  EXPECT_EQ(bytes_sent({.heads = 8, .key_heads = 1}), (8 + 8 + 4 + 4) * kHead);
 }
 
 // ---- The language model.

@@ -1,5 +1,9 @@
 #include "launch/plan/launch_plan.h"
 
+#include <array>
+#include <string>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -279,6 +283,27 @@ TEST(SimulationPlan, SaysWhatRepeatsTheRun) {
               AllOf(Not(Contains(testing::Key("ACCELERATE_CONFIG_DS_FIELDS"))),
                     Contains(Pair("ACCELERATE_SIMULATE_VARIABLES",
                                   "ACCELERATE_CONFIG_DS_FIELDS=zero_stage"))));
+}
+
+TEST(SimulationPlan, HandsOnWhatTheRunIsTold) {
+  const std::vector<std::array<const char*, 3>> rows = {
+      {"simulate_seed", "7", "ACCELERATE_SIMULATE_SEED"},
+      {"no_detect", "races", "ACCELERATE_SIMULATE_NO_DETECT"},
+      {"faults", "rank 1 at step 2: crash", "ACCELERATE_SIMULATE_FAULTS"},
+      {"timeouts", "wait", "ACCELERATE_SIMULATE_TIMEOUTS"},
+      {"semantics", "gloo", "ACCELERATE_SIMULATE_SEMANTICS"},
+      {"log", "a.log", "ACCELERATE_SIMULATE_LOG"},
+      {"replay", "b.log", "ACCELERATE_SIMULATE_REPLAY"},
+      {"twice", "true", "ACCELERATE_SIMULATE_TWICE"}};
+  for (const auto& [name, value, variable] : rows) {
+    const process::EnvironmentOverlay variables =
+        variables_of({.typed = {{"simulate", {"2x4"}}, {name, {value}}}});
+    EXPECT_THAT(variables, Contains(Pair(variable, value)));
+    for (const auto& [other_name, other_value, other] : rows) {
+      if (other == variable) continue;
+      EXPECT_THAT(variables, Not(Contains(Pair(other, other_value)))) << name;
+    }
+  }
 }
 
 TEST(AgentPlan, LoadsModules) {

@@ -134,6 +134,21 @@ TEST(ChildEnvironment, HasTheMicroBatchesOfAStepWithoutAnyEngine) {
   EXPECT_THAT(variables({}, ""), Not(Contains(Key(name))));
 }
 
+// A window of one rank has micro-batches, too; what else pipelines have needs stages.
+TEST(ChildEnvironment, HasTheMicroBatchesOfWindowsWithoutStages) {
+  const EnvironmentOverlay variables =
+      child_environment(completed({{"use_parallelism_config", {"true"}},
+                                   {"parallelism_config_pp_micro_batches", {"8"}},
+                                   {"parallelism_config_pp_split_points", {"blocks.1"}}},
+                                  kNoDevices),
+                        kNoDevices, {});
+  EXPECT_THAT(variables, Contains(Pair("PARALLELISM_CONFIG_PP_MICRO_BATCHES", "8")));
+  for (const char* name : {"PP_SIZE", "PP_PLACEMENT", "PP_SCHEDULE", "PP_STAGES_PER_RANK",
+                           "PP_SPLIT_POINTS", "EP_SIZE", "CP_COMM_STRATEGY", "SP_SEQ_LENGTH"}) {
+    EXPECT_THAT(variables, Not(Contains(Key(absl::StrCat("PARALLELISM_CONFIG_", name)))));
+  }
+}
+
 TEST(ChildEnvironment, TurnsOffWhatAFileTurnsOff) {
   const std::vector<std::string> outside = {"ACCELERATE_DEBUG_MODE=true", "ACCELERATE_USE_CPU=1",
                                             "ACCELERATE_USE_FSDP=true"};

@@ -637,6 +637,42 @@ TEST(Complete, KeepsSimulationsToThemselves) {
               HasSubstr("--simulate_fold has no meaning"));
 }
 
+TEST(Complete, KeepsWhatASimulatedRunIsToldToSimulations) {
+  const TypedFlags told = {{"timeouts", {"wait"}},
+                           {"semantics", {"gloo"}},
+                           {"log", {"run.log"}},
+                           {"replay", {"run.log"}},
+                           {"twice", {"true"}}};
+  for (const auto& [name, values] : told) {
+    EXPECT_THAT(error_of({{name, values}}, kNoDevices),
+                HasSubstr(absl::StrCat("--", name, " has no meaning without --simulate")));
+    EXPECT_TRUE(completed({{"simulate", {"1x2"}}, {name, values}}, kNoDevices).is_set(name));
+  }
+}
+
+TEST(Complete, ASimulatedClusterIsOneProcess) {
+  const TypedFlags of_machines = {
+      {"main_process_ip", {"h"}}, {"num_machines", {"2"}},    {"machine_rank", {"1"}},
+      {"mpirun_hostfile", {"H"}}, {"slurm", {"true"}},        {"nnodes", {"2"}},
+      {"nproc_per_node", {"2"}},  {"rdzv_endpoint", {"h:1"}}, {"standalone", {"true"}}};
+  for (const auto& [name, values] : of_machines) {
+    EXPECT_THAT(error_of({{"simulate", {"1x2"}}, {name, values}}, kNoDevices),
+                HasSubstr(absl::StrCat("--simulate=1x2 and --", name, " exclude each other")));
+  }
+  EXPECT_EQ(
+      completed({{"simulate", {"1x2"}}, {"slurm", {"false"}}}, kNoDevices).number("num_processes"),
+      1);
+}
+
+// Several devices make it no other kind of run.
+TEST(Complete, AnEngineIsTheKindOfItsRun) {
+  for (const char* kind : {"FSDP", "DEEPSPEED", "MEGATRON_LM"}) {
+    const std::string file = absl::StrCat("distributed_type: ", kind, "\nnum_processes: 2\n");
+    EXPECT_FALSE(completed({}, devices(2), file).flag("multi_gpu")) << kind;
+  }
+  EXPECT_TRUE(completed({}, devices(2)).flag("multi_gpu"));
+}
+
 TEST(Complete, ListensToTheScheduler) {
   const Job job = {.kind = JobKind::kSageMaker,
                    .nodes = 2,

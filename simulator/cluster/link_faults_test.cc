@@ -135,6 +135,37 @@ TEST(LinkFaults, ALinkThatLosesWhatLeavesStopsOneDirection) {
   EXPECT_THROW(steps_under(plan, all_reduce), ClusterError);
 }
 
+void send_to_rank_0(const Group& group, Tensors& tensors, int rank) {
+  (rank == 1 ? group->send(tensors, 0, 0) : group->recv(tensors, 1, 0))->wait();
+}
+
+// As for NICs: what comes in arrives.
+TEST(LinkFaults, ANodeLinkThatLosesWhatLeavesStopsOneDirection) {
+  const std::string plan = "link node-link of rank 1 at time 0: one_way";
+  const auto run_under = [&](Communicate communicate) {
+    Cluster cluster("1x2:h100,efficiency=ideal", under(plan));
+    cluster.run_on_every_rank([&](Rank& rank) {
+      const Group group = rank.runtime().new_group({.name = "all"});
+      Tensors tensors = on_device(rank);
+      communicate(group, tensors, rank.index());
+    });
+  };
+  EXPECT_NO_THROW(run_under(send_to_rank_1));
+  EXPECT_THROW(run_under(send_to_rank_0), ClusterError);
+  EXPECT_THROW(run_under(all_reduce), ClusterError);
+}
+
+TEST(LinkFaults, ALinkThatFallsIsWholeAtFirst) {
+  for (const Communicate communicate : {all_reduce, send_to_rank_1}) {
+    const double whole = steps_under("", communicate)[0];
+    const auto slow = [&](const std::string& effect) {
+      return steps_under("link nic of node 0 at time 0: " + effect, communicate)[0] / whole;
+    };
+    EXPECT_NEAR(slow("slow(0.5 by 60s)"), 1, 0.03);
+    EXPECT_NEAR(slow("slow(0.5 by 1us)"), 2, 0.06);
+  }
+}
+
 struct Ends {
   double message;
   double sum;

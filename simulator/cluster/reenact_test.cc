@@ -118,6 +118,45 @@ TEST(Reenactment, FailsWhereMessagesWaitForEachOther) {
                                    HasSubstr("waiting for rank 0 to send")));
 }
 
+// The other end may have forgotten it.
+TEST(Reenactment, LeavesOutMessagesThatHadArrived) {
+  const Made sent{message(OpType::SEND, 1), OperationState::kDone};
+  EXPECT_EQ(made_again({dump_of(0, 2, {sent, kWaits}), dump_of(1, 2, {kWaits})}).failure, "");
+  const Made waits{message(OpType::SEND, 1)};
+  EXPECT_THAT(made_again({dump_of(0, 2, {waits, kWaits}), dump_of(1, 2, {kWaits})}).failure,
+              HasSubstr("waiting for rank 1 to receive"));
+}
+
+TEST(Reenactment, FailsWhereMessagesHaveOtherTags) {
+  const auto tagged = [](OpType op, int peer, int tag) {
+    Made made{message(op, peer)};
+    made.call.tag = tag;
+    return made;
+  };
+  const auto failure = [&](int sent, int received) {
+    return made_again({dump_of(0, 2, {tagged(OpType::SEND, 1, sent)}),
+                       dump_of(1, 2, {tagged(OpType::RECV, 0, received)})})
+        .failure;
+  };
+  EXPECT_EQ(failure(3, 3), "");
+  EXPECT_THAT(failure(3, 4), HasSubstr("waiting for rank 0 to send"));
+}
+
+TEST(Reenactment, FailsWhereRootsDiffer) {
+  const auto failure = [](OpType op, int first, int second) {
+    const auto rooted = [op](int root) {
+      Made made{call(op)};
+      made.call.root = root;
+      return made;
+    };
+    return made_again({dump_of(0, 2, {rooted(first)}), dump_of(1, 2, {rooted(second)})}).failure;
+  };
+  for (const OpType op : {OpType::BROADCAST, OpType::REDUCE, OpType::GATHER, OpType::SCATTER}) {
+    EXPECT_EQ(failure(op, 1, 1), "") << op_name(op);
+    EXPECT_THAT(failure(op, 0, 1), HasSubstr("collective mismatch")) << op_name(op);
+  }
+}
+
 // The rings of ranks begin elsewhere.
 TEST(Reenactment, BeginsWithWhatAllDumpsHave) {
   const std::vector<Made> many(9, kDone);

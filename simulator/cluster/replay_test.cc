@@ -184,5 +184,31 @@ TEST(Replay, RefusesTheLogOfAnotherRun) {
   }
 }
 
+TEST(Replay, RefusesTheLogOfOtherTimeOutsOrOfAnotherLibrary) {
+  const auto follow = [](TimeOuts time_outs, Semantics semantics,
+                         std::shared_ptr<const RunLog> replay) {
+    auto log = std::make_shared<RunLog>();
+    ClusterOptions options{.seed = 4, .time_outs = time_outs, .semantics = semantics};
+    options.log = log;
+    options.replay = std::move(replay);
+    Cluster("1x3", options).run_on_every_rank([](Rank& rank) { rounds(rank, {}); });
+    return log;
+  };
+  const auto log = follow(TimeOuts::kWait, Semantics::kGloo, nullptr);
+  follow(TimeOuts::kWait, Semantics::kGloo, log);
+  const auto refusal = [&](TimeOuts time_outs, Semantics semantics) {
+    try {
+      follow(time_outs, semantics, log);
+    } catch (const c10::ValueError& error) {
+      return std::string(error.what_without_backtrace());
+    }
+    return std::string("it follows");
+  };
+  EXPECT_THAT(refusal(TimeOuts::kDiagnose, Semantics::kGloo),
+              HasSubstr("the log is of another time-outs: \"wait\", not \"diagnose\""));
+  EXPECT_THAT(refusal(TimeOuts::kWait, Semantics::kNccl),
+              HasSubstr("the log is of another semantics: \"gloo\", not \"nccl\""));
+}
+
 }  // namespace
 }  // namespace accelerate::simulator

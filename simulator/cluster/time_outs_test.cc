@@ -115,6 +115,27 @@ TEST(TimeOuts, WaitEqualsDiagnoseButForTheTimeWhereARankHangs) {
   }
 }
 
+// What libraries notice of ranks that have ended belongs to time-outs that are waited for.
+TEST(TimeOuts, DiagnoseTellsTheSameOfEveryLibrary) {
+  const auto late_sum = [](Rank& rank) {
+    const auto group = rank.runtime().new_group({.name = "all", .timeout = kLimit});
+    if (rank.index() == 2) return;
+    rank.runtime().sleep_for(absl::Seconds(1));
+    std::vector<at::Tensor> tensors{at::ones({2})};
+    group->allreduce(tensors)->wait();
+  };
+  const Outcome any = run(TimeOuts::kDiagnose, Semantics::kAny, late_sum);
+  ASSERT_EQ(any.failures.size(), 2U);
+  EXPECT_THAT(any.text, HasSubstr("no rank can make progress at virtual time 1s"));
+  for (const Semantics semantics : accelerate::values<Semantics>()) {
+    const Outcome outcome = run(TimeOuts::kDiagnose, semantics, late_sum);
+    EXPECT_EQ(outcome.text, any.text);
+    ASSERT_EQ(outcome.failures.size(), 2U);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(outcome.failures[i].message, any.failures[i].message);
+    EXPECT_EQ(outcome.elapsed, absl::Seconds(1));
+  }
+}
+
 TEST(TimeOuts, WaitCostsExactlyTheTimeOutOnDevicesAsWell) {
   const Outcome diagnosed =
       run(TimeOuts::kDiagnose, Semantics::kNccl, last_rank_leaves, "", "1x3:h100");
@@ -152,6 +173,40 @@ TEST(TimeOuts, GlooNoticesAtOnceThatARankHasEnded) {
   EXPECT_EQ(died.elapsed, absl::ZeroDuration());
   const Outcome left = run(TimeOuts::kWait, Semantics::kGloo, last_rank_leaves);
   EXPECT_THAT(left.text, HasSubstr("the connection to rank 2 was closed: rank 2 ended normally"));
+}
+
+TEST(TimeOuts, GlooNoticesThatTheOtherEndOfAMessageHasEnded) {
+  for (const bool sends : {false, true}) {
+    const Outcome left = run(TimeOuts::kWait, Semantics::kGloo, [sends](Rank& rank) {
+      const auto group = rank.runtime().new_group({.name = "all", .timeout = kLimit});
+      if (rank.index() != 1) return;
+      std::vector<at::Tensor> tensors{at::ones({2})};
+      (sends ? group->send(tensors, 2, 0) : group->recv(tensors, 2, 0))->wait();
+    });
+    ASSERT_EQ(left.failures.size(), 1U) << left.text;
+    EXPECT_EQ(left.failures[0].rank, 1);
+    EXPECT_THAT(
+        left.failures[0].message,
+        AllOf(HasSubstr("the connection to rank 2 was closed: rank 2 ended normally"),
+              HasSubstr(sends ? "waiting for rank 2 to receive" : "waiting for rank 2 to send")));
+    EXPECT_EQ(left.elapsed, absl::ZeroDuration());
+  }
+}
+
+// The rank that notices it goes on at that time.
+TEST(TimeOuts, AClosedConnectionIsNoticedWhenItsRankEnds) {
+  const Outcome left = run(
+      TimeOuts::kWait, Semantics::kGloo,
+      [](Rank& rank) {
+        const auto group = rank.runtime().new_group({.name = "all", .timeout = kLimit});
+        const absl::Time start = rank.runtime().now();
+        if (rank.index() == 1) return rank.runtime().sleep_for(absl::Seconds(3));
+        std::vector<at::Tensor> tensors{at::ones({2})};
+        EXPECT_THROW(group->allreduce(tensors)->wait(), c10::DistBackendError);
+        EXPECT_EQ(rank.runtime().now() - start, absl::Seconds(3));
+      },
+      "", "1x2");
+  EXPECT_EQ(left.text, "");
 }
 
 TEST(TimeOuts, NcclNoticesADeathByItsTimeOutAlone) {
@@ -205,7 +260,7 @@ std::function<void(Rank&)> sums_over(const std::string& backend) {
     const auto group =
         rank.runtime().new_group({.name = "all", .timeout = kLimit, .backend = backend});
     for (int sum = 0; sum < (rank.index() == 2 ? 1 : 2); ++sum) {
-      std::vector<at::Tensor> tensors{at::ones({2})};
+      std::vector<at::Tensor> tensors{at::ones({2}, at::TensorOptions(rank.runtime().device()))};
       group->allreduce(tensors)->wait();
     }
   };
@@ -228,6 +283,16 @@ TEST(TimeOuts, AGroupBehavesAsTheLibraryThatItNames) {
       run(TimeOuts::kWait, Semantics::kAny, sums_over("mpi"), "rank 1 at collective#1: crash");
   EXPECT_THAT(died.text, HasSubstr("rank 1 was killed at collective#1"));
   EXPECT_LT(died.elapsed, absl::Seconds(1));
+}
+
+TEST(TimeOuts, AGroupOfDevicesBehavesAsTheLibraryThatItNamesForThem) {
+  for (const char* const backend : {"cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo"}) {
+    const Outcome left = run(TimeOuts::kWait, Semantics::kGloo, sums_over(backend), "", "1x3:h100");
+    EXPECT_THAT(left.text,
+                AllOf(HasSubstr("no rank can make progress"), Not(HasSubstr("was closed"))))
+        << backend;
+    EXPECT_GE(left.elapsed, kLimit);
+  }
 }
 
 TEST(TimeOuts, AGroupOfAnotherLibraryIsRefused) {
@@ -299,6 +364,19 @@ TEST(Dumps, HaveTheLogOfARunThatWroteOne) {
   EXPECT_THAT(run_lines(folder), HasSubstr("follows: " + folder + "/run.log"));
 }
 
+TEST(Dumps, HaveTheLogOfTheLatestFailure) {
+  const std::string folder = ::testing::TempDir() + "/failed_again";
+  const std::string log = ::testing::TempDir() + "/failed_again.log";
+  for (const uint64_t seed : {5, 6}) {
+    Cluster cluster("1x3", {.seed = seed, .log_file = log, .dump_folder = folder});
+    EXPECT_THROW(cluster.run_on_every_rank(last_rank_leaves), ClusterError);
+    const auto copy = RunLog::read(folder + "/run.log");
+    ASSERT_TRUE(copy.ok()) << copy.status();
+    EXPECT_EQ(copy->header("seed"), absl::StrCat(seed));
+    EXPECT_EQ(copy->entries(), RunLog::read(log).value().entries());
+  }
+}
+
 TEST(Dumps, HaveTheKeysOfTheStoreAndTheirSizes) {
   const std::string folder = ::testing::TempDir() + "/failure_with_store";
   Cluster cluster("1x3", {.seed = 5, .dump_folder = folder});
@@ -331,6 +409,22 @@ TEST(TimeOuts, ALinkThatComesBackTooLateIsTooLate) {
       run(TimeOuts::kWait, Semantics::kNccl, three_steps,
           "link nic of node 0 at time 0: down for 1h", "2x1:h100,nics=1,efficiency=ideal");
   EXPECT_THAT(outcome.text, HasSubstr("no rank can make progress"));
+  EXPECT_LT(outcome.elapsed, kLimit + absl::Seconds(1));
+}
+
+// Ranks may give a group other time-outs.
+TEST(TimeOuts, ALinkThatComesBackMustDoSoBeforeTheFirstTimeOut) {
+  const Outcome outcome = run(
+      TimeOuts::kWait, Semantics::kNccl,
+      [](Rank& rank) {
+        const auto group = rank.runtime().new_group(
+            {.name = "all", .timeout = rank.index() == 0 ? kLimit : absl::Hours(2)});
+        std::vector<at::Tensor> tensors{at::ones({2}, at::TensorOptions(rank.runtime().device()))};
+        group->allreduce(tensors)->wait();
+      },
+      "link nic of node 0 at time 0: down for 1h", "2x1:h100,nics=1,efficiency=ideal");
+  EXPECT_THAT(outcome.text, HasSubstr("no rank can make progress"));
+  EXPECT_GE(outcome.elapsed, kLimit);
   EXPECT_LT(outcome.elapsed, kLimit + absl::Seconds(1));
 }
 

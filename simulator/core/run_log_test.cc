@@ -68,6 +68,23 @@ TEST(RunLog, ARunWithAnotherSeedMakesItsChoices) {
             std::vector<int>(first.order.begin() + 1, first.order.end()));
 }
 
+TEST(RunLog, ARunThatDrawsOtherBackgroundWorkMakesItsChoices) {
+  RunLog first;
+  RunWitness wrote({0, 1}, first, nullptr);
+  EXPECT_EQ(wrote.choose(0, /*options=*/8, /*drawn=*/5, 0), 5);
+  EXPECT_EQ(wrote.choose(1, /*options=*/4, /*drawn=*/0, 0), 0);
+  RunLog second;
+  RunWitness follows({0, 1}, second, &first);
+  EXPECT_EQ(follows.choose(0, /*options=*/8, /*drawn=*/2, 0), 5);
+  EXPECT_EQ(follows.choose(1, /*options=*/4, /*drawn=*/3, 0), 0);
+  EXPECT_EQ(follows.difference(), "");
+  // One with fewer choices is another run.
+  RunLog third;
+  RunWitness differs({0, 1}, third, &first);
+  EXPECT_EQ(differs.choose(0, /*options=*/4, /*drawn=*/2, 0), 2);
+  EXPECT_THAT(differs.difference(), HasSubstr("drew 5 of 8 for its background work"));
+}
+
 TEST(RunLog, NamesTheFirstDifferenceWithBothSides) {
   const Trial first = run(1, nullptr);
   const Trial second = run(1, &first.log, /*odd_round=*/5);

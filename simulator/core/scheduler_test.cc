@@ -164,6 +164,18 @@ TEST(Scheduler, WaitsForDefaultTimeOutsIfTold) {
   EXPECT_EQ(stalls, 3);
 }
 
+// That of a host which is ahead of the scheduler, as one that has filled its device's queue.
+TEST(Scheduler, AStallTurnsNoClockBack) {
+  for (const bool waits : {false, true}) {
+    Scheduler scheduler(1, 0, {.waits_for_deadlines = waits});
+    scheduler.run([&](int) {
+      scheduler.advance_to(absl::ToInt64Nanoseconds(absl::Seconds(5)));
+      EXPECT_EQ(scheduler.block(waiting), Wake::kStalled);
+      EXPECT_EQ(scheduler.now(), absl::Seconds(5));
+    });
+  }
+}
+
 // Its time-out does not keep the others waiting any more.
 TEST(Scheduler, ReportsAStallAtOnceAfterATaskWasWokenBeforeItsTimeOut) {
   std::vector<Wake> wakes;

@@ -141,6 +141,45 @@ TEST_F(Slow, ACollectiveOverALinkThatStaysDownNeverEnds) {
   EXPECT_EQ(speeds_.down(200), std::vector<std::string>{"it"});
 }
 
+TEST_F(Slow, SeveralChangesOfALinkActTogether) {
+  speeds_.add(of_nic(0, 0, kEver, 0.5));
+  speeds_.add(of_nic(0, 0, 200, 0.5));
+  EXPECT_EQ(add(0, 100).end_ns, 300) << "a quarter until 200, and half from then on";
+  speeds_.add(of_nic(1, 0, kEver, 0.5));
+  speeds_.add(of_nic(5, 0, kEver, 0.25));
+  EXPECT_EQ(add(1, 100, 1, {1, 5}).end_ns, 400) << "by the slower one of two NICs";
+}
+
+// Links that come back, or are up now and then, are not what a run hangs for.
+TEST(LinkSpeeds, NameTheLinksThatStayDown) {
+  LinkSpeeds speeds(unit_cluster());
+  LinkSpeeds::Change stays = of_nic(0, 100, kEver, 0), returns = of_nic(1, 100, 500, 0);
+  LinkSpeeds::Change flaps = of_nic(2, 100, kEver, 0), slow = of_nic(3, 100, kEver, 0.5);
+  stays.text = "stays";
+  returns.text = "returns";
+  flaps.text = "flaps";
+  flaps.period_ns = 1000;
+  for (const LinkSpeeds::Change& each : {stays, returns, flaps, slow}) speeds.add(each);
+  EXPECT_EQ(speeds.down(50), std::vector<std::string>());
+  EXPECT_EQ(speeds.down(200), std::vector<std::string>{"stays"});
+}
+
+TEST(LinkSpeeds, TouchWhatCrossesTheirLinksWhileTheyLast) {
+  LinkSpeeds speeds(unit_cluster());
+  speeds.add(of_nic(0, 100, 500, 0.5));
+  const auto touches = [&](int rank, const LinkBytes& bytes, double from_ns, double to_ns) {
+    return speeds.touching(rank, bytes, {}, from_ns, to_ns).size();
+  };
+  const LinkBytes over_nic = {.nic_out = 1};
+  EXPECT_EQ(touches(0, over_nic, 0, 100), 0U);
+  EXPECT_EQ(touches(0, over_nic, 0, 101), 1U);
+  EXPECT_EQ(touches(0, over_nic, 200, 300), 1U);
+  EXPECT_EQ(touches(0, over_nic, 499, 600), 1U);
+  EXPECT_EQ(touches(0, over_nic, 500, 600), 0U);
+  EXPECT_EQ(touches(1, over_nic, 200, 300), 0U);
+  EXPECT_EQ(touches(0, {.node_out = 1}, 200, 300), 0U);
+}
+
 TEST_F(Slow, TheWayBetweenTwoNodesIsOfGroupsOnBoth) {
   LinkSpeeds::Change change = of_nic(0, 0, kEver, 0.5);
   change.ranks = change.nics = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -248,6 +287,26 @@ TEST_F(Messages, TheWayBetweenNodesMayBeDownInOneDirection) {
   EXPECT_FALSE(flows_.next().has_value());
   const Flows::Id back = flows_.start(4, 0, 100, 0);
   EXPECT_EQ(flows_.finish_next().id, back);
+}
+
+// A NIC of two ranks: a collective of one of them demands of that rank's part.
+TEST(SharedNics, LeaveMessagesWhatOneRankDoesNotUse) {
+  ClusterSpec spec = unit_cluster();
+  spec.nics_per_node = kRanks / 2;
+  const Network network(spec);
+  SharedLinks links(network.links());
+  const auto end_of_message = [&] {
+    Flows flows(network, &links);
+    flows.start(0, 4, 100, 0);
+    return flows.next()->at_ns;
+  };
+  EXPECT_EQ(end_of_message(), 100);
+  // Half of what rank 0 has of the NIC.
+  EXPECT_EQ(
+      links.add(0, 0, 100, std::vector<SharedLinks::Member>{{.rank = 0, .bytes = {.nic_out = 25}}})
+          .end_ns,
+      100);
+  EXPECT_EQ(end_of_message(), 125) << "three quarters of the NIC until 100";
 }
 
 // Each link of a route knows whose it is.

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -167,6 +168,29 @@ TEST(Simulate, WritesALogAndFollowsIt) {
   EXPECT_EQ(simulate("1x3", sums, {{env::kSimulateReplay, "/nowhere/log"}}).code, 2);
 }
 
+TEST(Simulate, FollowsALogWithItsTimeOutsAndItsLibrary) {
+  const auto adds = [](int, char**) {
+    Runtime::current().store()->add("arrived", 1);
+    return 0;
+  };
+  const std::string path = ::testing::TempDir() + "/simulate_wait.log";
+  EXPECT_EQ(simulate("1x2", adds,
+                     {{env::kSimulateLog, path},
+                      {env::kSimulateTimeOuts, "wait"},
+                      {env::kSimulateSemantics, "gloo"}})
+                .code,
+            0);
+  const Outcome again = simulate("1x2", adds, {{env::kSimulateReplay, path}});
+  EXPECT_EQ(again.code, 0) << again.said;
+  // What is asked for counts.
+  for (const auto& [name, word] :
+       {std::pair(env::kSimulateTimeOuts, "diagnose"), std::pair(env::kSimulateSemantics, "mpi")}) {
+    const Outcome other = simulate("1x2", adds, {{env::kSimulateReplay, path}, {name, word}});
+    EXPECT_NE(other.code, 0) << name;
+    EXPECT_THAT(other.said, HasSubstr("the log is of another"));
+  }
+}
+
 TEST(Simulate, RunsTwiceAndTellsTheDifference) {
   int calls = 0;
   const auto changing = [&](int, char**) {
@@ -181,6 +205,34 @@ TEST(Simulate, RunsTwiceAndTellsTheDifference) {
       simulate("1x2", [](int, char**) { return 0; }, {{env::kSimulateTwice, "true"}});
   EXPECT_EQ(alike.code, 0);
   EXPECT_THAT(alike.said, HasSubstr("both runs did the same"));
+}
+
+TEST(Simulate, FailsAsAProgramThatFailsTwice) {
+  const Settings twice = {{env::kSimulateTwice, "true"}};
+  const Outcome returns = simulate(
+      "1x2", [](int, char**) { return 5; }, twice);
+  EXPECT_EQ(returns.code, 5);
+  EXPECT_THAT(returns.said, HasSubstr("both runs did the same"));
+  const Outcome throws = simulate(
+      "1x2", [](int, char**) -> int { throw std::runtime_error("out of patience"); }, twice);
+  EXPECT_EQ(throws.code, 1);
+  EXPECT_THAT(throws.said, HasSubstr("both runs did the same"));
+}
+
+TEST(Simulate, KeepsTheLogOfTheFirstOfTwoRuns) {
+  int calls = 0;
+  const auto changing = [&](int, char**) {
+    Runtime::current().store()->set(absl::StrCat("key", ++calls > 2 ? 1 : 0), "value");
+    return 0;
+  };
+  const std::string path = ::testing::TempDir() + "/simulate_twice.log";
+  const Outcome differs =
+      simulate("1x2", changing, {{env::kSimulateTwice, "true"}, {env::kSimulateLog, path}});
+  EXPECT_EQ(differs.code, 1);
+  std::ifstream file(path);
+  const std::string log{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  EXPECT_THAT(log, HasSubstr("store set key0"));
+  EXPECT_THAT(log, Not(HasSubstr("store set key1")));
 }
 
 TEST(Simulate, RefusesPlansThatAreWrong) {
