@@ -39,4 +39,10 @@ void for_each_tensor(const c10::IValue& value, Visit&& visit) {
   }
 }
 
+/// The same for each of several values, as arguments_of(call).
+template <typename Visit>
+void for_each_tensor(c10::ArrayRef<c10::IValue> values, Visit&& visit) {
+  for (const c10::IValue& value : values) for_each_tensor(value, visit);
+}
+
 }  // namespace accelerate

@@ -141,11 +141,9 @@ class ConstructionScope::Handler final : public OperatorHandler {
 
   static bool reads_recorded(const OperatorCall& call) {
     bool found = false;
-    for (const c10::IValue& argument : arguments_of(call)) {
-      for_each_tensor(argument, [&found](const at::Tensor& tensor) {
-        found = found || slot_of(tensor) != nullptr;
-      });
-    }
+    for_each_tensor(arguments_of(call), [&found](const at::Tensor& tensor) {
+      found = found || slot_of(tensor) != nullptr;
+    });
     return found;
   }
 
@@ -180,13 +178,11 @@ class ConstructionScope::Handler final : public OperatorHandler {
     fix_dtype(step, outputs, device != nullptr, reads_floats);
     const std::lock_guard lock(replays());
     record_->append(std::move(step), outputs, result_device);
-    for (const c10::IValue& output : outputs) {
-      for_each_tensor(output, [&](const at::Tensor& tensor) {
-        const bool is_input =
-            std::find(inputs.begin(), inputs.end(), tensor.unsafeGetTensorImpl()) != inputs.end();
-        if (!is_input && slot_of(tensor) != nullptr) record_->know(tensor);
-      });
-    }
+    for_each_tensor(outputs, [&](const at::Tensor& tensor) {
+      const bool is_input =
+          std::find(inputs.begin(), inputs.end(), tensor.unsafeGetTensorImpl()) != inputs.end();
+      if (!is_input && slot_of(tensor) != nullptr) record_->know(tensor);
+    });
   }
 
   // Writes down the dtype of what a factory made; where the default dtype decides it otherwise,
@@ -258,27 +254,24 @@ class ConstructionScope::Handler final : public OperatorHandler {
     } else if (!names_a_device(call)) {
       // What is computed from the scope's tensors would lie beside them elsewhere.
       const std::lock_guard lock(replays());
-      for (const c10::IValue& argument : arguments_of(call)) {
-        for_each_tensor(argument, [&](const at::Tensor& tensor) {
-          is_made |= tensor.has_storage() &&
-                     made_memory_.contains(tensor.storage().unsafeGetStorageImpl());
-        });
-      }
+      for_each_tensor(arguments_of(call), [&](const at::Tensor& tensor) {
+        is_made |= tensor.has_storage() &&
+                   made_memory_.contains(tensor.storage().unsafeGetStorageImpl());
+      });
     }
     call.proceed();
     if (!is_made) return;
     const std::lock_guard lock(replays());
-    for (const c10::IValue& output : torch::jit::last(call.stack(), schema.returns().size())) {
-      for_each_tensor(output, [this](const at::Tensor& tensor) {
-        if (!tensor.has_storage()) return;
-        if (tensor.device().type() != device_.type()) return;
-        c10::StorageImpl* const memory = tensor.storage().unsafeGetStorageImpl();
-        made_memory_.try_emplace(memory,
-                                 c10::weak_intrusive_ptr<c10::StorageImpl>(
-                                     c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(memory)));
-        made_.emplace_back(tensor.getIntrusivePtr());
-      });
-    }
+    const auto outputs = torch::jit::last(call.stack(), schema.returns().size());
+    for_each_tensor(outputs, [this](const at::Tensor& tensor) {
+      if (!tensor.has_storage()) return;
+      if (tensor.device().type() != device_.type()) return;
+      c10::StorageImpl* const memory = tensor.storage().unsafeGetStorageImpl();
+      made_memory_.try_emplace(memory,
+                               c10::weak_intrusive_ptr<c10::StorageImpl>(
+                                   c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(memory)));
+      made_.emplace_back(tensor.getIntrusivePtr());
+    });
   }
 
   static bool names_a_device(const OperatorCall& call) {
