@@ -255,8 +255,8 @@ class ConstructionScope::Handler final : public OperatorHandler {
       // What is computed from the scope's tensors would lie beside them elsewhere.
       const std::lock_guard lock(replays());
       for_each_tensor(arguments_of(call), [&](const at::Tensor& tensor) {
-        is_made |= tensor.has_storage() &&
-                   made_memory_.contains(tensor.storage().unsafeGetStorageImpl());
+        is_made |=
+            tensor.has_storage() && made_memory_.contains(tensor.storage().unsafeGetStorageImpl());
       });
     }
     call.proceed();
