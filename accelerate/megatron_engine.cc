@@ -127,14 +127,6 @@ KwargsHandlers with_arguments(KwargsHandlers handlers, const MegatronLMPlugin& p
   return handlers;
 }
 
-const MegatronLMPlugin& plugin_of(const Accelerator& accelerator) {
-  const MegatronLMPlugin* const plugin = accelerator.megatron_lm_plugin();
-  TORCH_CHECK_VALUE(plugin != nullptr, "MegatronEngine: rank ", accelerator.process_index(),
-                    "'s Accelerator has no megatron_lm_plugin; give it one, or set "
-                    "ACCELERATE_USE_MEGATRON_LM=true");
-  return *plugin;
-}
-
 std::shared_ptr<AbstractTrainStep> step_of(const MegatronLMPlugin& plugin) {
   const Json& args = plugin.megatron_lm_default_args;
   if (!plugin.custom_train_step_class) return make_train_step(args);
@@ -193,8 +185,16 @@ at::Tensor gather_across_data_parallel_groups(const Accelerator& accelerator,
 
 namespace internal {
 
+MegatronLMPlugin& megatron_plugin_of(const Accelerator& accelerator) {
+  MegatronLMPlugin* const plugin = accelerator.megatron_lm_plugin();
+  TORCH_CHECK_VALUE(plugin != nullptr, "Megatron-LM: rank ", accelerator.process_index(),
+                    "'s Accelerator has no megatron_lm_plugin; give it one, or set "
+                    "ACCELERATE_USE_MEGATRON_LM=true");
+  return *plugin;
+}
+
 MegatronCore::MegatronCore(Accelerator& accelerator, const torch::nn::Module& model)
-    : plugin_(plugin_of(accelerator)), device_(accelerator.device()) {
+    : plugin_(megatron_plugin_of(accelerator)), device_(accelerator.device()) {
   TORCH_CHECK_VALUE(num_models(accelerator) == 0,
                     "MegatronEngine: the Accelerator has prepared a model, and has one engine");
   refuse_what_is_not_done(plugin_);

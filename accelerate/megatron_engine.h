@@ -132,6 +132,9 @@ struct MegatronInputs {
   at::Tensor positions = {};
 };
 
+/// Errors: c10::ValueError for an Accelerator without one.
+MegatronLMPlugin& megatron_plugin_of(const Accelerator& accelerator);
+
 /// The parts of an engine that do not depend on the model's type.
 class MegatronCore {
  public:

@@ -11,14 +11,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-MegatronLMPlugin& plugin_of(const Accelerator& accelerator) {
-  MegatronLMPlugin* const plugin = accelerator.megatron_lm_plugin();
-  TORCH_CHECK_VALUE(plugin != nullptr, "prepare_megatron_lm: rank ", accelerator.process_index(),
-                    "'s Accelerator has no megatron_lm_plugin; give it one, or set "
-                    "ACCELERATE_USE_MEGATRON_LM=true");
-  return *plugin;
-}
-
 // Absent unless it is a whole number of at least 1.
 std::optional<int64_t> count_of(const Json& args, const char* name) {
   const auto found = args.find(name);
@@ -40,7 +32,7 @@ void pad_vocabulary(Json& args) {
 }  // namespace
 
 MegatronPreparation::MegatronPreparation(Accelerator& accelerator)
-    : accelerator_(accelerator), plugin_(plugin_of(accelerator)) {
+    : accelerator_(accelerator), plugin_(megatron_plugin_of(accelerator)) {
   objects.models_before = MegatronCore::num_models(accelerator);
 }
 

@@ -20,6 +20,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/operators/call_arguments.h"
 
 namespace accelerate {
 namespace {
@@ -43,16 +44,6 @@ bool writes(const c10::Argument& argument) {
 // Whether the operator gives a view of the argument and reads no values.
 bool is_viewed(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && !argument.alias_info()->isWrite();
-}
-
-// Calls fn(tensor) for the defined tensors in an argument or a result.
-template <typename Fn>
-void for_each_tensor(const c10::IValue& value, Fn&& fn) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) fn(value.toTensor());
-  } else if (value.isList()) {
-    for (const c10::IValue& each : value.toListRef()) for_each_tensor(each, fn);
-  }
 }
 
 Json number_json(double number) {
@@ -367,11 +358,9 @@ void RegionRecorder::record(const OperatorCall& call) {
     problem = "takes a tensor that is neither an input, nor a parameter, nor a result";
     return nullptr;
   };
-  const size_t num_arguments = schema.arguments().size();
   Json arguments = Json::array();
-  for (size_t i = 0; i < num_arguments; ++i) {
-    arguments.push_back(
-        json_of(torch::jit::peek(call.stack(), i, num_arguments), problem, tensor_json));
+  for (const c10::IValue& argument : arguments_of(call)) {
+    arguments.push_back(json_of(argument, problem, tensor_json));
   }
   if (!problem.empty()) note(absl::StrCat(schema.name(), ": ", problem));
   {
@@ -379,10 +368,8 @@ void RegionRecorder::record(const OperatorCall& call) {
     call.proceed();
   }
   if (!problem_.empty()) return;
-  const size_t num_results = schema.returns().size();
   Json results = Json::array();
-  for (size_t i = 0; i < num_results; ++i) {
-    const c10::IValue& result = torch::jit::peek(call.stack(), i, num_results);
+  for (const c10::IValue& result : torch::jit::last(call.stack(), schema.returns().size())) {
     for_each_tensor(result, [&](const at::Tensor& tensor) {
       if (!is_dense(tensor)) return note(absl::StrCat(schema.name(), " gives what is not dense"));
       if (leaves_memory_as_it_is(schema.name())) values_->unwritten.insert(storage_of(tensor));
@@ -395,13 +382,12 @@ void RegionRecorder::record(const OperatorCall& call) {
                               return Json(values_->define(tensor));
                             }));
   }
-  std::string name = schema.name();
-  if (!schema.overload_name().empty()) absl::StrAppend(&name, ".", schema.overload_name());
-  absl::StrAppend(
-      &text_,
-      Json{{"op", std::move(name)}, {"args", std::move(arguments)}, {"out", std::move(results)}}
-          .dump(),
-      "\n");
+  absl::StrAppend(&text_,
+                  Json{{"op", c10::toString(call.op().operator_name())},
+                       {"args", std::move(arguments)},
+                       {"out", std::move(results)}}
+                      .dump(),
+                  "\n");
 }
 
 }  // namespace accelerate

@@ -69,6 +69,15 @@ int64_t version_of(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
 }
 
+void check_backward(bool has_graph) {
+  TORCH_CHECK(has_graph,
+              "a second backward pass through a region whose graph was freed; the first one "
+              "needs retain_graph");
+  TORCH_CHECK(!at::GradMode::is_enabled(),
+              "gradients of gradients do not go through a compiled region; leave create_graph out, "
+              "or do not compile the model");
+}
+
 // The outputs, those that require a gradient with the node as their history.
 std::vector<at::Tensor> with_history(const std::vector<at::Tensor>& outputs,
                                      const std::vector<bool>& differentiable,
@@ -246,12 +255,7 @@ class CompiledRegions::RecordedNode final : public Node {
   void release_variables() override { part_.reset(); }
 
   variable_list apply(variable_list&& grads) override {
-    TORCH_CHECK(part_ != nullptr,
-                "a second backward pass through a region whose graph was freed; the first one "
-                "needs retain_graph");
-    TORCH_CHECK(!at::GradMode::is_enabled(),
-                "gradients of gradients do not go through a compiled region; leave "
-                "create_graph out, or do not compile the model");
+    check_backward(part_ != nullptr);
     std::vector<size_t> all(inputs_.size());
     for (size_t i = 0; i < all.size(); ++i) all[i] = i;
     if (recorder_ == nullptr) {
@@ -318,12 +322,7 @@ class CompiledRegions::RegionNode final : public Node {
   }
 
   variable_list apply(variable_list&& grads) override {
-    TORCH_CHECK(!is_released_,
-                "a second backward pass through a region whose graph was freed; the first one "
-                "needs retain_graph");
-    TORCH_CHECK(!at::GradMode::is_enabled(),
-                "gradients of gradients do not go through a compiled region; leave "
-                "create_graph out, or do not compile the model");
+    check_backward(!is_released_);
     for (size_t i = 0; i < saved_.size(); ++i) {
       TORCH_CHECK(version_of(saved_[i]) == versions_[i], "a tensor of shape ", saved_[i].sizes(),
                   " that a compiled region needs for its backward pass was changed in place since "
@@ -360,34 +359,27 @@ CompiledRegions::CompiledRegions(const TorchDynamoPlugin& plugin)
 
 CompiledRegions::~CompiledRegions() = default;
 
-void CompiledRegions::run_as_it_is(ForwardCall& call) {
+void CompiledRegions::run_as_it_is(ForwardCall& call, const std::string& why) {
   {
     const std::lock_guard lock(shared_->mutex);
+    if (!why.empty()) shared_->say("a block", why);
     ++shared_->report.eager_calls;
   }
   call.run(std::nullopt);
 }
 
-void CompiledRegions::run_unknown(ForwardCall& call, const std::string& why) {
-  {
-    const std::lock_guard lock(shared_->mutex);
-    shared_->say("a block", why);
-  }
-  run_as_it_is(call);
-}
-
 void CompiledRegions::run(const std::shared_ptr<torch::nn::Module>& module, ForwardCall& call) {
   if (!current_operator_handlers().empty()) {
-    return run_unknown(call,
-                       "its operators are computed in another way, as in fp8 or where ranks divide "
-                       "layers or sequences");
+    return run_as_it_is(call,
+                        "its operators are computed in another way, as in fp8 or where ranks "
+                        "divide layers or sequences");
   }
   const RegionCall tensors = region_call(*module, call);
   if (!tensors.is_known) {
-    return run_unknown(call, "it takes what is neither a tensor, nor a number, nor a text");
+    return run_as_it_is(call, "it takes what is neither a tensor, nor a number, nor a text");
   }
   if (tensors.has_hooks) {
-    return run_unknown(call, "a hook runs around its forward pass, or that of a module in it");
+    return run_as_it_is(call, "a hook runs around its forward pass, or that of a module in it");
   }
   std::shared_ptr<Region> region;
   Region::Stage stage = Region::Stage::kAsItIs;

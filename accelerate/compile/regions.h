@@ -71,8 +71,8 @@ class CompiledRegions final : public BlockRunner {
 
   void record(const std::shared_ptr<Region>& region, ForwardCall& call, const RegionCall& tensors);
   void run_code(Region& region, ForwardCall& call, const RegionCall& tensors);
-  void run_as_it_is(ForwardCall& call);
-  void run_unknown(ForwardCall& call, const std::string& why);
+  // `why`: what to say once; empty: it was said.
+  void run_as_it_is(ForwardCall& call, const std::string& why = "");
 
   // Also what backward passes of regions need, which may come after the regions have ended.
   const std::shared_ptr<Shared> shared_;

@@ -87,12 +87,11 @@ std::vector<std::string> keys_and_blocks() {
   return names;
 }
 
-// The last part counts of a key in the wrong block.
-std::string nearest_key(const std::string& unknown) {
-  return std::ranges::min(keys_and_blocks(), {}, [&](const std::string& key) {
-    return std::min(edit_distance(unknown, key),
-                    edit_distance(last_part(unknown), last_part(key)) + 1);
-  });
+// `; did you mean KEY?`. The last part counts of a key in the wrong block.
+std::string key_hint(const std::string& unknown) {
+  const std::vector<std::string> keys = keys_and_blocks();
+  const auto other = std::ranges::find(keys, last_part(unknown), &last_part);
+  return did_you_mean(other != keys.end() ? *other : unknown, keys);
 }
 
 // Whether DeepSpeed checks the keys of the block that this one is in.
@@ -157,7 +156,7 @@ class Reader {
         return;
       }
       if (!is_checked(key) && !is_slip(key)) return ignored_.push_back(key);
-      return complain(key, "there is no such key; the nearest one is ", nearest_key(key));
+      return complain(key, "there is no such key", key_hint(key));
     }
     if (value.is_null()) return;
     switch (row->info.state) {

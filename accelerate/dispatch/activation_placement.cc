@@ -173,12 +173,9 @@ ActivationPlacement::ActivationPlacement(std::shared_ptr<ModelPlaces> places,
 
 bool ActivationPlacement::is_of_outer(const OperatorCall& call) const {
   bool is_one = false;
-  const size_t count = call.op().schema().arguments().size();
-  for (size_t i = 0; i < count && !outer_.empty(); ++i) {
-    for_each_tensor(torch::jit::peek(call.stack(), i, count), [&](const at::Tensor& tensor) {
-      for (const auto& places : outer_) is_one |= places->find(tensor) != nullptr;
-    });
-  }
+  for_each_tensor(arguments_of(call), [&](const at::Tensor& tensor) {
+    for (const auto& places : outer_) is_one |= places->find(tensor) != nullptr;
+  });
   return is_one;
 }
 

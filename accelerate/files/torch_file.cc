@@ -307,10 +307,6 @@ class Machine {
   std::unordered_map<uint64_t, PickleId> memo_;
 };
 
-}  // namespace
-
-namespace {
-
 template <typename Result>
 absl::StatusOr<Result> run_pickle(absl::string_view pickle, const StorageOf& storage,
                                   Result (Machine::*run)()) {

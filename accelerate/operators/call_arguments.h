@@ -3,6 +3,8 @@
 /// Threads: values.
 #pragma once
 
+#include <type_traits>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
@@ -17,18 +19,30 @@ inline c10::ArrayRef<c10::IValue> arguments_of(const OperatorCall& call) {
   return torch::jit::last(call.stack(), call.op().schema().arguments().size());
 }
 
-/// Calls visit(tensor) for the tensors in a value that are defined. Lists have one type of
-/// elements, or, of tensors, none in the place of some.
+/// Calls visit(tensor), or visit(tensor, its place in the list or -1), for the tensors in a value
+/// that are defined. Lists have one type of elements, or, of tensors, none in the place of some.
 template <typename Visit>
 void for_each_tensor(const c10::IValue& value, Visit&& visit) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isList()) {
-    for (const c10::IValue& each : value.toListRef()) {
-      if (!each.isTensor() && !each.isNone()) return;
-      if (each.isTensor() && each.toTensor().defined()) visit(each.toTensor());
+  const auto visit_one = [&visit](const c10::IValue& one, [[maybe_unused]] int place) {
+    if (!one.isTensor() || !one.toTensor().defined()) return;
+    if constexpr (std::is_invocable_v<Visit&, const at::Tensor&, int>) {
+      visit(one.toTensor(), place);
+    } else {
+      visit(one.toTensor());
     }
+  };
+  if (!value.isList()) return visit_one(value, -1);
+  int place = 0;
+  for (const c10::IValue& each : value.toListRef()) {
+    if (!each.isTensor() && !each.isNone()) return;
+    visit_one(each, place++);
   }
+}
+
+/// The same for each of several values, as arguments_of(call).
+template <typename Visit>
+void for_each_tensor(c10::ArrayRef<c10::IValue> values, Visit&& visit) {
+  for (const c10::IValue& value : values) for_each_tensor(value, visit);
 }
 
 }  // namespace accelerate

@@ -25,6 +25,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/random.h"
+#include "accelerate/operators/call_arguments.h"
 #include "accelerate/operators/default_device.h"
 #include "accelerate/operators/deferred_values.h"
 #include "accelerate/operators/recorded_steps.h"
@@ -39,7 +40,6 @@ using internal::deferred_of;
 using internal::deferred_together;
 using internal::read_deferred;
 using internal::construction::copied_to;
-using internal::construction::for_each_tensor;
 using internal::construction::Index;
 using internal::construction::is_about_meta;
 using internal::construction::is_random;
@@ -141,12 +141,9 @@ class ConstructionScope::Handler final : public OperatorHandler {
 
   static bool reads_recorded(const OperatorCall& call) {
     bool found = false;
-    const size_t count = call.op().schema().arguments().size();
-    for (const c10::IValue& argument : torch::jit::last(call.stack(), count)) {
-      for_each_tensor(argument, [&found](const at::Tensor& tensor, int) {
-        found = found || slot_of(tensor) != nullptr;
-      });
-    }
+    for_each_tensor(arguments_of(call), [&found](const at::Tensor& tensor) {
+      found = found || slot_of(tensor) != nullptr;
+    });
     return found;
   }
 
@@ -171,7 +168,7 @@ class ConstructionScope::Handler final : public OperatorHandler {
       const c10::IValue value = *(on_stack + static_cast<ptrdiff_t>(i));
       for_each_tensor(value, [&](const at::Tensor& tensor, int element) {
         inputs.push_back(tensor.unsafeGetTensorImpl());
-        reads_floats |= tensor.defined() && !at::isIntegralType(tensor.scalar_type(), true) &&
+        reads_floats |= !at::isIntegralType(tensor.scalar_type(), true) &&
                         !tensor.unsafeGetTensorImpl()->is_wrapped_number();
         describe(step, i, element, tensor, *(on_stack + static_cast<ptrdiff_t>(i)));
       });
@@ -181,13 +178,11 @@ class ConstructionScope::Handler final : public OperatorHandler {
     fix_dtype(step, outputs, device != nullptr, reads_floats);
     const std::lock_guard lock(replays());
     record_->append(std::move(step), outputs, result_device);
-    for (const c10::IValue& output : outputs) {
-      for_each_tensor(output, [&](const at::Tensor& tensor, int) {
-        const bool is_input =
-            std::find(inputs.begin(), inputs.end(), tensor.unsafeGetTensorImpl()) != inputs.end();
-        if (!is_input && slot_of(tensor) != nullptr) record_->know(tensor);
-      });
-    }
+    for_each_tensor(outputs, [&](const at::Tensor& tensor) {
+      const bool is_input =
+          std::find(inputs.begin(), inputs.end(), tensor.unsafeGetTensorImpl()) != inputs.end();
+      if (!is_input && slot_of(tensor) != nullptr) record_->know(tensor);
+    });
   }
 
   // Writes down the dtype of what a factory made; where the default dtype decides it otherwise,
@@ -208,7 +203,6 @@ class ConstructionScope::Handler final : public OperatorHandler {
   // Notes one tensor among the arguments, and gives the operator one without memory.
   void describe(Step& step, size_t argument, int element, const at::Tensor& tensor,
                 c10::IValue& on_stack) const {
-    if (!tensor.defined()) return;
     const c10::AliasInfo* const alias = step.op.schema().arguments()[argument].alias_info();
     const bool writes = alias != nullptr && alias->isWrite();
     if (const Slot* const slot = slot_of(tensor)) {
@@ -260,28 +254,24 @@ class ConstructionScope::Handler final : public OperatorHandler {
     } else if (!names_a_device(call)) {
       // What is computed from the scope's tensors would lie beside them elsewhere.
       const std::lock_guard lock(replays());
-      for (const c10::IValue& argument :
-           torch::jit::last(call.stack(), schema.arguments().size())) {
-        for_each_tensor(argument, [&](const at::Tensor& tensor, int) {
-          is_made |= tensor.defined() && tensor.has_storage() &&
-                     made_memory_.contains(tensor.storage().unsafeGetStorageImpl());
-        });
-      }
+      for_each_tensor(arguments_of(call), [&](const at::Tensor& tensor) {
+        is_made |=
+            tensor.has_storage() && made_memory_.contains(tensor.storage().unsafeGetStorageImpl());
+      });
     }
     call.proceed();
     if (!is_made) return;
     const std::lock_guard lock(replays());
-    for (const c10::IValue& output : torch::jit::last(call.stack(), schema.returns().size())) {
-      for_each_tensor(output, [this](const at::Tensor& tensor, int) {
-        if (!tensor.defined() || !tensor.has_storage()) return;
-        if (tensor.device().type() != device_.type()) return;
-        c10::StorageImpl* const memory = tensor.storage().unsafeGetStorageImpl();
-        made_memory_.try_emplace(memory,
-                                 c10::weak_intrusive_ptr<c10::StorageImpl>(
-                                     c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(memory)));
-        made_.emplace_back(tensor.getIntrusivePtr());
-      });
-    }
+    const auto outputs = torch::jit::last(call.stack(), schema.returns().size());
+    for_each_tensor(outputs, [this](const at::Tensor& tensor) {
+      if (!tensor.has_storage()) return;
+      if (tensor.device().type() != device_.type()) return;
+      c10::StorageImpl* const memory = tensor.storage().unsafeGetStorageImpl();
+      made_memory_.try_emplace(memory,
+                               c10::weak_intrusive_ptr<c10::StorageImpl>(
+                                   c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(memory)));
+      made_.emplace_back(tensor.getIntrusivePtr());
+    });
   }
 
   static bool names_a_device(const OperatorCall& call) {

@@ -1,5 +1,7 @@
 #include "accelerate/operators/recorded_steps.h"
 
+#include "accelerate/operators/call_arguments.h"
+
 namespace accelerate::internal::construction {
 
 Slot::Slot(RecordPtr of, Index at) : record(std::move(of)), index(at) { ++record->slots_alive; }
@@ -25,7 +27,7 @@ void Record::append(Step step, c10::ArrayRef<c10::IValue> outputs, c10::Device d
   const auto index = static_cast<Index>(steps_.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
     for_each_tensor(outputs[i], [&](const at::Tensor& tensor, int element) {
-      if (!tensor.defined() || !tensor.is_meta() || !tensor.has_storage()) return;
+      if (!tensor.is_meta() || !tensor.has_storage()) return;
       if (slot_of(tensor) != nullptr) return;
       const auto slot = static_cast<Index>(writers_.size());
       writers_.push_back({index});

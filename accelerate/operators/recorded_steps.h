@@ -114,20 +114,6 @@ inline bool lies_on(const c10::Storage& storage, c10::Device device) {
 
 // ---- Arguments and results.
 
-// Calls visit(tensor, its position in the list or -1) for the tensors in a value.
-template <typename Visit>
-void for_each_tensor(const c10::IValue& value, Visit&& visit) {
-  if (value.isTensor()) {
-    visit(value.toTensor(), -1);
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
-    int element = 0;
-    for (const c10::IValue& each : value.toListRef()) {
-      if (each.isTensor()) visit(each.toTensor(), element);
-      ++element;
-    }
-  }
-}
-
 // Lists are shared by values, so they are replaced by copies.
 inline void put(c10::IValue& value, int element, const at::Tensor& tensor) {
   if (element < 0) {
@@ -148,8 +134,7 @@ inline bool is_random(const c10::OperatorHandle& op) {
 }
 
 inline std::string text_of(const c10::OperatorHandle& op) {
-  const std::string& overload = op.schema().overload_name();
-  return overload.empty() ? op.schema().name() : absl::StrCat(op.schema().name(), ".", overload);
+  return c10::toString(op.operator_name());
 }
 
 // Whether LibTorch refused an operator because there are no values.

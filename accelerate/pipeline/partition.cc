@@ -161,16 +161,4 @@ absl::StatusOr<StageCuts> cut_by_names(absl::Span<const std::string> parts,
   return cuts;
 }
 
-std::string cuts_text(absl::Span<const std::string> parts, const StageCuts& cuts) {
-  std::string text;
-  for (size_t stage = 0; stage < cuts.size(); ++stage) {
-    const size_t end = stage + 1 < cuts.size() ? cuts[stage + 1] : parts.size();
-    const size_t count = end - cuts[stage];
-    absl::StrAppend(&text, "stage ", stage, ": ", parts[cuts[stage]]);
-    if (count > 1) absl::StrAppend(&text, " to ", parts[end - 1], " (", count, " parts)");
-    absl::StrAppend(&text, "\n");
-  }
-  return text;
-}
-
 }  // namespace accelerate::pipeline

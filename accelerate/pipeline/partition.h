@@ -35,7 +35,4 @@ absl::StatusOr<StageCuts> cut_by_count(size_t parts, int stages);
 absl::StatusOr<StageCuts> cut_by_names(absl::Span<const std::string> parts,
                                        absl::Span<const std::string> begins);
 
-/// A line for each stage: "stage 1: blocks.3 to blocks.5 (3 parts)".
-std::string cuts_text(absl::Span<const std::string> parts, const StageCuts& cuts);
-
 }  // namespace accelerate::pipeline

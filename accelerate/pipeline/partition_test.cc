@@ -149,12 +149,5 @@ TEST(CutByNames, NamesWhatIsWrong) {
               HasSubstr("name parts once"));
 }
 
-TEST(CutsText, HasALineForEachStage) {
-  EXPECT_EQ(cuts_text(blocks(), {0, 1, 4}),
-            "stage 0: embed\n"
-            "stage 1: blocks.0 to blocks.2 (3 parts)\n"
-            "stage 2: head\n");
-}
-
 }  // namespace
 }  // namespace accelerate::pipeline

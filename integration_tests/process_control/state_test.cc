@@ -301,7 +301,7 @@ TEST_P(AcceleratorStates, RefusesPluginsThatContradictEachOther) {
     EXPECT_THAT(
         error({.deepspeed_plugin =
                    DeepSpeedPlugin{.hf_ds_config = R"({"zero_optimization": {"stge": 3}})"}}),
-        HasSubstr("the nearest one is zero_optimization.stage"));
+        HasSubstr("did you mean zero_optimization.stage?"));
     EXPECT_THAT(error_of([] { get_active_deepspeed_plugin(); }), HasSubstr("an Accelerator first"));
   });
 }

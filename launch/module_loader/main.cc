@@ -120,26 +120,24 @@ std::string readable_name(const std::string& symbol) {
   return status == 0 && name ? std::string(name.get()) : symbol;
 }
 
-// The reason why `symbol` was not found: it is there under its C++ name, or there is one like it.
+// Why `symbol` was not found, behind "; ": it is there under its C++ name, or there is one like it.
 std::string missing_symbol(const std::string& path, const std::string& symbol) {
   std::vector<std::string> plain;
   for (const std::string& name : exported_functions(path)) {
     const std::string readable = readable_name(name);
     if (absl::StartsWith(readable, absl::StrCat(symbol, "("))) {
-      return absl::StrCat("it has ", readable, ", a C++ function: declare it extern \"C\"");
+      return absl::StrCat("; it has ", readable, ", a C++ function: declare it extern \"C\"");
     }
     if (readable == name && !absl::StartsWith(name, "_")) plain.push_back(name);
   }
   if (plain.empty()) {
-    return absl::StrCat("it exports no function with a plain name; declare int ", symbol,
+    return absl::StrCat("; it exports no function with a plain name; declare int ", symbol,
                         "(int argc, char** argv) extern \"C\", and visible");
   }
-  if (const std::vector<std::string> near = nearest_names(symbol, plain); !near.empty()) {
-    return absl::StrCat("did you mean ", near[0], "?");
-  }
+  if (std::string hint = did_you_mean(symbol, plain); !hint.empty()) return hint;
   constexpr size_t kShown = 8;
   const size_t shown = std::min(plain.size(), kShown);
-  return absl::StrCat("it exports ", absl::StrJoin(plain.begin(), plain.begin() + shown, ", "),
+  return absl::StrCat("; it exports ", absl::StrJoin(plain.begin(), plain.begin() + shown, ", "),
                       plain.size() > shown ? ", ..." : "");
 }
 
@@ -170,7 +168,7 @@ int run_module(int argc, char** argv) {
     const std::string reason = said != nullptr ? said : "it is at address 0";
     const std::string path = path_of(handle, name);
     return fail(kExitNotExecutable, absl::StrCat("no function ", symbol, " in ", path, ": ", reason,
-                                                 "; ", missing_symbol(path, symbol)));
+                                                 missing_symbol(path, symbol)));
   }
   // The function's command line is what follows the symbol, as main would get it.
   const auto function = reinterpret_cast<int (*)(int, char**)>(address);

@@ -16,21 +16,13 @@ namespace accelerate::launcher::perf {
 namespace {
 
 const char* to_string(Measure measure) {
-  switch (measure) {
-    case Measure::kCpuTime: return "CPU time";
-    case Measure::kWallTime: return "wall time";
-    case Measure::kInstructions: return "instructions";
-  }
-  return "";
+  constexpr const char* kTexts[] = {"CPU time", "wall time", "instructions"};
+  return kTexts[static_cast<size_t>(measure)];
 }
 
 const char* to_string(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kNoDifference: return "no difference seen";
-    case Verdict::kMore: return "more";
-    case Verdict::kLess: return "less";
-  }
-  return "";
+  constexpr const char* kTexts[] = {"no difference seen", "more", "less"};
+  return kTexts[static_cast<size_t>(verdict)];
 }
 
 std::string amount_text(Measure measure, double amount) {

@@ -88,21 +88,20 @@ bool SocketAddress::is_loopback() const {
   return text == "::1" || absl::StartsWith(text, "127.");
 }
 
-SocketAddress local_address_of(int fd) {
+namespace {
+
+SocketAddress address_of(int fd, int (*name_of)(int, sockaddr*, socklen_t*)) {
   sockaddr_storage storage = {};
   socklen_t size = sizeof(storage);
   auto* address = reinterpret_cast<sockaddr*>(&storage);
-  if (getsockname(fd, address, &size) != 0) return {};
+  if (name_of(fd, address, &size) != 0) return {};
   return SocketAddress(address, size);
 }
 
-SocketAddress peer_address_of(int fd) {
-  sockaddr_storage storage = {};
-  socklen_t size = sizeof(storage);
-  auto* address = reinterpret_cast<sockaddr*>(&storage);
-  if (getpeername(fd, address, &size) != 0) return {};
-  return SocketAddress(address, size);
-}
+}  // namespace
+
+SocketAddress local_address_of(int fd) { return address_of(fd, getsockname); }
+SocketAddress peer_address_of(int fd) { return address_of(fd, getpeername); }
 
 absl::StatusOr<std::vector<SocketAddress>> resolve(const std::string& host, absl::Duration limit) {
   if (std::optional<SocketAddress> digits = SocketAddress::from_text(host)) {

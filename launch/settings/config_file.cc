@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "accelerate/base/document.h"
 #include "accelerate/base/enums.h"
 #include "accelerate/base/json_text.h"
@@ -137,8 +138,8 @@ class Checker {
     std::string text = absl::StrCat("'", key, "'");
     const auto line = config_.lines.find(key);
     if (line != config_.lines.end()) absl::StrAppend(&text, " in line ", line->second);
-    const std::vector<std::string> near = nearest_names(word, known_keys(section));
-    if (!near.empty()) absl::StrAppend(&text, " (did you mean ", near[0], "?)");
+    const std::string hint = did_you_mean(word, known_keys(section));
+    if (!hint.empty()) absl::StrAppend(&text, " (", absl::StripPrefix(hint, "; "), ")");
     unknown_.push_back(std::move(text));
   }
 

@@ -266,30 +266,21 @@ WorkPtr GroupMember::make(const CollectiveFingerprint& call) {
   const bool is_known =
       call.reduce_op != ReduceOp::UNUSED && call.reduce_op != ReduceOp::PREMUL_SUM;
   const ReduceOp reduction(is_known ? call.reduce_op : ReduceOp::SUM);
+  // The options, with the reduction and the root if they have such.
+  const auto with = [&](auto options) {
+    if constexpr (requires { options.reduceOp; }) options.reduceOp = reduction;
+    if constexpr (requires { options.rootRank; }) options.rootRank = root;
+    return options;
+  };
   switch (call.op) {
     case OpType::BARRIER: return backend_->barrier(c10d::BarrierOptions());
     case OpType::ALLREDUCE:
-    case OpType::_ALLREDUCE_SPARSE: {
-      c10d::AllreduceOptions options;
-      options.reduceOp = reduction;
-      return backend_->allreduce(share, options);
-    }
-    case OpType::ALLREDUCE_COALESCED: {
-      c10d::AllreduceCoalescedOptions options;
-      options.reduceOp = reduction;
-      return backend_->allreduce_coalesced(share, options);
-    }
-    case OpType::BROADCAST: {
-      c10d::BroadcastOptions options;
-      options.rootRank = root;
-      return backend_->broadcast(share, options);
-    }
-    case OpType::REDUCE: {
-      c10d::ReduceOptions options;
-      options.reduceOp = reduction;
-      options.rootRank = root;
-      return backend_->reduce(share, options);
-    }
+    case OpType::_ALLREDUCE_SPARSE:
+      return backend_->allreduce(share, with(c10d::AllreduceOptions()));
+    case OpType::ALLREDUCE_COALESCED:
+      return backend_->allreduce_coalesced(share, with(c10d::AllreduceCoalescedOptions()));
+    case OpType::BROADCAST: return backend_->broadcast(share, with(c10d::BroadcastOptions()));
+    case OpType::REDUCE: return backend_->reduce(share, with(c10d::ReduceOptions()));
     case OpType::ALLGATHER: {
       std::vector<Tensors> outputs{for_ranks(share[0])};
       return backend_->allgather(outputs, share, c10d::AllgatherOptions());
@@ -306,28 +297,21 @@ WorkPtr GroupMember::make(const CollectiveFingerprint& call) {
     case OpType::GATHER: {
       std::vector<Tensors> outputs;
       if (is_root) outputs.push_back(for_ranks(share[0]));
-      c10d::GatherOptions options;
-      options.rootRank = root;
-      return backend_->gather(outputs, share, options);
+      return backend_->gather(outputs, share, with(c10d::GatherOptions()));
     }
     case OpType::SCATTER: {
       std::vector<Tensors> inputs;
       if (is_root) inputs.push_back(for_ranks(share[0]));
-      c10d::ScatterOptions options;
-      options.rootRank = root;
-      return backend_->scatter(share, inputs, options);
+      return backend_->scatter(share, inputs, with(c10d::ScatterOptions()));
     }
     case OpType::REDUCE_SCATTER: {
       std::vector<Tensors> inputs{for_ranks(share[0])};
-      c10d::ReduceScatterOptions options;
-      options.reduceOp = reduction;
-      return backend_->reduce_scatter(share, inputs, options);
+      return backend_->reduce_scatter(share, inputs, with(c10d::ReduceScatterOptions()));
     }
     case OpType::_REDUCE_SCATTER_BASE: {
       Tensors inputs = in_one(share);
-      c10d::ReduceScatterOptions options;
-      options.reduceOp = reduction;
-      return backend_->reduce_scatter_tensor_coalesced(share, inputs, options);
+      return backend_->reduce_scatter_tensor_coalesced(share, inputs,
+                                                       with(c10d::ReduceScatterOptions()));
     }
     case OpType::ALLTOALL:
     case OpType::ALLTOALL_BASE: return exchange(share);

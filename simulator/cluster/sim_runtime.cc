@@ -65,10 +65,6 @@ class SimHostWork final : public HostWork {
   const double bytes_per_second_;
 };
 
-}  // namespace
-
-namespace {
-
 // Names the blocks of devices.
 class NamesOfBlocks final : public MemoryNames {
  public:

@@ -36,6 +36,19 @@ Names names_of() {
   return names;
 }
 
+// The names, and behind them those of sites.
+Names or_sites(Names names) {
+  for (std::string& site : names_of<Site>()) names.push_back(std::move(site));
+  return names;
+}
+
+std::optional<Site> site_of(const std::string& name) {
+  const Names sites = names_of<Site>();
+  const auto found = std::ranges::find(sites, name);
+  if (found == sites.end()) return std::nullopt;
+  return static_cast<Site>(found - sites.begin());
+}
+
 class Parser : public TextReader {
  public:
   using TextReader::TextReader;
@@ -231,11 +244,8 @@ class Parser : public TextReader {
   }
 
   bool point(FaultPoint& point, bool with_pattern) {
-    Names names = {"step", "time", "start", "save", "load"};
-    const Names sites = names_of<Site>();
-    names.insert(names.end(), sites.begin(), sites.end());
     std::string name;
-    if (!one_of("a point", names, name)) return false;
+    if (!one_of("a point", or_sites({"step", "time", "start", "save", "load"}), name)) return false;
     if (name == "start") return true;
     if (name == "time") {
       point.kind = FaultPoint::Kind::kTime;
@@ -246,7 +256,7 @@ class Parser : public TextReader {
       return whole(point.number, absl::StrCat("the number of the ", name));
     }
     point.kind = FaultPoint::Kind::kSite;
-    point.site = static_cast<Site>(std::ranges::find(sites, name) - sites.begin());
+    point.site = *site_of(name);
     if (!at('#')) return expected(position(), absl::StrCat("# and a number, as in ", name, "#0"));
     advance(1);
     return whole(point.number, absl::StrCat("a number, as in ", name, "#0")) &&
@@ -277,16 +287,14 @@ class Parser : public TextReader {
       when.point.kind = FaultPoint::Kind::kTime;
       if (!duration(when.point.number)) return false;
     } else {
-      Names names = {"step", "save", "load"};
-      const Names sites = names_of<Site>();
-      names.insert(names.end(), sites.begin(), sites.end());
       std::string name;
-      if (!whole(when.point.number, "a number or a duration") || !counted(names, name)) {
+      if (!whole(when.point.number, "a number or a duration") ||
+          !counted(or_sites({"step", "save", "load"}), name)) {
         return false;
       }
-      const auto site = std::ranges::find(sites, name);
-      when.point.kind = site != sites.end() ? FaultPoint::Kind::kSite : moment(name);
-      if (site != sites.end()) when.point.site = static_cast<Site>(site - sites.begin());
+      const std::optional<Site> site = site_of(name);
+      when.point.kind = site ? FaultPoint::Kind::kSite : moment(name);
+      if (site) when.point.site = *site;
     }
     if (when.point.number <= 0) return expected(begin, "a number above 0");
     if (when.point.kind == FaultPoint::Kind::kSite && !pattern(when.point)) return false;
@@ -311,15 +319,12 @@ class Parser : public TextReader {
       span.kind = FaultSpan::Kind::kTime;
       return duration(span.number);
     }
-    Names names = {"step"};
-    const Names sites = names_of<Site>();
-    names.insert(names.end(), sites.begin(), sites.end());
     std::string name;
     if (!whole(span.number, "a duration, a number of steps, or \"ever\"")) return false;
-    if (!counted(names, name)) return false;
-    const auto site = std::ranges::find(sites, name);
-    span.kind = site != sites.end() ? FaultSpan::Kind::kSites : FaultSpan::Kind::kSteps;
-    if (site != sites.end()) span.site = static_cast<Site>(site - sites.begin());
+    if (!counted(or_sites({"step"}), name)) return false;
+    const std::optional<Site> site = site_of(name);
+    span.kind = site ? FaultSpan::Kind::kSites : FaultSpan::Kind::kSteps;
+    if (site) span.site = *site;
     return true;
   }
 
@@ -369,10 +374,7 @@ class Parser : public TextReader {
   }
 
   bool numbered(const char* own, std::optional<int64_t>& out) {
-    int64_t value = 0;
-    if (!keyword(own) || !whole(value, "a number")) return false;
-    out = value;
-    return true;
+    return keyword(own) && whole(out.emplace(), "a number");
   }
 
   bool argument(FaultEffect& effect, const FaultKindInfo& info, FaultArgument argument) {
@@ -407,12 +409,9 @@ class Parser : public TextReader {
         if (is_negative) effect.number = -effect.number;
         return true;
       }
-      case FaultArgument::kCode: {
-        int64_t code = 0;
-        if (!whole(code, "an exit code") || code > 255) return expected(begin, "an exit code");
-        effect.count = code;
-        return true;
-      }
+      case FaultArgument::kCode:
+        return (whole(effect.count.emplace(), "an exit code") && *effect.count <= 255) ||
+               expected(begin, "an exit code");
       case FaultArgument::kSize: return size(effect);
       case FaultArgument::kBytes: return numbered("bytes", effect.count);
       case FaultArgument::kBit: return numbered("bit", effect.bit);
@@ -455,13 +454,11 @@ class Parser : public TextReader {
     for (;;) {
       const size_t begin = position();
       if (accept_word("in")) {
-        int64_t life = 0;
-        if (!keyword("life") || !whole(life, "the number of a life")) return false;
-        rule.in_life = life;
+        if (!keyword("life") || !whole(rule.in_life.emplace(), "the number of a life")) {
+          return false;
+        }
       } else if (accept_word("at")) {
-        int64_t times = 0;
-        if (!keyword("most") || !whole(times, "a number")) return false;
-        rule.at_most = times;
+        if (!numbered("most", rule.at_most)) return false;
       } else if (accept_word("if")) {
         if (!keyword("world") || !world(rule)) return false;
       } else {
@@ -475,10 +472,7 @@ class Parser : public TextReader {
     const bool least = comes(">=");
     if (!least && !comes("<=")) return expected(position(), "\">=\" or \"<=\"");
     advance(2);
-    int ranks = 0;
-    if (!whole(ranks, "a number of ranks")) return false;
-    (least ? rule.world_at_least : rule.world_at_most) = ranks;
-    return true;
+    return whole((least ? rule.world_at_least : rule.world_at_most).emplace(), "a number of ranks");
   }
 
   bool rule(FaultRule& rule) {

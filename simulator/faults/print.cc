@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/base/number_text.h"
 #include "simulator/faults/kinds.h"
+#include "simulator/faults/text_reader.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -109,14 +110,8 @@ std::string argument_text(const FaultEffect& effect, FaultArgument argument) {
 }  // namespace
 
 std::string duration_text(int64_t ns) {
-  struct Unit {
-    const char* name;
-    int64_t ns;
-  };
-  constexpr Unit kUnits[] = {{"h", 3'600'000'000'000}, {"m", 60'000'000'000}, {"s", 1'000'000'000},
-                             {"ms", 1'000'000},        {"us", 1'000},         {"ns", 1}};
   if (ns == 0) return "0";
-  for (const Unit& unit : kUnits) {
+  for (const TimeUnit& unit : kTimeUnits) {
     if (ns % unit.ns == 0) return absl::StrCat(ns / unit.ns, unit.name);
   }
   return "";

@@ -11,17 +11,6 @@
 #include "accelerate/base/message_text.h"
 
 namespace accelerate::simulator {
-namespace {
-
-struct TimeUnit {
-  const char* name;
-  int64_t ns;
-};
-constexpr TimeUnit kTimeUnits[] = {
-    {"h", 3'600'000'000'000}, {"m", 60'000'000'000}, {"s", 1'000'000'000},
-    {"ms", 1'000'000},        {"us", 1'000},         {"ns", 1}};
-
-}  // namespace
 
 bool is_word_character(char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-'; }
 

@@ -17,6 +17,15 @@
 
 namespace accelerate::simulator {
 
+struct TimeUnit {
+  const char* name;
+  int64_t ns;
+};
+/// The largest first.
+inline constexpr TimeUnit kTimeUnits[] = {
+    {"h", 3'600'000'000'000}, {"m", 60'000'000'000}, {"s", 1'000'000'000},
+    {"ms", 1'000'000},        {"us", 1'000},         {"ns", 1}};
+
 /// Letters, digits, `_` and `-`.
 bool is_word_character(char c);
 

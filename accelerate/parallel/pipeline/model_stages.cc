@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 
@@ -80,9 +81,8 @@ std::vector<int64_t> bytes_of(const std::vector<std::vector<std::string>>& param
     for (const std::string& name : names) {
       const TensorPlacement* const placement = layout.find(name);
       if (placement == nullptr) continue;
-      int64_t size = static_cast<int64_t>(c10::elementSize(placement->dtype));
-      for (const int64_t length : placement->shape) size *= length;
-      sum += size;
+      sum += c10::multiply_integers(placement->shape) *
+             static_cast<int64_t>(c10::elementSize(placement->dtype));
     }
   }
   return bytes;

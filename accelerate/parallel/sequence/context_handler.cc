@@ -1,6 +1,5 @@
 #include "accelerate/parallel/sequence/context_handler.h"
 
-#include <cstddef>
 #include <optional>
 #include <utility>
 
@@ -10,11 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/mesh_axis.h"
 #include "accelerate/operators/attention_calls.h"
+#include "accelerate/operators/call_arguments.h"
 
 namespace accelerate {
 namespace {
-
-constexpr size_t kNumArguments = 8;  // of scaled_dot_product_attention
 
 // As the operator gets it where automatic mixed precision is on, which would act after the handler.
 at::Tensor as_computed(const at::Tensor& x) {
@@ -39,7 +37,7 @@ void ContextHandler::call(const OperatorCall& call) {
       find_operator("aten::scaled_dot_product_attention");
   if (call.op() == attention_op) {
     at::Tensor output = attention(call);
-    torch::jit::drop(call.stack(), kNumArguments);
+    torch::jit::drop(call.stack(), arguments_of(call).size());
     torch::jit::push(call.stack(), std::move(output));
     return;
   }
@@ -48,22 +46,20 @@ void ContextHandler::call(const OperatorCall& call) {
 }
 
 at::Tensor ContextHandler::attention(const OperatorCall& call) {
-  const auto argument = [&call](size_t i) -> const c10::IValue& {
-    return torch::jit::peek(call.stack(), i, kNumArguments);
-  };
+  const c10::ArrayRef<c10::IValue> arguments = arguments_of(call);
   const auto check = [this](bool is_fine, const auto&... why) {
     TORCH_CHECK_VALUE(is_fine, on_this_rank(),
                       "scaled_dot_product_attention inside maybe_context_parallel ", why...);
   };
-  const at::Tensor& given = argument(0).toTensor();
-  check(argument(3).isNone(),
+  const at::Tensor& given = arguments[0].toTensor();
+  check(arguments[3].isNone(),
         "has a mask, which ranks that have some tokens of a sequence do not divide; let "
         "is_causal=true say that tokens see those before them, and leave the mask out");
-  const double dropout = argument(4).toDouble();
+  const double dropout = arguments[4].toDouble();
   check(dropout == 0, "has a dropout of ", dropout, ", which must be 0");
   const at::Tensor queries = as_computed(with_heads(given));
-  const at::Tensor keys = as_computed(with_heads(argument(1).toTensor()));
-  const at::Tensor values = as_computed(with_heads(argument(2).toTensor()));
+  const at::Tensor keys = as_computed(with_heads(arguments[1].toTensor()));
+  const at::Tensor values = as_computed(with_heads(arguments[2].toTensor()));
   check(queries.dim() == 4 && keys.dim() == 4 && values.sizes() == keys.sizes() &&
             queries.size(0) == keys.size(0) && queries.size(3) == keys.size(3),
         "needs [batch, heads, tokens, size of a head], and keys and values of one shape, but has ",
@@ -73,7 +69,7 @@ at::Tensor ContextHandler::attention(const OperatorCall& call) {
       "has queries, keys and values of ", queries.scalar_type(), ", ", keys.scalar_type(), " and ",
       values.scalar_type(), ", which must be one dtype");
   const int64_t heads = queries.size(1), shared = keys.size(1);
-  const bool shares = argument(7).toBool();
+  const bool shares = arguments[7].toBool();
   check(heads == shared || (shares && shared > 0 && heads % shared == 0), "has ", heads,
         " heads of queries and ", shared, " of keys; with enable_gqa as many queries share each");
   const int64_t tokens = queries.size(2);
@@ -83,7 +79,7 @@ at::Tensor ContextHandler::attention(const OperatorCall& call) {
         "; generate tokens, and attend to other sequences, outside of the scope");
   const at::Tensor output = ring_attention(
       queries, keys, values,
-      {.is_causal = argument(5).toBool(), .scale = argument(6).toOptional<double>()}, ring_);
+      {.is_causal = arguments[5].toBool(), .scale = arguments[6].toOptional<double>()}, ring_);
   ++num_calls_;
   return given.dim() == 3 ? output.squeeze(1) : output;
 }

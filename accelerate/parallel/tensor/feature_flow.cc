@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include <c10/util/accumulate.h>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
@@ -23,12 +25,6 @@ Dims dims_in(const c10::IValue* value, int64_t dims) {
   }
   for (int64_t& dim : found) dim += dim < 0 ? dims : 0;
   return found;
-}
-
-int64_t product_of(const int64_t* begin, const int64_t* end) {
-  int64_t product = 1;
-  for (; begin != end; ++begin) product *= *begin;
-  return product;
 }
 
 // The terms of an einsum's equation, whose dims have letters or, for some of them, three dots.
@@ -348,7 +344,7 @@ int FeatureFlow::in_view(const at::Tensor& result) {
     return begins_alike ? static_cast<int>(dims - dim_) : 0;
   }
   const int64_t pieces = std::max<int64_t>(pieces_, 1), piece = own / pieces;
-  const int64_t first = product_of(sizes_.begin(), sizes_.begin() + dim_) * pieces;
+  const int64_t first = c10::multiply_integers(sizes_.begin(), sizes_.begin() + dim_) * pieces;
   const int64_t last = first * piece;
   // A rank may have one head, which is a dim of one element then.
   const bool makes_heads = begins_alike && !is_of_sequences_ && from_end_ == 1;
@@ -357,7 +353,7 @@ int FeatureFlow::in_view(const at::Tensor& result) {
   // A piece of one element that lost its dim may be in the dim before or in the one behind.
   const bool is_clear =
       piece != 1 || joins_dims_before_.has_value() || dims >= static_cast<int64_t>(sizes_.size());
-  int64_t begin = product_of(result.sizes().data(), result.sizes().data() + from);
+  int64_t begin = c10::multiply_integers(result.sizes().slice(0, static_cast<size_t>(from)));
   for (int64_t dim = from; dim < dims; ++dim) {
     const int64_t length = result.size(dim), end = begin * length;
     const bool has_all = end % last == 0, has_some = last % end == 0;

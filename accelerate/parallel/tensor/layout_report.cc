@@ -14,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 #include <torch/nn/module.h>
 
 #include "absl/strings/ascii.h"
@@ -21,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/message_text.h"
 #include "accelerate/base/shard_rows.h"
 #include "accelerate/config/model_structure.h"
 #include "accelerate/config/tensor_parallel_plan.h"
@@ -40,12 +42,6 @@ using Rules = std::unordered_map<std::string, const LayerParameter*>;
 
 constexpr size_t kColumns = 100;
 constexpr int64_t kFloatBytes = 4;
-
-int64_t numel_of(const Shape& shape) {
-  int64_t numel = 1;
-  for (const int64_t length : shape) numel *= length;
-  return numel;
-}
 
 // "384x128"; "1 element" for a tensor without dims.
 std::string shape_text(const Shape& shape) {
@@ -119,28 +115,15 @@ size_t find_number(const std::vector<std::string>& name, size_t which) {
   return name.size();
 }
 
-// "0-3,7"
-std::string range_text(const std::vector<int64_t>& numbers) {
-  std::string text;
-  for (size_t i = 0; i < numbers.size();) {
-    size_t last = i;
-    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
-    absl::StrAppend(&text, i > 0 ? "," : "", numbers[i]);
-    if (last > i) absl::StrAppend(&text, "-", numbers[last]);
-    i = last + 1;
-  }
-  return text;
-}
-
 // Makes one row of those that differ in the which-th number of their names alone, in the place of
 // the first one.
 std::vector<Row> folded(std::vector<Row> rows, size_t which) {
   std::vector<Row> first;
-  std::vector<std::vector<int64_t>> numbers;
+  std::vector<std::vector<int>> numbers;
   std::map<std::vector<std::string>, size_t> known;
   for (Row& row : rows) {
     const size_t place = find_number(row.name, which);
-    int64_t number = 0;
+    int number = 0;
     const bool folds = place < row.name.size() && absl::SimpleAtoi(row.name[place], &number);
     std::vector<std::string> key = row.name;
     if (folds) key[place] = "*";
@@ -155,7 +138,7 @@ std::vector<Row> folded(std::vector<Row> rows, size_t which) {
   for (size_t i = 0; i < first.size(); ++i) {
     if (numbers[i].size() < 2) continue;
     std::ranges::sort(numbers[i]);
-    first[i].name[find_number(first[i].name, which)] = range_text(numbers[i]);
+    first[i].name[find_number(first[i].name, which)] = rank_ranges(numbers[i]);
   }
   return first;
 }
@@ -290,11 +273,11 @@ class StepTraffic {
 
   void add(const TensorPlacement& placement, bool is_trained) {
     const auto size = static_cast<int64_t>(c10::elementSize(placement.dtype));
-    const int64_t trained = numel_of(trained_shape(placement, mesh_, rank_)) * size;
+    const int64_t trained = c10::multiply_integers(trained_shape(placement, mesh_, rank_)) * size;
     if (const AxisSet rows = mesh_.several(placement.rows); !rows.empty()) {
       Shape part = cut_shape(placement, mesh_, rank_);
       if (!part.empty()) part[0] = shard_rows(part[0], mesh_.size(rows), 0).count;
-      const int64_t bytes = (mesh_.size(rows) - 1) * numel_of(part) * size;
+      const int64_t bytes = (mesh_.size(rows) - 1) * c10::multiply_integers(part) * size;
       Shards& shards = shards_[rows.to_string()];
       shards.gathered += bytes;
       if (is_trained) shards.reduced += bytes;
@@ -365,8 +348,8 @@ std::string layout_text(const ModelState& model) {
     if (placement == nullptr) continue;
     const Shape shape = trained_shape(*placement, mesh, rank);
     if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
-      whole += numel_of(placement->shape);
-      own += numel_of(shape);
+      whole += c10::multiply_integers(placement->shape);
+      own += c10::multiply_integers(shape);
       traffic.add(*placement, item.value().requires_grad());
     }
     const auto rule = rules.find(item.key());

@@ -30,9 +30,7 @@ using Kind = TensorMark::Kind;
 
 template <typename Visit>
 void for_each_result(const OperatorCall& call, const OperatorFacts& facts, Visit&& visit) {
-  for (const c10::IValue& value : torch::jit::last(call.stack(), facts.results)) {
-    for_each_tensor(value, visit);
-  }
+  for_each_tensor(torch::jit::last(call.stack(), facts.results), visit);
 }
 
 // Whether all ranks have a tensor alike, which is not a parameter.
@@ -44,11 +42,9 @@ bool is_alike(const at::Tensor& tensor) {
 // Whether an operator computes with parameters alone, as 1 + weight.
 bool uses_parameters_alone(const OperatorCall& call) {
   bool alone = true;
-  for (const c10::IValue& value : arguments_of(call)) {
-    for_each_tensor(value, [&alone](const at::Tensor& tensor) {
-      alone &= !is_alike(tensor) || (tensor.dim() == 0 && !tensor.requires_grad());
-    });
-  }
+  for_each_tensor(arguments_of(call), [&alone](const at::Tensor& tensor) {
+    alone &= !is_alike(tensor) || (tensor.dim() == 0 && !tensor.requires_grad());
+  });
   return alone;
 }
 
@@ -437,15 +433,13 @@ void TensorHandler::check_is_whole(const OperatorCall& call, const Operand& para
   const LayerParameter& of = *parameter.mark->parameter;
   if (!of.rule.partial_gradient || !at::GradMode::is_enabled()) return;
   if (!parameter.tensor.requires_grad()) return;
-  for (const c10::IValue& value : arguments_of(call)) {
-    for_each_tensor(value, [&](const at::Tensor& other) {
-      TORCH_CHECK_VALUE(!is_alike(other) || other.dim() == 0, on_this_rank(),
-                        call.op().schema().name(), " uses \"", of.name,
-                        "\" with a tensor that all ranks along tp have alike, but its rule says "
-                        "that they use it with parts, so that its gradients would count several "
-                        "times; change the rule, or call shard_sequence before");
-    });
-  }
+  for_each_tensor(arguments_of(call), [&](const at::Tensor& other) {
+    TORCH_CHECK_VALUE(!is_alike(other) || other.dim() == 0, on_this_rank(),
+                      call.op().schema().name(), " uses \"", of.name,
+                      "\" with a tensor that all ranks along tp have alike, but its rule says "
+                      "that they use it with parts, so that its gradients would count several "
+                      "times; change the rule, or call shard_sequence before");
+  });
 }
 
 void TensorHandler::pass_part(const OperatorCall& call, const OperatorFacts& facts,
@@ -571,11 +565,9 @@ void TensorHandler::check_keeps_order(const OperatorCall& call, const FeatureFlo
                     "one size");
   if (!flow.joins()) return;
   int others = is_sequence ? -1 : 0;  // of sequences the part itself is among them
-  for (const c10::IValue& value : arguments_of(call)) {
-    for_each_tensor(value, [&](const at::Tensor& each) {
-      if (each.numel() > 0 && (is_sequence || find_part(each) == nullptr)) ++others;
-    });
-  }
+  for_each_tensor(arguments_of(call), [&](const at::Tensor& each) {
+    if (each.numel() > 0 && (is_sequence || find_part(each) == nullptr)) ++others;
+  });
   TORCH_CHECK_VALUE(others <= 0, on_this_rank(), name, " puts other values beside ", text_of(part),
                     "; put whole tensors together before the layers that are divided");
 }
@@ -583,15 +575,13 @@ void TensorHandler::check_keeps_order(const OperatorCall& call, const FeatureFlo
 // What all ranks have alike would get a part of its gradient on each.
 void TensorHandler::check_gradients(const OperatorCall& call, const Operand& part) const {
   if (!at::GradMode::is_enabled()) return;
-  for (const c10::IValue& value : arguments_of(call)) {
-    for_each_tensor(value, [&](const at::Tensor& other) {
-      TORCH_CHECK_VALUE(!other.requires_grad() || !is_alike(other), on_this_rank(),
-                        call.op().schema().name(), " uses a tensor of sizes ", other.sizes(),
-                        ", which all ranks have and whose gradient is wanted, with ", text_of(part),
-                        ", so that its gradient would be a part on each rank; compute it with a "
-                        "column layer, or detach it");
-    });
-  }
+  for_each_tensor(arguments_of(call), [&](const at::Tensor& other) {
+    TORCH_CHECK_VALUE(!other.requires_grad() || !is_alike(other), on_this_rank(),
+                      call.op().schema().name(), " uses a tensor of sizes ", other.sizes(),
+                      ", which all ranks have and whose gradient is wanted, with ", text_of(part),
+                      ", so that its gradient would be a part on each rank; compute it with a "
+                      "column layer, or detach it");
+  });
 }
 
 // Whether an argument has all of the sequences of which another one has a part.
@@ -600,12 +590,10 @@ bool TensorHandler::meets_whole_sequences(const OperatorCall& call, const Operan
   const int from_end = part.mark->from_end;
   const int64_t whole = part.tensor.size(-from_end) * size_of(group_);
   bool meets = false;
-  for (const c10::IValue& value : arguments_of(call)) {
-    for_each_tensor(value, [&](const at::Tensor& other) {
-      meets |=
-          other.dim() >= from_end && other.size(-from_end) == whole && find_part(other) == nullptr;
-    });
-  }
+  for_each_tensor(arguments_of(call), [&](const at::Tensor& other) {
+    meets |=
+        other.dim() >= from_end && other.size(-from_end) == whole && find_part(other) == nullptr;
+  });
   return meets;
 }
 

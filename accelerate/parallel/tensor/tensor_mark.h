@@ -65,7 +65,6 @@ struct TensorMark final : c10::BackendMeta {
       : kind(kind), parameter(std::move(parameter)), from_end(from_end), pieces(pieces) {}
 
   bool is_cut_parameter() const { return kind == Kind::kParameter && parameter->cut_dim; }
-  bool is_whole_parameter() const { return kind == Kind::kParameter && !parameter->cut_dim; }
   /// Whether other ranks have other values in the place of the tensor's.
   bool is_part() const { return kind == Kind::kFeatures || kind == Kind::kSequence; }
 
