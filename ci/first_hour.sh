@@ -1,17 +1,26 @@
 #!/usr/bin/env bash
 #
-# ci/first_hour.sh [FOLDER]: a first hour with the files of a release alone, those of ci/release.sh (.ci/out/release).
+# ci/first_hour.sh [debian|wheel] [FOLDER]: a first hour with the files of a release alone, those of ci/release.sh
+# (.ci/out/release). Both parts unless one is named.
 #
-#   Debian 13     apt installs the three packages with what they depend on
-#   Ubuntu 24.04  pip installs the wheel beside torch; where the mirror has no Ubuntu, Debian 12 takes its place
+#   debian  Debian 13: apt installs the three packages with what they depend on
+#   wheel   Ubuntu 24.04: pip installs the wheel beside torch, in a virtual environment; where the mirror has no Ubuntu,
+#           Debian 12 takes its place
 #
 # In each bare tree the quick tour's program is built and run in its three ways, and a simulated run of an example comes
 # early. Prints the minutes of each step, and those from the files to the first simulated run. As root, with a network;
-# PIP_INDEX_URL names another registry. accelerate/docs/install.md has the same commands.
+# PIP_INDEX_URL names another registry, ACCELERATE_UBUNTU_MIRROR another mirror of Ubuntu. accelerate/docs/install.md has
+# the same commands.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
+parts=(debian wheel)
+if [[ ${1:-} == @(debian|wheel) ]]; then
+  parts=("$1")
+  shift
+fi
+(($# <= 1)) || { echo 'usage: ci/first_hour.sh [debian|wheel] [FOLDER]' >&2; exit 2; }
 files=$(realpath "${1:-.ci/out/release}")
-readonly files
+readonly parts files
 ((EUID == 0)) || { echo 'first_hour: nothing was tried: that takes root'; exit 0; }
 (cd "$files" && sha256sum --quiet -c SHA256SUMS)
 # shellcheck source=tools/dev
@@ -23,22 +32,34 @@ trap 'rm -rf --one-file-system "$work"' EXIT
 
 # step WHAT COMMAND...: runs it, and prints how many minutes it took, or its output if it fails.
 step() {
-  local what=$1 began=$SECONDS
+  local what=$1 start=$SECONDS
   shift
-  "$@" >"$work/log" 2>&1 || { tail -n 40 "$work/log"; echo "FAILED: $what"; exit 1; }
-  printf 'first_hour: %s: %s: %d min %02d s\n' "$system" "$what" $(((SECONDS - began) / 60)) $(((SECONDS - began) % 60))
+  "$@" >"$work/log" 2>&1 || { tail -n 40 "$work/log"; echo "FAILED: $system: $what"; exit 1; }
+  printf 'first_hour: %s: %s: %d min %02d s\n' "$system" "$what" $(((SECONDS - start) / 60)) $(((SECONDS - start) % 60))
 }
 
 # tree SUITE PACKAGES MIRROR [OPTIONS]: a bare tree of a distribution.
 tree() {
   rm -rf --one-file-system "$work/tree"
-  mmdebstrap "${@:4}" --variant=apt "--include=$2" "$1" "$work/tree" "$3"
+  mmdebstrap "${@:4}" --variant=apt "--include=$2" "$1" "$work/tree" ${3:+"$3"}
 }
 
-# there SCRIPT [ARGUMENTS]: a script of the folder of the tour, in the tree, with the network of the host.
+# there SCRIPT [ARGUMENTS]: a script of the folder of the tour, in the tree, with the network of the host and what the host
+# knows of it: names, certificates, pip's registry.
 there() {
-  bwrap --bind "$work/tree" / --dev-bind /dev /dev --proc /proc --ro-bind /etc/resolv.conf /etc/resolv.conf --unshare-pid \
-    --setenv PATH /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin --setenv LANG C.UTF-8 --setenv HOME /root --setenv PIP_BREAK_SYSTEM_PACKAGES 1 --setenv DEBIAN_FRONTEND noninteractive \
+  local name settings=()
+  while read -r name; do
+    case $name in
+      PIP_INDEX_URL | PIP_EXTRA_INDEX_URL | PIP_DEFAULT_TIMEOUT | *_proxy | *_PROXY) settings+=(--setenv "$name" "${!name}") ;;
+    esac
+  done < <(compgen -e)
+  if [[ -e /etc/ssl/certs/ca-certificates.crt ]]; then
+    settings+=(--ro-bind /etc/ssl/certs/ca-certificates.crt /run/certificates.crt --setenv PIP_CERT /run/certificates.crt)
+  fi
+  bwrap --bind "$work/tree" / --dev-bind /dev /dev --proc /proc --ro-bind /sys /sys --unshare-pid --die-with-parent \
+    --ro-bind /etc/resolv.conf /etc/resolv.conf --clearenv "${settings[@]}" \
+    --setenv PATH /tour/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin --setenv LANG C.UTF-8 \
+    --setenv HOME /root --setenv PIP_NO_CACHE_DIR 1 --setenv DEBIAN_FRONTEND noninteractive \
     --chdir /tour /bin/bash -euo pipefail "$@"
 }
 
@@ -61,14 +82,19 @@ tour() {
 bring_tour() {
   local file
   mkdir -p "$work/tree/tour"
+  hosts_file >"$work/tree/etc/hosts"
   for file in train.cc CMakeLists.txt; do
     python3 tools/documents/run_page.py --cut "$file" accelerate/docs/quicktour.md >"$work/tree/tour/$file"
   done
   cd "$work/tree/tour"
+  # A bare tree has no lists of packages.
   cat >packages.sh <<'END'
+apt-get update
 apt-get install -y --no-install-recommends ./*accelerate-cpp*.deb
 END
+  # The programs of venv come first in PATH.
   cat >wheel.sh <<'END'
+python3 -m venv venv
 pip install ./accelerate_cpp-*.whl
 END
   cat >torch.sh <<'END'
@@ -90,40 +116,53 @@ END
   echo './build/train | grep "ranks: 1, loss"' >one.sh
   echo 'accelerate launch --num_processes 2 ./build/train | grep "ranks: 2, loss"' >two.sh
   cat >simulated.sh <<'END'
-accelerate launch --simulate 2x4:h100 --report report ./build/train | grep "ranks: 8, loss"
-test -s report/report.html
+accelerate launch --simulate 2x4:h100 --report tour_report ./build/train | grep "ranks: 8, loss"
+test -s tour_report/report.html
 END
   echo 'accelerate test | grep "The self-test passed"' >test.sh
   cd "$repo"
 }
 
-mapfile -t options < <(apt_options)
-system='Debian 13'
-step 'a bare tree' tree "$suite" g++,cmake,ninja-build "$(mirror)" "${options[@]}"
-bring_tour
-cp "$files"/*.deb "$work/tree/tour"
-began=$SECONDS
-step 'apt installs the packages' there packages.sh
-tour
+debian() {
+  system='Debian 13'
+  step 'a bare tree' tree "$suite" g++,cmake,ninja-build "$debian_mirror" "${options[@]}"
+  bring_tour
+  cp "$files"/*.deb "$work/tree/tour"
+  began=$SECONDS
+  step 'apt installs the packages' there packages.sh
+  tour
+}
 
-wheel=$(find "$files" -name '*.whl' -print -quit)
-torch=${wheel##*+torch}
-torch=${torch%%-*}
-system='Ubuntu 24.04'
-readonly packages=g++,cmake,ninja-build,python3-pip,ca-certificates
-if ! tree noble "$packages" "${ACCELERATE_UBUNTU_MIRROR:-http://archive.ubuntu.com/ubuntu}" "${options[@]}" \
-  --components=main,universe >"$work/log" 2>&1; then
-  echo 'first_hour: no Ubuntu could be installed here; Debian 12 takes its place'
-  system='Debian 12'
-  step 'a bare tree' tree bookworm "$packages" "$(mirror)" "${options[@]}"
-fi
-bring_tour
-cp "$wheel" "$work/tree/tour"
-began=$SECONDS
-step 'pip installs the wheel' there wheel.sh
-step 'pip installs torch' there torch.sh "$torch"
-step 'the first simulated run' there first.sh
-first_run
-began=''
-tour
+wheel() {
+  local wheel torch packages=g++,cmake,ninja-build,python3-venv
+  wheel=$(find "$files" -name 'accelerate_cpp-*.whl' -print -quit)
+  [[ -n $wheel ]] || { echo "FAILED: there is no wheel in $files"; exit 1; }
+  torch=${wheel##*+torch}
+  torch=${torch%%-*}
+  system='Ubuntu 24.04'
+  if ! tree noble "$packages" "${ACCELERATE_UBUNTU_MIRROR:-http://archive.ubuntu.com/ubuntu}" "${options[@]}" \
+    '--aptopt=Acquire::http::Timeout "20"' '--aptopt=Acquire::Retries "0"' --components=main,universe >"$work/log" 2>&1; then
+    echo 'first_hour: no Ubuntu could be installed here; Debian 12 takes its place'
+    system='Debian 12'
+    step 'a bare tree' tree bookworm "$packages" "$debian_mirror" "${options[@]}"
+  fi
+  bring_tour
+  cp "$wheel" "$work/tree/tour"
+  began=$SECONDS
+  step 'pip installs the wheel' there wheel.sh
+  step 'pip installs torch' there torch.sh "$torch"
+  step 'the first simulated run' there first.sh
+  first_run
+  began=''
+  tour
+}
+
+mapfile -t options < <(apt_options)
+# Ubuntu's apt has none: then it is the one that mmdebstrap knows.
+debian_mirror=$(mirror) || debian_mirror=''
+for part in "${parts[@]}"; do
+  started=$SECONDS
+  "$part"
+  echo "first_hour: $part: $((SECONDS - started)) s"
+done
 echo 'first_hour: all well'

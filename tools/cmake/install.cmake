@@ -38,6 +38,11 @@ set(accelerate_torch_abi 1)
 if(TORCH_CXX_FLAGS MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
   set(accelerate_torch_abi 0)
 endif()
+# A tree that is to be moved to another machine names no folder of this one.
+set(accelerate_built_torch_dir "")
+if(NOT ACCELERATE_TORCH_RPATH)
+  set(accelerate_built_torch_dir "${Torch_DIR}")
+endif()
 configure_package_config_file(tools/cmake/AccelerateConfig.cmake.in
   "${PROJECT_BINARY_DIR}/AccelerateConfig.cmake" INSTALL_DESTINATION "${package_dir}"
   PATH_VARS CMAKE_INSTALL_BINDIR)
@@ -80,7 +85,8 @@ add_custom_command(OUTPUT "${shell_files}/man1/accelerate.1" ${completions}
   COMMAND accelerate_launcher completion fish > "${shell_files}/accelerate.fish"
   VERBATIM)
 add_custom_target(accelerate_shell_files ALL DEPENDS "${shell_files}/man1/accelerate.1" ${completions})
-# All that is installed, where not all examples are built as well (ci/release.sh).
+# All that is installed, where not all examples are built as well (ci/release.sh); Abseil, if it is built here, is the
+# folder's target abseil/all.
 add_custom_target(accelerate_release)
 add_dependencies(accelerate_release ${installed_libraries} ${accelerate_programs} accelerate_shell_files)
 if(ACCELERATE_EXAMPLES)
@@ -137,16 +143,24 @@ foreach(folder IN LISTS TORCH_INCLUDE_DIRS)
     list(APPEND cflags "-isystem" "${folder}")
   endif()
 endforeach()
+list(JOIN cflags " " cflags)
 # As Accelerate::accelerate has them: the C++ library first.
 set(torch_libs "")
-foreach(target torch torch_cpu torch_cuda c10 c10_cuda)
+set(torch_targets torch torch_cpu torch_cuda c10 c10_cuda)
+if(ACCELERATE_TORCH_PART STREQUAL cpu)
+  set(torch_targets torch_cpu c10)
+endif()
+foreach(target IN LISTS torch_targets)
   if(TARGET ${target})
     list(APPEND torch_libs "-l${target}")
   endif()
 endforeach()
 set(torch_folder "$<TARGET_FILE_DIR:torch_cpu>")
+if(ACCELERATE_TORCH_RPATH)
+  string(REPLACE "$ORIGIN" "\${libdir}" torch_folder "${ACCELERATE_TORCH_RPATH}")
+  string(REPLACE "${TORCH_INSTALL_PREFIX}" "${torch_folder}/.." cflags "${cflags}")
+endif()
 set(in_system "$<IN_LIST:${torch_folder},${CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES}>")
-list(JOIN cflags " " cflags)
 list(JOIN torch_libs " " torch_libs)
 set(libs "-Wl,--push-state,--no-as-needed,-lstdc++,--pop-state -L\${libdir} -Wl,-rpath,\${libdir} -laccelerate")
 string(APPEND libs "$<$<NOT:${in_system}>: -L${torch_folder} -Wl$<COMMA>-rpath$<COMMA>${torch_folder}> ${torch_libs}")
