@@ -51,8 +51,7 @@ std::vector<at::Tensor> call_with_tensors(PreparedModel<Module>& model,
     if constexpr (takes_tensors<Module>(kWhich)) {
       const auto output = [&]<size_t... I>(std::index_sequence<I...> /*which*/) {
         return model(inputs[I]...);
-      }
-      (kWhich);
+      }(kWhich);
       std::vector<at::Tensor> outputs;
       tree_for_each(output, [&](const at::Tensor& each) { outputs.push_back(each); });
       return outputs;

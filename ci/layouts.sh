@@ -12,7 +12,7 @@
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly count=${1:-200} first=${2:-20}
-# The test takes what is no number for its usual one.
+# The test takes other words than numbers for its usual number.
 if [[ ! $count =~ ^[1-9][0-9]*$ || ! $first =~ ^[0-9]+$ ]]; then
   echo "layouts: COUNT=$count FIRST=$first: expected numbers, as in ci/layouts.sh 200 20" >&2
   exit 2

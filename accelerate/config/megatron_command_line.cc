@@ -129,7 +129,7 @@ struct ValueOf<std::optional<T>> {
 
 template <typename T>
 concept IsPlainField = std::same_as<T, bool> || std::same_as<T, int64_t> ||
-    std::same_as<T, double> || std::same_as<T, std::string>;
+                       std::same_as<T, double> || std::same_as<T, std::string>;
 
 void set_fields(MegatronLMPlugin& plugin, const Json& args) {
   for (const auto& item : args.items()) {

@@ -31,7 +31,7 @@
 namespace accelerate {
 
 struct MegatronCommandLineOptions {
-  /// Of the job. A step's number of micro-batches follows from it.
+  /// Ranks of the job. A step's number of micro-batches follows from their number.
   int64_t num_ranks = 1;
   /// What the program trains, as pretrain_gpt or pretrain_bert does: "bert", "gpt" or "t5".
   std::string model_type_name = "gpt";

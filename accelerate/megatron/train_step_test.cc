@@ -127,6 +127,13 @@ TEST(TrainStep, IsThatOfTheModelsKind) {
               HasSubstr("\"vit\""));
 }
 
+TEST(TrainStep, CallsAModelOfSeveralTensorsItself) {
+  for (const auto& [model, calls] : {std::pair("bert", true), {"t5", true}, {"gpt", false}}) {
+    const auto step = make_train_step(Json{{"model_type_name", model}, {"padded_vocab_size", 8}});
+    EXPECT_EQ(step->forward_step_func() != nullptr, calls) << model;
+  }
+}
+
 TEST(MicroBatches, AreRowsInOrder) {
   const MegatronBatch batch = {{"a", at::arange(5)}, {"b", at::arange(10).view({5, 2})}};
   const std::vector<MegatronBatch> parts = micro_batches(batch, 2, 3);

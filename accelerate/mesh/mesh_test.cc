@@ -202,7 +202,7 @@ TEST(Mesh, DividesTheRanksAlongEveryAxisWhateverItsSizes) {
   EXPECT_GT(meshes, 462);
 }
 
-// Of ranks along dp_shard, without parts of sequences.
+// Experts divide ranks along dp_shard here, where sequences are whole.
 TEST(Mesh, HasASecondViewForExperts) {
   const Mesh mesh({.dp_replicate = 2, .dp_shard = 4, .tp = 2, .ep = 2});
   EXPECT_EQ(mesh.num_ranks(), 16);

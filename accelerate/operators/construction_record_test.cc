@@ -32,7 +32,7 @@ class HostGauge : public c10::MemoryReportingInfoBase {
 
 constexpr int64_t kSize = 256, kBytes = kSize * kSize * 4;
 
-// Of a model that initialises itself when all of it is there.
+// The model initialises itself when all of it is there.
 at::Tensor last_weight() {
   torch::manual_seed(5);
   std::vector<torch::nn::Linear> layers;

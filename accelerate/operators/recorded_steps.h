@@ -302,7 +302,7 @@ class Record final : public c10::intrusive_ptr_target {
 
  private:
   class Run;
-  // A step of a replay. Of one that is there for its draw alone nothing wants the tensor.
+  // A step of a replay. Nothing wants the tensor of a step that is there for its draw alone.
   struct Planned {
     Index step;
     bool is_draw_alone;

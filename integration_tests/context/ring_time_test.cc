@@ -51,7 +51,7 @@ struct Attention {
   bool backward = false;
 };
 
-// Of one pass, in nanoseconds.
+// The times of one pass, in nanoseconds.
 struct RingTimes {
   std::vector<std::vector<int64_t>> blocks;  // by rank
   std::vector<int64_t> hops;                 // in order

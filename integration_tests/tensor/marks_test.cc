@@ -124,22 +124,17 @@ TEST(MarksOfFeatures, StandBehindDimsThatComeAndGo) {
 
 TEST(MarksOfFeatures, GoWithTheOrderOfDims) {
   const std::vector<SmallLayersImpl::Forward> refused = {
-      [](auto& m, const Tensor& x) {
-        return m.query(x).permute({2, 0, 1}).flip({0});
-      },
-      [](auto& m, const Tensor& x) {
-        return m.query(x).permute({1, 2, 0}).flip({1});
-      },
+      [](auto& m, const Tensor& x) { return m.query(x).permute({2, 0, 1}).flip({0}); },
+      [](auto& m, const Tensor& x) { return m.query(x).permute({1, 2, 0}).flip({1}); },
       [](auto& m, const Tensor& x) { return m.query(x).transpose(0, 2).flip({0}); },
       [](auto& m, const Tensor& x) { return m.query(x).flatten(0, 1).t().flip({0}); },
   };
   for (size_t i = 0; i < refused.size(); ++i) {
     EXPECT_THAT(refusal_of(refused[i]), HasSubstr("rank 1: aten::flip moves along all of")) << i;
   }
-  EXPECT_EQ(refusal_of([](auto& m, const Tensor& x) {
-              return m.query(x).permute({2, 0, 1}).flip({1});
-            }),
-            "no error");
+  EXPECT_EQ(
+      refusal_of([](auto& m, const Tensor& x) { return m.query(x).permute({2, 0, 1}).flip({1}); }),
+      "no error");
 }
 
 // The first half of what a rank has is not the rank's part of the first half.

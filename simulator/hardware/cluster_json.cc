@@ -78,8 +78,7 @@ class Reader {
     const double number = value->number("a number, or text with a unit");
     const bool whole = dimension == Dimension::kBytes || dimension == Dimension::kNanoseconds;
     const bool is_enough = number > 0 || (number == 0 && may_be_zero(dimension));
-    if (!is_enough || number > max_quantity(dimension) ||
-        (whole && number != std::floor(number))) {
+    if (!is_enough || number > max_quantity(dimension) || (whole && number != std::floor(number))) {
       value->fail(absl::StrCat(whole ? "a whole number" : "a number",
                                may_be_zero(dimension) ? " from 0 to " : " above zero and at most ",
                                max_quantity(dimension)));

@@ -209,8 +209,7 @@ TEST(Simulate, RunsTwiceAndTellsTheDifference) {
 
 TEST(Simulate, FailsAsAProgramThatFailsTwice) {
   const Settings twice = {{env::kSimulateTwice, "true"}};
-  const Outcome returns = simulate(
-      "1x2", [](int, char**) { return 5; }, twice);
+  const Outcome returns = simulate("1x2", [](int, char**) { return 5; }, twice);
   EXPECT_EQ(returns.code, 5);
   EXPECT_THAT(returns.said, HasSubstr("both runs did the same"));
   const Outcome throws = simulate(

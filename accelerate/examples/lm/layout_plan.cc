@@ -84,7 +84,7 @@ struct Measured {
   double prepare_memory = 0;
   double training_memory = 0;
   double activations = 0;  // the most of these in a pass
-  int64_t memory = 0;  // of a device
+  int64_t memory = 0;      // of a device
 };
 
 AcceleratorOptions options_of(const PlanRequest& request, const RankLayout& ranks,
@@ -243,8 +243,7 @@ Measured measure(const PlanRequest& request, const LayoutChoice& choice, int64_t
   std::vector<RankFacts> ranks(cluster.world_size());
   cluster.run_on_every_rank([&](accelerate::simulator::Rank& rank) {
     RankFacts& facts = ranks[rank.index()];
-    train(
-        request, choice, config, micro_steps, [&] { return rank.device()->host_ns(); }, facts);
+    train(request, choice, config, micro_steps, [&] { return rank.device()->host_ns(); }, facts);
     if (const auto driver = rank.device()->memory().driver_figures()) {
       facts.other_bytes = driver->context + driver->libraries + driver->workspaces;
     }

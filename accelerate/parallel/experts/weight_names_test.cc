@@ -74,20 +74,20 @@ TEST(StackedExperts, HaveTheNamesOfAMixture) {
                           "model.layers.1.block_sparse_moe.experts.gate",
                           "model.layers.1.block_sparse_moe.experts.down",
                           "model.layers.1.block_sparse_moe.experts.up", "lm_head.weight"));
-  EXPECT_THAT(keys(stacked_experts(file_of(ExpertNames::kQwen), ExpertNames::kQwen)),
-              ElementsAre("model.layers.0.mlp.gate_proj.weight", "model.layers.1.mlp.router.weight",
-                          "model.layers.1.mlp.experts.gate", "model.layers.1.mlp.experts.down",
-                          "model.layers.1.mlp.experts.up", "model.layers.1.mlp.shared.gate.weight",
-                          "model.layers.1.mlp.shared.down.weight",
-                          "model.layers.1.mlp.shared.up.weight",
-                          "model.layers.1.mlp.shared_gate.weight", "lm_head.weight"));
-  EXPECT_THAT(keys(stacked_experts(file_of(ExpertNames::kDeepSeek), ExpertNames::kDeepSeek)),
-              ElementsAre("model.layers.0.mlp.gate_proj.weight", "model.layers.1.mlp.router.weight",
-                          "model.layers.1.mlp.experts.gate", "model.layers.1.mlp.experts.down",
-                          "model.layers.1.mlp.experts.up", "model.layers.1.mlp.shared.gate.weight",
-                          "model.layers.1.mlp.shared.up.weight",
-                          "model.layers.1.mlp.shared.down.weight",
-                          "model.layers.1.mlp.gate.e_score_correction_bias", "lm_head.weight"));
+  EXPECT_THAT(
+      keys(stacked_experts(file_of(ExpertNames::kQwen), ExpertNames::kQwen)),
+      ElementsAre("model.layers.0.mlp.gate_proj.weight", "model.layers.1.mlp.router.weight",
+                  "model.layers.1.mlp.experts.gate", "model.layers.1.mlp.experts.down",
+                  "model.layers.1.mlp.experts.up", "model.layers.1.mlp.shared.gate.weight",
+                  "model.layers.1.mlp.shared.down.weight", "model.layers.1.mlp.shared.up.weight",
+                  "model.layers.1.mlp.shared_gate.weight", "lm_head.weight"));
+  EXPECT_THAT(
+      keys(stacked_experts(file_of(ExpertNames::kDeepSeek), ExpertNames::kDeepSeek)),
+      ElementsAre("model.layers.0.mlp.gate_proj.weight", "model.layers.1.mlp.router.weight",
+                  "model.layers.1.mlp.experts.gate", "model.layers.1.mlp.experts.down",
+                  "model.layers.1.mlp.experts.up", "model.layers.1.mlp.shared.gate.weight",
+                  "model.layers.1.mlp.shared.up.weight", "model.layers.1.mlp.shared.down.weight",
+                  "model.layers.1.mlp.gate.e_score_correction_bias", "lm_head.weight"));
 }
 
 TEST(StackedExperts, HaveOneExpertBehindTheOther) {

@@ -52,10 +52,12 @@ TEST_F(DrawsOfStages, OfTwoWindowsDiffer) {
   EXPECT_FALSE(first.equal(second));
 }
 
-// Whatever stages draw, and where one throws.
+// The number of draws does not count, nor does a stage that throws.
 TEST_F(DrawsOfStages, LeaveTheCommonStreamWhereItWas) {
   torch::manual_seed(3);
-  { const StageDraws window; }
+  {
+    const StageDraws window;
+  }
   const at::Tensor next = at::rand({8});
   torch::manual_seed(3);
   {
