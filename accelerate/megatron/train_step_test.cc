@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ops/arange.h>
@@ -128,7 +129,8 @@ TEST(TrainStep, IsThatOfTheModelsKind) {
 }
 
 TEST(TrainStep, CallsAModelOfSeveralTensorsItself) {
-  for (const auto& [model, calls] : {std::pair("bert", true), {"t5", true}, {"gpt", false}}) {
+  for (const auto& [model, calls] :
+       {std::pair("bert", true), std::pair("t5", true), std::pair("gpt", false)}) {
     const auto step = make_train_step(Json{{"model_type_name", model}, {"padded_vocab_size", 8}});
     EXPECT_EQ(step->forward_step_func() != nullptr, calls) << model;
   }
