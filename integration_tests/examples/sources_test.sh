@@ -22,7 +22,7 @@ fail() {
 
 # is_minimals FILE NAME: the file is minimal's, for an example of this name.
 is_minimals() {
-  local copy=minimal/${1##*/} parts='/"@accelerate_cpp\/\/trackers",$/d; s/ Accelerate::trackers//'
+  local copy=minimal/${1##*/} parts='/"@accelerate_cpp\/\/\(trackers\|accelerate:megatron_lm\)",$/d; s/ Accelerate::trackers//'
   parts+='; s#//simulator/cluster"#//simulator/run"#'
   parts+='; s/\<memory_example\>/memory/; /^# A target called memory /d; / OUTPUT_NAME memory)$/d'
   diff <(sed "s/\\<minimal\\>/${2##*/}/g" "$copy") <(sed "$parts" "$1") || fail "$1 is not $copy with another name"

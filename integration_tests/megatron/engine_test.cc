@@ -330,8 +330,9 @@ TORCH_MODULE(Bigrams);
 
 // An engine of a model that is not lm's, on one rank.
 template <typename Net, typename Body>
-void run_engine_of(const Net& net, const MegatronLMPlugin& plugin, const Body& body) {
+void run_engine_of(const MegatronLMPlugin& plugin, const Body& body) {
   Cluster("1x1:h100").run_on_every_rank([&](Rank& /*rank*/) {
+    const Net net;
     const torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
     Accelerator accelerator({.megatron_lm_plugin = plugin});
     set_prepared_args(*accelerator.megatron_lm_plugin(),
@@ -340,12 +341,12 @@ void run_engine_of(const Net& net, const MegatronLMPlugin& plugin, const Body& b
                        .batch_sizes = {2}},
                       1);
     MegatronEngine engine(accelerator, net.ptr());
-    body(engine);
+    body(engine, *net);
   });
 }
 
 TEST(Engine, DrawsAmongTheMostLikelyTokensAlone) {
-  run_engine_of(Bigrams(), plugin_of({}), [](auto& engine) {
+  run_engine_of<Bigrams>(plugin_of({}), [](auto& engine, const auto& /*net*/) {
     const auto drawn = [&engine](MegatronGenerateOptions options) {
       std::set<int64_t> tokens;
       options.max_new_tokens = 1;
@@ -369,7 +370,7 @@ TEST(Engine, DrawsAmongTheMostLikelyTokensAlone) {
 TEST(Engine, RowsThatHaveEndedGoOnWithEnds) {
   MegatronLMPlugin plugin = plugin_of({});
   plugin.other_megatron_args.value()["eos_token_id"] = 3;
-  run_engine_of(Bigrams(), plugin, [](auto& engine) {
+  run_engine_of<Bigrams>(plugin, [](auto& engine, const auto& /*net*/) {
     const at::Tensor start = torch::tensor({1, 6}, at::kLong).view({2, 1});
     const at::Tensor tokens =
         engine.megatron_generate(start, {.max_new_tokens = 9, .top_k = 1}).cpu();
@@ -411,12 +412,11 @@ int calls_of_a_step(MegatronLMPlugin plugin, const nlohmann::ordered_json& other
   plugin.num_micro_batches = 1;
   plugin = plugin_of(plugin);
   if (!others.is_null()) plugin.other_megatron_args.value().update(others);
-  const ThreeBlocks net;
-  run_engine_of(net, plugin, [](auto& engine) {
-    engine.train_step(MegatronBatch{{"text", torch::ones({2, 5}, at::kLong)}});
-  });
   int calls = 0;
-  for (const Counted& each : net->blocks) calls += each->calls;
+  run_engine_of<ThreeBlocks>(plugin, [&calls](auto& engine, const auto& net) {
+    engine.train_step(MegatronBatch{{"text", torch::ones({2, 5}, at::kLong)}});
+    for (const Counted& each : net.blocks) calls += each->calls;
+  });
   return calls;
 }
 

@@ -8,6 +8,23 @@ def _linked_impl(_, ctx):
 
 _linked = aspect(implementation = _linked_impl, doc = "Looks through a program at its deps.")
 
+_Joined = provider(fields = {"sources": "A depset of files that room() has joined for the compiler."})
+
+def _joined_impl(_, ctx):
+    attr = ctx.rule.attr
+    is_joined = ctx.rule.kind == "genrule" and "_joined_" in attr.name
+    below = getattr(attr, "deps", []) + getattr(attr, "srcs", [])
+    return [_Joined(sources = depset(
+        ctx.rule.files.srcs if is_joined else [],
+        transitive = [each[_Joined].sources for each in below if _Joined in each],
+    ))]
+
+_joined = aspect(
+    implementation = _joined_impl,
+    attr_aspects = ["deps", "srcs"],
+    doc = "Finds the sources of rooms whose objects do not tell.",
+)
+
 def _add(linker_inputs, user, up, lines, archives):
     for linker_input in linker_inputs.to_list():
         package = linker_input.owner.package
@@ -21,7 +38,9 @@ def _add(linker_inputs, user, up, lines, archives):
             used_by = user or package.split("/")[0]
             lines["library {} {}/{}".format(used_by, up, archive.short_path)] = True
             for object in library.pic_objects or []:
-                lines["source {}/{}.cc".format(package, object.basename[:-len(".pic.o")])] = True
+                source = object.basename[:-len(".pic.o")]
+                if "_joined_" not in source:
+                    lines["source {}/{}.cc".format(package, source)] = True
 
 def _built_objects_impl(ctx):
     up = "/".join([".." for _ in ctx.label.package.split("/")])
@@ -31,6 +50,10 @@ def _built_objects_impl(ctx):
         _add(library[CcInfo].linking_context.linker_inputs, None, up, lines, archives)
     for program in ctx.attr.launcher:
         _add(program[_Linked].inputs, "launch", up, lines, archives)
+    for target in ctx.attr.libraries + ctx.attr.launcher:
+        for source in target[_Joined].sources.to_list():
+            if not source.owner.workspace_name:
+                lines["source " + source.short_path] = True
     for program in ctx.attr.launcher + ctx.attr.programs:
         for object in program[OutputGroupInfo].compilation_outputs.to_list():
             archives[object] = True
@@ -45,11 +68,12 @@ built_objects = rule(
     implementation = _built_objects_impl,
     attrs = {
         "libraries": attr.label_list(
+            aspects = [_joined],
             providers = [CcInfo],
             doc = "Of the shared libraries; with all that they need.",
         ),
         "launcher": attr.label_list(
-            aspects = [_linked],
+            aspects = [_linked, _joined],
             doc = "The launcher's programs.",
         ),
         "programs": attr.label_list(doc = "Other programs, of the shared libraries."),

@@ -425,7 +425,6 @@ TEST(TimeOuts, ALinkThatComesBackMustDoSoBeforeTheFirstTimeOut) {
       "link nic of node 0 at time 0: down for 1h", "2x1:h100,nics=1,efficiency=ideal");
   EXPECT_THAT(outcome.text, HasSubstr("no rank can make progress"));
   EXPECT_GE(outcome.elapsed, kLimit);
-  EXPECT_LT(outcome.elapsed, kLimit + absl::Seconds(1));
 }
 
 }  // namespace

@@ -289,26 +289,6 @@ TEST_F(Messages, TheWayBetweenNodesMayBeDownInOneDirection) {
   EXPECT_EQ(flows_.finish_next().id, back);
 }
 
-// A NIC of two ranks: a collective of one of them demands of that rank's part.
-TEST(SharedNics, LeaveMessagesWhatOneRankDoesNotUse) {
-  ClusterSpec spec = unit_cluster();
-  spec.nics_per_node = kRanks / 2;
-  const Network network(spec);
-  SharedLinks links(network.links());
-  const auto end_of_message = [&] {
-    Flows flows(network, &links);
-    flows.start(0, 4, 100, 0);
-    return flows.next()->at_ns;
-  };
-  EXPECT_EQ(end_of_message(), 100);
-  // Half of what rank 0 has of the NIC.
-  EXPECT_EQ(
-      links.add(0, 0, 100, std::vector<SharedLinks::Member>{{.rank = 0, .bytes = {.nic_out = 25}}})
-          .end_ns,
-      100);
-  EXPECT_EQ(end_of_message(), 125) << "three quarters of the NIC until 100";
-}
-
 // Each link of a route knows whose it is.
 TEST(Network, NamesTheOwnersOfLinks) {
   const Network network(unit_cluster());
