@@ -289,6 +289,27 @@ TEST_F(Messages, TheWayBetweenNodesMayBeDownInOneDirection) {
   EXPECT_EQ(flows_.finish_next().id, back);
 }
 
+// A NIC of two ranks: a collective of one of them demands of that rank's part.
+TEST(SharedNics, LeaveMessagesWhatOneRankDoesNotUse) {
+  ClusterSpec spec = unit_cluster();
+  spec.nics_per_node = kRanks / 2;
+  const Network network(spec);
+  SharedLinks links(network.links());
+  const auto end_of_message = [&] {
+    Flows flows(network, &links);
+    flows.start(0, 4, 100, 0);
+    return flows.next()->at_ns;
+  };
+  const int64_t alone = end_of_message();
+  // Half of what rank 0 has of the NIC, while the message crosses it behind its latency.
+  EXPECT_EQ(links
+                .add(0, alone - 100, 100,
+                     std::vector<SharedLinks::Member>{{.rank = 0, .bytes = {.nic_out = 25}}})
+                .end_ns,
+            alone);
+  EXPECT_EQ(end_of_message(), alone + 25) << "three quarters of the NIC until then";
+}
+
 // Each link of a route knows whose it is.
 TEST(Network, NamesTheOwnersOfLinks) {
   const Network network(unit_cluster());
