@@ -53,6 +53,8 @@ DrawnLayout draw_layout(uint64_t seed) {
   std::vector<RankLayout> all;
   for (const RankLayout& layout : legal_layouts(draw(2) == 0 ? 8 : 16, like)) {
     if (has_stages != (layout.pp > 1)) continue;
+    // Llama's keys stand in one weight with its queries.
+    if (layout.tp > kHeads / 2) continue;
     if (fits_model(layout) && (layout.tp > 1 || !like.sequence_shards)) all.push_back(layout);
   }
   drawn.ranks = all[draw(all.size())];

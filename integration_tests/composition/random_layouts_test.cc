@@ -88,9 +88,9 @@ TEST_P(RandomLayout, TrainsAsOneProcess) {
                             " ACCELERATE_RANDOM_LAYOUTS=1"));
   const ExpertOutcome& one = outcome_of_one(layout);
   const Trained first = train(layout, /*seed_of_cluster=*/0);
-  // Half precision rounds parts of sums.
+  // Half precision rounds parts of sums, and under FSDP losses themselves to 8 bits.
   const bool is_half = layout.precision.has_value();
-  expect_near("loss", first.outcome.losses, one.losses, is_half ? 5e-3 : 1e-6);
+  expect_near("loss", first.outcome.losses, one.losses, is_half ? 8e-3 : 1e-6);
   expect_near("norm", first.outcome.norms, one.norms, is_half ? 5e-2 : 1e-5);
   // Ranks take turns in another order.
   expect_same_bits(first, train(layout, /*seed_of_cluster=*/1));
