@@ -262,7 +262,9 @@ class MegatronEngine {
   /// [rows, length and more], on the rank's device. A row that has ended goes on with ends of
   /// documents; it stops when all have ended. Each token goes through the stages of a pipeline in
   /// their order; the last one chooses it, and tells the others. Collective over the ranks along tp
-  /// and pp, which give the same tokens and options.
+  /// and pp, which give the same tokens and options. Ranks that divide a model's rows or experts
+  /// (use_distributed_optimizer, context_parallel_size, expert_model_parallel_size) call it
+  /// together, too, and have to need equally many tokens.
   /// Errors: also for a model of another kind than GPT's.
   at::Tensor megatron_generate(const at::Tensor& inputs,
                                const MegatronGenerateOptions& options = {}) {
