@@ -172,6 +172,7 @@ ActivationPlacement::ActivationPlacement(std::shared_ptr<ModelPlaces> places,
 }
 
 bool ActivationPlacement::is_of_outer(const OperatorCall& call) const {
+  if (outer_.empty()) return false;
   bool is_one = false;
   for_each_tensor(arguments_of(call), [&](const at::Tensor& tensor) {
     for (const auto& places : outer_) is_one |= places->find(tensor) != nullptr;
