@@ -358,10 +358,14 @@ at::Tensor MegatronCore::generate(
   at::Tensor has_ended = at::zeros({inputs.size(0), 1}, at::kBool);
   for (int64_t i = 0; i < more && !has_ended.all().item<bool>(); ++i) {
     const at::Tensor logits = last_logits(tokens);
-    at::Tensor next = at::empty({tokens.size(0), 1}, tokens.options());
-    if (logits.defined()) next.copy_(next_tokens(logits, options, generator));
-    if (pipeline != nullptr) broadcast_tensor(pipeline->group(), next, last);
-    next = next.to(at::kCPU).masked_fill(has_ended, end);
+    at::Tensor next = logits.defined() ? next_tokens(logits, options, generator)
+                                       : at::empty({tokens.size(0), 1}, at::kLong);
+    if (pipeline != nullptr) {
+      at::Tensor told = next.to(device_);
+      broadcast_tensor(pipeline->group(), told, last);
+      next = told.to(at::kCPU);
+    }
+    next = next.masked_fill(has_ended, end);
     has_ended = has_ended.logical_or(next.eq(end));
     tokens = at::cat({tokens, next.to(device_)}, 1);
   }
