@@ -90,7 +90,8 @@ TEST_P(RandomLayout, TrainsAsOneProcess) {
   const Trained first = train(layout, /*seed_of_cluster=*/0);
   // Half precision rounds parts of sums, and under FSDP losses themselves to 8 bits.
   const bool is_half = layout.precision.has_value();
-  expect_near("loss", first.outcome.losses, one.losses, is_half ? 8e-3 : 1e-6);
+  const double of_losses = !is_half ? 1e-6 : layout.ranks.fsdp ? 8e-3 : 5e-3;
+  expect_near("loss", first.outcome.losses, one.losses, of_losses);
   expect_near("norm", first.outcome.norms, one.norms, is_half ? 5e-2 : 1e-5);
   // Ranks take turns in another order.
   expect_same_bits(first, train(layout, /*seed_of_cluster=*/1));
