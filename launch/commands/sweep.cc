@@ -54,8 +54,13 @@ struct Row {
 };
 
 const char* to_string(State state) {
-  constexpr const char* kTexts[] = {"yes", "no", "unknown", "failed"};
-  return kTexts[static_cast<size_t>(state)];
+  switch (state) {
+    case State::kFits: return "yes";
+    case State::kOutOfMemory: return "no";
+    case State::kUnknown: return "unknown";
+    case State::kFailed: return "failed";
+  }
+  return "";
 }
 
 std::string duration_text(double seconds) {

@@ -16,13 +16,21 @@ namespace accelerate::launcher::perf {
 namespace {
 
 const char* to_string(Measure measure) {
-  constexpr const char* kTexts[] = {"CPU time", "wall time", "instructions"};
-  return kTexts[static_cast<size_t>(measure)];
+  switch (measure) {
+    case Measure::kCpuTime: return "CPU time";
+    case Measure::kWallTime: return "wall time";
+    case Measure::kInstructions: return "instructions";
+  }
+  return "";
 }
 
 const char* to_string(Verdict verdict) {
-  constexpr const char* kTexts[] = {"no difference seen", "more", "less"};
-  return kTexts[static_cast<size_t>(verdict)];
+  switch (verdict) {
+    case Verdict::kNoDifference: return "no difference seen";
+    case Verdict::kMore: return "more";
+    case Verdict::kLess: return "less";
+  }
+  return "";
 }
 
 std::string amount_text(Measure measure, double amount) {

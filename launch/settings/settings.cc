@@ -40,8 +40,14 @@ std::string place_of(const ConfigFile& config, const std::string& key) {
 }
 
 const char* provenance_text(Provenance provenance) {
-  constexpr const char* kTexts[] = {"default", "machine", "environment", "config file", "flag"};
-  return kTexts[static_cast<size_t>(provenance)];
+  switch (provenance) {
+    case Provenance::kDefault: return "default";
+    case Provenance::kMachine: return "machine";
+    case Provenance::kEnvironment: return "environment";
+    case Provenance::kConfigFile: return "config file";
+    case Provenance::kFlag: return "flag";
+  }
+  return "";
 }
 
 }  // namespace
