@@ -19,34 +19,88 @@ _NO_LIBRARY = ["*_test.cc", "*_benchmark.cc", "*_main.cc", "*_fuzzer.cc"]
 # templates that they use are instantiated, once. After a change all of them are compiled anew.
 _JOINED = 8
 
-def _joined(name, sources, apart):
-    """The sources of a library as clang reads them: one behind the other, in files of up to _JOINED.
+# How many tests: fewer, since after a change of one of them all of them are compiled and run anew.
+_JOINED_TESTS = 4
+
+# With one of these a test is compiled by itself.
+_OWN_ARGUMENTS = ["srcs", "deps", "copts"]
+
+_LINE = "echo \"#line 1 \\\"$$source\\\"\"; "
+_AS_IT_IS = "cat $$source"
+
+# The unnamed namespace gets the name of the source, so that two sources may have helpers of one name.
+_ENCLOSED = "sed \"s/^namespace {/namespace $$(echo $$source | tr -c '[:alnum:]\\n' _) {/\" $$source"
+
+def _joined_source(name, sources, command, testonly = False):
+    """Writes sources one behind the other into NAME.cc, which the compiler reads."""
+    native.genrule(
+        name = name,
+        testonly = testonly,
+        srcs = sources,
+        outs = [name + ".cc"],
+        cmd = "for source in $(SRCS); do %s%s; done >$@" % (_LINE, command),
+    )
+    return name + ".cc"
+
+def _parts(sources, size):
+    """Divides a list into equal parts of up to `size`."""
+    parts = (len(sources) + size - 1) // size
+    return [sources[len(sources) * i // parts:len(sources) * (i + 1) // parts] for i in range(parts)]
+
+def _joined(name, sources, apart, enclosed):
+    """The sources of a library as clang reads them.
 
     --config=gcc reads each by itself, and so finds one that forgot an #include. Names in the unnamed
-    namespaces of a room's sources therefore have to differ, but for those that are `apart`.
+    namespaces of a room's sources therefore have to differ, but for those that are `apart` or `enclosed`.
     """
-    all_sources = sources
-    sources = [source for source in sources if source not in apart]
-    if len(sources) < 2:
-        return all_sources
-    files = (len(sources) + _JOINED - 1) // _JOINED
-    joined = []
-    for i in range(files):
-        joined.append("%s_joined_%d.cc" % (name, i))
-        native.genrule(
-            name = "%s_joined_%d" % (name, i),
-            srcs = sources[len(sources) * i // files:len(sources) * (i + 1) // files],
-            outs = [joined[-1]],
-            cmd = "for source in $(SRCS); do echo \"#line 1 \\\"$$source\\\"\"; cat $$source; done >$@",
-        )
+    together = [source for source in sources if source not in apart and source not in enclosed]
+    joined = [source for source in sources if source in apart]
+    for suffix, members, command in [("", together, _AS_IT_IS), ("_enclosed", enclosed, _ENCLOSED)]:
+        parts = _parts(members, _JOINED)
+        for i in range(len(parts)):
+            if len(parts[i]) < 2:
+                joined += parts[i]
+            else:
+                joined.append(_joined_source("%s%s_joined_%d" % (name, suffix, i), parts[i], command))
     return select({
-        PRECOMPILED: joined + apart,
-        "//conditions:default": all_sources,
+        PRECOMPILED: joined,
+        "//conditions:default": sources,
     })
+
+def _joined_tests(name, tests, **library):
+    """Compiles sources of tests as clang reads them.
+
+    Args:
+      name: of the room.
+      tests: sources, whose names stand in unnamed namespaces.
+      **library: as in accelerate_cc_library.
+
+    Returns:
+      by source, the library that has it.
+    """
+    library_of = {}
+    parts = _parts(tests, _JOINED_TESTS)
+    for i in range(len(parts)):
+        if len(parts[i]) < 2:
+            continue
+        joined = "%s_joined_tests_%d" % (name, i)
+        accelerate_cc_library(
+            name = joined,
+            testonly = True,
+            alwayslink = True,
+            srcs = [_joined_source(joined + "_source", parts[i], _ENCLOSED, testonly = True)],
+            visibility = ["//visibility:private"],
+            **library
+        )
+        for source in parts[i]:
+            library_of[source] = ":" + joined
+    return library_of
 
 _ABSEIL = Label("//tools/third_party/absl")
 _BENCHMARK = Label("@com_github_google_benchmark//:benchmark")
 _GOOGLE_TEST = Label("@com_google_googletest//:gtest_main")
+_GOOGLE_TEST_LIBRARY = Label("@com_google_googletest//:gtest")
+_ONE_SOURCE = Label("//tools/build_defs:one_source_main")
 
 def room(
         deps = [],
@@ -55,6 +109,7 @@ def room(
         topology_tests = [],
         exclude = [],
         apart = [],
+        enclosed = [],
         alwayslink = False,
         linkopts = [],
         generated = [],
@@ -72,7 +127,9 @@ def room(
       topology_tests: names of tests with suites of simulator/testing, which run on many topologies;
         ci/sim_sweep.sh takes them. They are medium unless `tests` says otherwise.
       exclude: sources that belong to other targets of the BUILD file.
-      apart: sources with short names that others have, too: the compiler reads each by itself.
+      apart: sources with short names that others have, too, and tests whose cases are in a library: the
+        compiler reads each by itself.
+      enclosed: sources of the library that define nothing outside of their unnamed namespaces.
       alwayslink: as in cc_library.
       linkopts: as in cc_library.
       generated: sources that other rules make.
@@ -92,7 +149,7 @@ def room(
     if sources or headers:
         accelerate_cc_library(
             name = name,
-            srcs = _joined(name, sources, apart) + generated,
+            srcs = _joined(name, sources, apart, enclosed) + generated,
             hdrs = headers,
             alwayslink = alwayslink,
             copts = copts,
@@ -106,7 +163,22 @@ def room(
         )
         test_deps = [":" + name] + test_deps
     test_deps = test_deps + [dep for dep in deps if dep not in test_deps] + [_ABSEIL]
-    for source in native.glob(["*_test.cc"], exclude = exclude):
+    test_sources = native.glob(["*_test.cc"], exclude = exclude)
+    tests_with_libtorch = libtorch or "@libtorch" in test_deps
+    library_of = _joined_tests(
+        name,
+        [
+            source
+            for source in test_sources
+            if source not in apart and source[:-len(".cc")] not in topology_tests and
+               not [key for key in _OWN_ARGUMENTS if key in tests.get(source[:-len(".cc")], {})]
+        ],
+        copts = copts,
+        deps = test_deps + [_GOOGLE_TEST_LIBRARY],
+        libtorch = tests_with_libtorch,
+        tags = tags + ["manual"],
+    )
+    for source in test_sources:
         test = source[:-len(".cc")]
         arguments = dict({"srcs": [source]}, **tests.get(test, {}))
         arguments["copts"] = copts + arguments.pop("copts", [])
@@ -116,14 +188,20 @@ def room(
             if package == TOPOLOGY_SUITES.package:
                 arguments["deps"].remove(":" + name)
             accelerate_topology_test(name = test, **arguments)
-        else:
-            arguments["deps"].append(_GOOGLE_TEST)
-            accelerate_cc_test(
-                name = test,
-                size = arguments.pop("size", "small"),
-                libtorch = libtorch or "@libtorch" in test_deps,
-                **arguments
-            )
+            continue
+        arguments["deps"].append(_GOOGLE_TEST)
+        if source in library_of:
+            for key, joined in [("srcs", []), ("deps", [library_of[source], _ONE_SOURCE])]:
+                arguments[key] = select({
+                    PRECOMPILED: joined,
+                    "//conditions:default": arguments[key],
+                })
+        accelerate_cc_test(
+            name = test,
+            size = arguments.pop("size", "small"),
+            libtorch = tests_with_libtorch,
+            **arguments
+        )
     for source in native.glob(["*_benchmark.cc"], exclude = exclude):
         benchmark = source[:-len(".cc")]
         accelerate_cc_binary(

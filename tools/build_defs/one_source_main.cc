@@ -1,0 +1,39 @@
+// The main function of tests that are compiled together (room.bzl): runs those of one source, which has
+// the program's name.
+#include <cstdio>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+int main(int argc, char** argv) {
+  testing::InitGoogleMock(&argc, argv);
+  const std::string program = argv[0];
+  const std::string source = "/" + program.substr(program.rfind('/') + 1) + ".cc";
+  bool found = false;
+  std::string others;
+  const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
+  for (int i = 0; i < tests.total_test_suite_count(); ++i) {
+    const testing::TestSuite& suite = *tests.GetTestSuite(i);
+    for (int j = 0; j < suite.total_test_count(); ++j) {
+      const testing::TestInfo& test = *suite.GetTestInfo(j);
+      if (std::string(test.file()).ends_with(source)) {
+        found = true;
+      } else {
+        others += std::string(":") + test.test_suite_name() + "." + test.name();
+      }
+    }
+  }
+  if (!found) {
+    std::fprintf(stderr, "%s: there is no test of a source *%s in this program\n", argv[0],
+                 source.c_str());
+    return 1;
+  }
+  if (!others.empty()) {
+    // What stands behind the first "-" is left out.
+    const std::string filter = GTEST_FLAG_GET(filter);
+    const bool leaves_out = filter.find('-') != std::string::npos;
+    GTEST_FLAG_SET(filter, filter + (leaves_out ? others : "-" + others.substr(1)));
+  }
+  return RUN_ALL_TESTS();
+}
