@@ -46,6 +46,7 @@
 #include "accelerate/operators/block.h"
 #include "accelerate/operators/checkpoint.h"
 #include "accelerate/operators/default_device.h"
+#include "accelerate/operators/rms_norm.h"
 #include "accelerate/parallel/experts/mixture.h"
 #include "accelerate/parallel/experts/weight_names.h"
 #include "accelerate/parallel/replicated/ddp.h"

@@ -16,6 +16,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/rms_norm.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
@@ -126,6 +127,36 @@ struct TaggerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Tagger);
 
+// A residual connection beside a norm that LibTorch composes of operators, which use its input
+// twice.
+struct NormedBlockImpl : torch::nn::Module {
+  NormedBlockImpl() {
+    weight = register_parameter("weight", at::full({16}, 1.5));
+    linear = register_module("linear", torch::nn::Linear(16, 16));
+  }
+  Tensor forward(const Tensor& x) { return x + linear(at::rms_norm(x, {16}, weight, 1e-5)); }
+  Tensor weight;
+  torch::nn::Linear linear{nullptr};
+};
+TORCH_MODULE(NormedBlock);
+
+struct NormedTowerImpl : torch::nn::Module {
+  NormedTowerImpl() {
+    tokens = register_module("tokens", torch::nn::Embedding(29, 16));
+    for (int i = 0; i < 3; ++i) {
+      blocks.push_back(register_module(absl::StrCat("block", i), NormedBlock()));
+    }
+  }
+  Tensor forward(const Tensor& words) {
+    Tensor x = tokens(words);
+    for (NormedBlock& block : blocks) x = block(x);
+    return x;
+  }
+  torch::nn::Embedding tokens{nullptr};
+  std::vector<NormedBlock> blocks;
+};
+TORCH_MODULE(NormedTower);
+
 struct Case {
   std::string name;
   std::vector<std::string> parts;
@@ -199,6 +230,12 @@ inline std::vector<Case> cases() {
        [] { return std::make_shared<TaggerImpl>(); },
        [](const auto& module, const auto& model, c10::Device device) {
          return call<TaggerImpl>(module, model, tokens_of({6, 3}, 23).to(device));
+       }},
+      {"torch::rms_norm",
+       {"tokens", "block0", "block1", "block2"},
+       [] { return std::make_shared<NormedTowerImpl>(); },
+       [](const auto& module, const auto& model, c10::Device device) {
+         return call<NormedTowerImpl>(module, model, tokens_of({2, 9}, 29).to(device));
        }},
   };
 }

@@ -237,6 +237,10 @@ TEST(BadPass, WithANormOverCutFeatures) {
               }),
               AllOf(HasSubstr("rank 1: aten::layer_norm normalises"), of_features));
   EXPECT_THAT(refusal_of([](SmallLayersImpl& m, const Tensor& x) {
+                return m.project(accelerate::rms_norm(m.query(x), {8}));
+              }),
+              AllOf(HasSubstr("rank 1: accelerate::rms_norm normalises"), of_features));
+  EXPECT_THAT(refusal_of([](SmallLayersImpl& m, const Tensor& x) {
                 const Tensor features = m.query(x);
                 return m.project(features * features.square().mean(-1, true).rsqrt());
               }),

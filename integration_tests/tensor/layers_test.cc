@@ -206,11 +206,16 @@ TEST(DividedLayers, TakeAnInputThatHasChangedInPlace) {
 TEST(DividedLayers, SumTheGradientsOfWhatHeadsShare) {
   TensorParallelPlan plan = plan_of_layers();
   plan.rules.insert(plan.rules.begin(), {.pattern = "scale", .partial_gradient = true});
-  const auto forward = [](SmallLayersImpl& m, const Tensor& x) {
+  const auto composed = [](SmallLayersImpl& m, const Tensor& x) {
     const Tensor heads = m.query(x).unflatten(-1, {-1, 4});
     return m.project(torch::rms_norm(heads, {4}, m.scale, 1e-5).flatten(-2, -1));
   };
-  expect_as_whole(forward, small_inputs(), plan);
+  expect_as_whole(composed, small_inputs(), plan);
+  const auto own = [](SmallLayersImpl& m, const Tensor& x) {
+    const Tensor heads = m.query(x).unflatten(-1, {-1, 4});
+    return m.project(accelerate::rms_norm(heads, {4}, m.scale, 1e-5).flatten(-2, -1));
+  };
+  expect_as_whole(own, small_inputs(), plan);
 }
 
 // The input of a row layer is whole where its rule says so.

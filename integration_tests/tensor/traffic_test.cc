@@ -138,39 +138,58 @@ TEST(TensorParallelMemory, OfARankIsItsPartsAlone) {
   EXPECT_EQ(elements(Blocks::kLlama), 402'560);
 }
 
-// What autograd keeps of a block, in halves of kActivations, which are a rank's part of 128
-// features. Outside of the products: the inputs of the block, of its second norm and of both column
-// layers; rms_norm, which consists of other operators, keeps what it has divided as well. Inside, a
-// rank's parts: queries, keys and values, the product of attention, and the layers' inner features.
-// Llama's values are a view of the whole product, and its projection copies the product of
-// attention, because keys are repeated by a stride of 0. Then one number for each token of a norm
-// (two of layer_norm), and for each token and head of attention.
-constexpr int64_t kOutsideGpt = 4 * kActivations, kInsideGpt = (3 + 1 + 2 * 4) * kHalf;
-constexpr int64_t kOutsideLlama = 6 * kActivations;
-constexpr int64_t kInsideLlama = kHalf + kHalf / 2 + 2 * kHalf + 2 * kHalf + 4 * 352 * kHalf / 128;
+// What autograd keeps of a block on one of two ranks, without dropout; the sizes are multiples of
+// kHalf, which is 64 features of each token. Sums (x + ...) keep nothing.
+//
+//                                     GPT   Llama
+//   norm1, norm2: their inputs          4       4
+//   qkv, up (and gate): their inputs    4       4
+//   attention: queries                  1       1   a third of the product of qkv; turned queries
+//     keys                              1     1/2   another third; turned, one head for two
+//     values                            1     1/2   the last third; a copy
+//     result                            1       1
+//   project: its input                  0       1   a view of the result; a copy of it
+//   activation: its input               4    2.75
+//   product with the gate's: both       0     5.5
+//   down: its input                     4    2.75
+//
+// Attention gives its result in the order of the queries' memory: GPT's are parts of a product, in
+// which the heads of a token lie side by side, so that project takes a view. A closed form that
+// counts the result twice for both models, as `accelerate estimate-memory` does, has 2,764,800 and
+// 3,022,848 bytes, and with sequence shards 2,236,416 and 2,496,512.
+constexpr int64_t kOutside = 4 * kActivations;
+constexpr int64_t kInsideGpt = (3 + 1 + 2 * 4) * kHalf;
+constexpr int64_t kInsideLlama = 4 * kHalf + 4 * 352 * kHalf / 128;
+// One number in float32 for each token and norm, two of layer_norm; and one for each token and head
+// of attention, of which a rank has two.
 constexpr int64_t kTokens = 4 * 128, kPerToken = kTokens * 4, kPerHead = 2 * kPerToken;
+constexpr int64_t kNormsGpt = 2 * 2 * kPerToken, kNormsLlama = 2 * kPerToken;
 
 TEST(TensorParallelMemory, OfABlockIsWhatItsBackwardPassNeeds) {
-  EXPECT_EQ(activations_of_a_block(training_of(tiny(Blocks::kGpt), {})),
-            kOutsideGpt + 4 * kPerToken + kInsideGpt + kPerHead);
-  EXPECT_EQ(activations_of_a_block(training_of(tiny(Blocks::kLlama), {})),
-            kOutsideLlama + 2 * kPerToken + kInsideLlama + kPerHead);
+  constexpr int64_t kGpt = kOutside + kNormsGpt + kInsideGpt + kPerHead;
+  constexpr int64_t kLlama = kOutside + kNormsLlama + kInsideLlama + kPerHead;
+  static_assert(kGpt == 2'764'800 - kHalf);
+  static_assert(kLlama == 3'022'848);
+  EXPECT_EQ(activations_of_a_block(training_of(tiny(Blocks::kGpt), {})), kGpt);
+  EXPECT_EQ(activations_of_a_block(training_of(tiny(Blocks::kLlama), {})), kLlama);
 }
 
 // Norms keep parts, and so do products, which put their inputs together again in the backward pass.
 TEST(TensorParallelMemory, OfABlockIsLessWithSequenceShards) {
+  constexpr int64_t kGpt = (kOutside + kNormsGpt) / 2 + kInsideGpt + kPerHead;
+  constexpr int64_t kLlama = (kOutside + kNormsLlama) / 2 + kInsideLlama + kPerHead;
+  static_assert(kGpt == 2'236'416 - kHalf);
+  static_assert(kLlama == 2'496'512);
   const auto activations = [](Blocks blocks, const PlanModes& modes) {
     return activations_of_a_block(training_of(tiny(blocks), modes));
   };
   PlanModes modes = {.sequence_shards = true};
-  const int64_t gpt = (kOutsideGpt + 4 * kPerToken) / 2 + kInsideGpt + kPerHead;
-  const int64_t llama = (kOutsideLlama + 2 * kPerToken) / 2 + kInsideLlama + kPerHead;
-  EXPECT_EQ(activations(Blocks::kGpt, modes), gpt);
-  EXPECT_EQ(activations(Blocks::kLlama, modes), llama);
+  EXPECT_EQ(activations(Blocks::kGpt, modes), kGpt);
+  EXPECT_EQ(activations(Blocks::kLlama, modes), kLlama);
   // Two inputs, of which a rank otherwise has a half.
   modes.keeps_gathered_inputs = true;
-  EXPECT_EQ(activations(Blocks::kGpt, modes), gpt + kActivations);
-  EXPECT_EQ(activations(Blocks::kLlama, modes), llama + kActivations);
+  EXPECT_EQ(activations(Blocks::kGpt, modes), kGpt + kActivations);
+  EXPECT_EQ(activations(Blocks::kLlama, modes), kLlama + kActivations);
 }
 
 // A plan changes nothing where one rank would have all parts.

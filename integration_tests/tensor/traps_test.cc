@@ -113,6 +113,16 @@ TEST(NormsOfHeads, AreRefusedWhereThePlanDoesNotNameThem) {
               AllOf(HasSubstr("aten::layer_norm uses \"scale\", which all ranks have, with dim -2 "
                               "of features"),
                     HasSubstr("a rule with partial_gradient")));
+  EXPECT_THAT(refusal_of(
+                  [](SmallLayersImpl& m, const Tensor& x) {
+                    const Tensor heads = m.query(x).unflatten(-1, {-1, 4});
+                    const Tensor normal = accelerate::rms_norm(heads, {4}, m.scale);
+                    return m.project(normal.flatten(-2, -1));
+                  },
+                  without(SmallLayersImpl::plan(), "scale")),
+              AllOf(HasSubstr("accelerate::rms_norm uses \"scale\", which all ranks have, with dim "
+                              "-2 of features"),
+                    HasSubstr("a rule with partial_gradient")));
 }
 
 // T18: one rank has a large number in each element, beside which bfloat16 loses ones.

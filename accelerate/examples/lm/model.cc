@@ -13,7 +13,6 @@
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randint.h>
-#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 #include <c10/util/Exception.h>
@@ -21,6 +20,7 @@
 
 #include "accelerate/operators/block.h"
 #include "accelerate/operators/checkpoint.h"
+#include "accelerate/operators/rms_norm.h"
 #include "accelerate/parallel/tensor/sequence_shards.h"
 
 namespace lm {
@@ -90,7 +90,7 @@ NormImpl::NormImpl(const Config& config)
 
 torch::Tensor NormImpl::forward(const torch::Tensor& x) {
   return bias_.defined() ? at::layer_norm(x, weight_.sizes(), weight_, bias_, kNormEpsilon)
-                         : at::rms_norm(x, weight_.sizes(), weight_, kNormEpsilon);
+                         : accelerate::rms_norm(x, weight_.sizes(), weight_, kNormEpsilon);
 }
 
 AttentionImpl::AttentionImpl(const Config& config, const LmOptions& options)
@@ -116,6 +116,8 @@ torch::Tensor AttentionImpl::forward(const torch::Tensor& x, const Rotation& rot
   if (rotation.cos.defined()) {
     queries = rotated(queries, rotation);
     keys = rotated(keys, rotation);
+    // As a view they would keep the whole product for the backward pass, also its other parts.
+    values = values.contiguous();
   }
   const bool shares = group_ > 1 && shares_key_heads_;
   if (group_ > 1 && !shares) {

@@ -14,7 +14,7 @@ namespace {
 using Kind = OperatorFacts::Kind;
 
 // By the name without "aten::", and without "_" at the end. Others compute element by element, or
-// consist of these.
+// consist of these. One is an operator of this library.
 Kind kind_of(std::string_view name) {
   using enum Kind;
   static const auto* const kinds = new absl::flat_hash_map<std::string_view, Kind>{
@@ -27,6 +27,7 @@ Kind kind_of(std::string_view name) {
       {"_safe_softmax", kReduction},
       {"_softmax", kReduction},
       {"_unsafe_view", kView},
+      {"accelerate::rms_norm", kNorm},
       {"addmm", kAddedProduct},
       {"all", kReduction},
       {"amax", kReduction},
