@@ -99,7 +99,6 @@ def _joined_tests(name, tests, **library):
 _ABSEIL = Label("//tools/third_party/absl")
 _BENCHMARK = Label("@com_github_google_benchmark//:benchmark")
 _GOOGLE_TEST = Label("@com_google_googletest//:gtest_main")
-_GOOGLE_TEST_LIBRARY = Label("@com_google_googletest//:gtest")
 _ONE_SOURCE = Label("//tools/build_defs:one_source_main")
 
 def room(
@@ -174,7 +173,7 @@ def room(
                not [key for key in _OWN_ARGUMENTS if key in tests.get(source[:-len(".cc")], {})]
         ],
         copts = copts,
-        deps = test_deps + [_GOOGLE_TEST_LIBRARY],
+        deps = test_deps + [_ONE_SOURCE],
         libtorch = tests_with_libtorch,
         tags = tags + ["manual"],
     )
@@ -191,7 +190,7 @@ def room(
             continue
         arguments["deps"].append(_GOOGLE_TEST)
         if source in library_of:
-            for key, joined in [("srcs", []), ("deps", [library_of[source], _ONE_SOURCE])]:
+            for key, joined in [("srcs", []), ("deps", [library_of[source]])]:
                 arguments[key] = select({
                     PRECOMPILED: joined,
                     "//conditions:default": arguments[key],
