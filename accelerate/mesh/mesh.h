@@ -35,7 +35,7 @@ struct MeshSizes {
   int cp = 1;
   int sp = 1;
   int tp = 1;
-  /// How many neighbours of the ranks along dp_shard_cp_sp have a part each of all experts.
+  /// How many of the ranks along dp_shard_cp_sp have a part each of all experts.
   int ep = 1;
 };
 
