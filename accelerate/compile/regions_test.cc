@@ -291,10 +291,11 @@ TEST_F(RegionsTest, HooksOfParametersSeeWholeGradientsOnce) {
   }
 }
 
-// A module whose layer is replaced by one that the guards cannot tell from it.
+// A module whose layer is replaced, unless told otherwise by one that the guards cannot tell from
+// it.
 struct ReplaceableImpl : nn::Module {
   ReplaceableImpl() : layer(register_module("layer", nn::Linear(3, 2))) {}
-  void replace() { layer = replace_module("layer", nn::Linear(3, 2)); }
+  void replace(int64_t width = 2) { layer = replace_module("layer", nn::Linear(3, width)); }
   Tensor forward(const Tensor& x) { return torch::tanh(layer(x)); }
   nn::Linear layer;
 };
@@ -330,6 +331,24 @@ TEST_F(RegionsTest, ALayerThatIsReplacedIsTrainedAndTheOldOneFreed) {
   net->zero_grad();
   net->forward(x).sum().backward();
   EXPECT_TRUE(torch::equal(gradient, net->layer->weight.grad()));
+}
+
+// Whichever region is called next.
+TEST_F(RegionsTest, ALayerThatIsReplacedIsFreedByACallOfAnotherRegion) {
+  for (const bool is_evaluated : {false, true}) {
+    Replaceable net;
+    auto model = compile_regions(net, kStrict);
+    const Tensor x = torch::ones({4, 3});
+    warm(model, x);
+    model(x);
+    const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> old(
+        net->layer->weight.getIntrusivePtr());
+    net->replace(is_evaluated ? 2 : 5);
+    const at::AutoGradMode grad_mode(!is_evaluated);
+    model(x);
+    EXPECT_EQ(compile_report(model)->regions, 2) << is_evaluated;
+    EXPECT_TRUE(old.expired()) << is_evaluated;
+  }
 }
 
 TEST_F(RegionsTest, MixedPrecisionTrainsAsWithoutThem) {
