@@ -12,8 +12,12 @@
 namespace accelerate {
 
 /// The axes of a mesh. The first six, outermost first, divide the ranks. ep and edp divide
-/// dp_shard_cp_sp once more, for the experts of a model: ep is inside of edp. Each of the others
-/// joins several of the first six into one, with the inner ones varying faster.
+/// dp_shard_cp_sp once more, for the experts of a model: sp, cp and dp_shard, in this order, have
+/// an inner piece of ep and an outer piece of edp each. The size of the inner piece is the greatest
+/// common divisor of the axis and of the part of ep that is left. The ranks along ep are
+/// consecutive along dp_shard_cp_sp if sp, and then cp, is used up before ep goes on to the next
+/// axis; with ep 2, dp_shard 2 and cp 3 they are 3 apart. Each of the other axes joins several of
+/// the first six into one, with the inner ones varying faster.
 enum class MeshAxis {
   kPp,           ///< stages of a pipeline
   kDpReplicate,  ///< replicas of the model
@@ -21,7 +25,7 @@ enum class MeshAxis {
   kCp,           ///< parts of each sequence, which exchange keys and values
   kSp,           ///< parts of each sequence, which exchange attention heads
   kTp,           ///< parts of each layer
-  kEp,           ///< parts of each list of experts; neighbours along dp_shard_cp_sp
+  kEp,           ///< parts of each list of experts
   kEdp,          ///< ranks along dp_shard_cp_sp that have the same experts
   kDp,           ///< dp_replicate and dp_shard: ranks with batches of their own
   kDpShardCp,    ///< dp_shard and cp: ranks that share one replica's parameters

@@ -15,36 +15,13 @@
 #include "accelerate/compile/compile_regions.h"
 #include "accelerate/compile/region_program.h"
 #include "accelerate/config/dynamo_plugin.h"
+#include "accelerate/testing/transformer_blocks.h"
 
 namespace accelerate {
 namespace {
 
 using torch::Tensor;
 namespace nn = torch::nn;
-
-struct BlockImpl : nn::Module {
-  explicit BlockImpl(int64_t width)
-      : norm1(register_module("norm1", nn::LayerNorm(nn::LayerNormOptions({width})))),
-        norm2(register_module("norm2", nn::LayerNorm(nn::LayerNormOptions({width})))),
-        qkv(register_module("qkv", nn::Linear(width, 3 * width))),
-        out(register_module("out", nn::Linear(width, width))),
-        up(register_module("up", nn::Linear(width, 4 * width))),
-        down(register_module("down", nn::Linear(4 * width, width))) {}
-
-  Tensor forward(Tensor x) {
-    const int64_t batch = x.size(0), length = x.size(1), width = x.size(2);
-    const auto parts =
-        qkv(norm1(x)).view({batch, length, 3, 4, width / 4}).permute({2, 0, 3, 1, 4}).unbind(0);
-    const Tensor seen = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0,
-                                                         /*is_causal=*/true);
-    x = x + out(seen.transpose(1, 2).reshape({batch, length, width}));
-    return x + down(torch::gelu(up(norm2(x)), "tanh"));
-  }
-
-  nn::LayerNorm norm1, norm2;
-  nn::Linear qkv, out, up, down;
-};
-TORCH_MODULE(Block);
 
 // Gives what the first call gave.
 class Nothing final : public RegionCode {
@@ -77,7 +54,7 @@ void BM_Hit(benchmark::State& state) {
     return std::make_unique<NothingBackend>();
   });
   const at::AutoGradMode mode(state.range(0) != 0);
-  Block block(32);
+  TransformerBlock block(/*width=*/32, /*heads=*/4);
   auto model = compile_regions(block, {.backend = DynamoBackend::kNeuron, .fullgraph = true});
   const Tensor x = torch::ones({1, 8, 32});
   for (int i = 0; i < 3; ++i) {
@@ -89,7 +66,7 @@ void BM_Hit(benchmark::State& state) {
 BENCHMARK(BM_Hit)->ArgName("gradients")->Arg(0)->Arg(1)->Repetitions(15)->ReportAggregatesOnly();
 
 void BM_Record(benchmark::State& state) {
-  Block block(32);
+  TransformerBlock block(/*width=*/32, /*heads=*/4);
   const Tensor x = torch::ones({1, 8, 32});
   for (auto _ : state) {
     auto model = compile_regions(block, {.backend = DynamoBackend::kAotEager, .fullgraph = true});

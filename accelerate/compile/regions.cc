@@ -112,6 +112,40 @@ std::string problem_of(edge_list roots, const GraphPart& part) {
   return problem;
 }
 
+// The nodes that add up the gradients of a module's parameters. A parameter alone does not keep its
+// node, so each call would make all of them again; a node keeps its parameter. All regions of a
+// module have one, so that the module's next call, whichever region runs, lets go of parameters
+// that were replaced.
+class ParameterNodes {
+ public:
+  // Drops the nodes of parameters that the call does not have.
+  void let_go(const RegionCall& call) {
+    nodes_.resize(call.first_buffer);
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (nodes_[i].parameter != call.tensors[i].unsafeGetTensorImpl()) nodes_[i] = {};
+    }
+  }
+
+  // `edges` are those of the program's gradients in this call.
+  void keep(const edge_list& edges, const RegionProgram& program, const RegionCall& call) {
+    nodes_.resize(call.first_buffer);
+    for (size_t i = 0; i < edges.size(); ++i) {
+      const auto input = static_cast<size_t>(program.gradients[i].input);
+      if (input >= nodes_.size() || !call.tensors[input].is_leaf()) continue;
+      OfParameter& own = nodes_[input];
+      if (own.node == edges[i].function) continue;
+      own = {.parameter = call.tensors[input].unsafeGetTensorImpl(), .node = edges[i].function};
+    }
+  }
+
+ private:
+  struct OfParameter {
+    const c10::TensorImpl* parameter = nullptr;  // which `node` keeps
+    internal::NodePointer node = internal::NodePointer();
+  };
+  std::vector<OfParameter> nodes_;  // by the parameter's place in a call
+};
+
 }  // namespace
 
 struct CompiledRegions::Region {
@@ -131,20 +165,7 @@ struct CompiledRegions::Region {
   // What the first call made beside outputs; expired once nothing holds that for a backward pass.
   std::vector<RegionRecorder::Memory> inner_memory;
   std::weak_ptr<const CutPart> graph;
-  // By gradient of the program, the node of a parameter that adds its gradients up; null for other
-  // inputs. A parameter alone does not keep its node, so each call would make all of them again.
-  std::vector<internal::NodePointer> accumulators;
-
-  // `edges` are those of the program's gradients in this call.
-  void keep_accumulators(const edge_list& edges, const RegionCall& call) {
-    accumulators.resize(edges.size());
-    for (size_t i = 0; i < edges.size(); ++i) {
-      if (accumulators[i] == edges[i].function) continue;
-      const auto input = static_cast<size_t>(program->gradients[i].input);
-      const bool is_kept = input < call.first_buffer && call.tensors[input].is_leaf();
-      accumulators[i] = is_kept ? edges[i].function : internal::NodePointer();
-    }
-  }
+  std::shared_ptr<ParameterNodes> nodes;  // the module's
 
   // Whether what the first call made is still there, though no backward pass needs it. Threads of
   // devices may hold tensors a little longer than the backward pass.
@@ -158,6 +179,7 @@ struct CompiledRegions::Region {
 struct CompiledRegions::Shared {
   struct OfModule {
     std::weak_ptr<torch::nn::Module> module;
+    std::shared_ptr<ParameterNodes> nodes;
     absl::flat_hash_map<RegionKey, std::shared_ptr<Region>> by_key;
   };
   struct Compiled {
@@ -175,11 +197,14 @@ struct CompiledRegions::Shared {
 
   // Null: the module has too many.
   std::shared_ptr<Region> find(const std::shared_ptr<torch::nn::Module>& module,
-                               const RegionKey& key) {
+                               const RegionCall& call) {
     OfModule& all = modules[module.get()];
     // A new module can have the address of an old one.
-    if (all.module.lock() != module) all = {.module = module};
-    const auto found = all.by_key.find(key);
+    if (all.module.lock() != module) {
+      all = {.module = module, .nodes = std::make_shared<ParameterNodes>()};
+    }
+    all.nodes->let_go(call);
+    const auto found = all.by_key.find(call.key);
     if (found != all.by_key.end()) return found->second;
     if (all.by_key.size() == kMostRegions) return nullptr;
     // Regions of modules that have ended would keep parameters.
@@ -187,7 +212,8 @@ struct CompiledRegions::Shared {
     ++report.regions;
     auto region = std::make_shared<Region>();
     region->name = module->name();
-    all.by_key.emplace(key, region);
+    region->nodes = all.nodes;
+    all.by_key.emplace(call.key, region);
     return region;
   }
 
@@ -385,7 +411,7 @@ void CompiledRegions::run(const std::shared_ptr<torch::nn::Module>& module, Forw
   Region::Stage stage = Region::Stage::kAsItIs;
   {
     const std::lock_guard lock(shared_->mutex);
-    region = shared_->find(module, tensors.key);
+    region = shared_->find(module, tensors);
     if (region == nullptr) {
       shared_->say(module->name(), "its inputs have too many different sizes or types");
     } else if (shared_->backend->records()) {
@@ -491,7 +517,7 @@ void CompiledRegions::run_code(Region& region, ForwardCall& call, const RegionCa
   {
     const std::lock_guard lock(shared_->mutex);
     ++shared_->report.compiled_calls;
-    region.keep_accumulators(edges, tensors);
+    region.nodes->keep(edges, program, tensors);
   }
   if (program.has_backward) {
     const auto node =

@@ -10,12 +10,14 @@
 /// them. On a CPU a module whose first call leaves a tensor behind is not compiled for that reason.
 ///
 /// Parameters and buffers are inputs of a region, so weights are what they are at each call, hooks
-/// of parameters fire, and parameters that ranks divide come and go as for any operator. Gradients
-/// equal those of plain calls, bit by bit with the backend AOT_EAGER, but for these: where an input
-/// is also used outside of the region, its gradients are added in another order; a gradient that
-/// does not lie in memory as it did when the region was recorded is copied before; an output that
-/// gets no gradient counts as one that gets zeros, so that what only this output needs gets zeros
-/// in the place of none. Gradients of gradients are an error.
+/// of parameters fire, and parameters that ranks divide come and go as for any operator. One that
+/// its module has replaced by another tensor is let go at the module's next call.
+///
+/// Gradients equal those of plain calls, bit by bit with the backend AOT_EAGER, but for these:
+/// where an input is also used outside of the region, its gradients are added in another order; a
+/// gradient that does not lie in memory as it did when the region was recorded is copied before; an
+/// output that gets no gradient counts as one that gets zeros, so that what only this output needs
+/// gets zeros in the place of none. Gradients of gradients are an error.
 ///
 /// Errors:  of a call, c10::Error with `fullgraph` for a region that cannot be compiled, naming the
 ///          reason; of a backward pass, c10::Error for gradients of gradients, a graph that was

@@ -31,6 +31,7 @@
 #include "accelerate/platform/host_files.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/recorded_warnings.h"
+#include "accelerate/testing/transformer_blocks.h"
 #include "accelerate/testing/value_error.h"
 
 namespace accelerate {
@@ -67,38 +68,17 @@ struct ConvNetImpl : nn::Module {
 };
 TORCH_MODULE(ConvNet);
 
-struct BlockImpl : nn::Module {
-  explicit BlockImpl(int64_t width) {
-    norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({width})));
-    qkv = register_module("qkv", nn::Linear(width, 3 * width));
-    out = register_module("out", nn::Linear(width, width));
-    drop = register_module("drop", nn::Dropout(0.2));
-  }
-  Tensor forward(const Tensor& x) {
-    const int64_t batch = x.size(0), length = x.size(1), width = x.size(2);
-    const auto parts =
-        qkv(norm(x)).view({batch, length, 3, 2, width / 2}).permute({2, 0, 3, 1, 4}).unbind(0);
-    const Tensor seen = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0,
-                                                         /*is_causal=*/true);
-    return x + drop(torch::gelu(out(seen.transpose(1, 2).reshape({batch, length, width}))));
-  }
-  nn::LayerNorm norm{nullptr};
-  nn::Linear qkv{nullptr}, out{nullptr};
-  nn::Dropout drop{nullptr};
-};
-TORCH_MODULE(Block);
-
 struct TransformerImpl : nn::Module {
   TransformerImpl() {
     embed = register_module("embed", nn::Embedding(11, 8));
     blocks = register_module("blocks", nn::ModuleList());
-    for (int i = 0; i < 3; ++i) blocks->push_back(Block(8));
+    for (int i = 0; i < 3; ++i) blocks->push_back(DroppingAttention(8));
     norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({8})));
     head = register_module("head", nn::Linear(8, 3));
   }
   Tensor forward(const Tensor& tokens) {
     Tensor x = embed(tokens);
-    for (size_t i = 0; i < blocks->size(); ++i) x = block(blocks->ptr<BlockImpl>(i), x);
+    for (size_t i = 0; i < blocks->size(); ++i) x = block(blocks->ptr<DroppingAttentionImpl>(i), x);
     return head(norm(x).mean(1));
   }
   nn::Embedding embed{nullptr};
@@ -291,10 +271,11 @@ TEST_F(RegionsTest, HooksOfParametersSeeWholeGradientsOnce) {
   }
 }
 
-// A module whose layer is replaced by one that the guards cannot tell from it.
+// A module whose layer is replaced, unless told otherwise by one that the guards cannot tell from
+// it.
 struct ReplaceableImpl : nn::Module {
   ReplaceableImpl() : layer(register_module("layer", nn::Linear(3, 2))) {}
-  void replace() { layer = replace_module("layer", nn::Linear(3, 2)); }
+  void replace(int64_t width = 2) { layer = replace_module("layer", nn::Linear(3, width)); }
   Tensor forward(const Tensor& x) { return torch::tanh(layer(x)); }
   nn::Linear layer;
 };
@@ -330,6 +311,24 @@ TEST_F(RegionsTest, ALayerThatIsReplacedIsTrainedAndTheOldOneFreed) {
   net->zero_grad();
   net->forward(x).sum().backward();
   EXPECT_TRUE(torch::equal(gradient, net->layer->weight.grad()));
+}
+
+// Whichever region is called next.
+TEST_F(RegionsTest, ALayerThatIsReplacedIsFreedByACallOfAnotherRegion) {
+  for (const bool is_evaluated : {false, true}) {
+    Replaceable net;
+    auto model = compile_regions(net, kStrict);
+    const Tensor x = torch::ones({4, 3});
+    warm(model, x);
+    model(x);
+    const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> old(
+        net->layer->weight.getIntrusivePtr());
+    net->replace(is_evaluated ? 2 : 5);
+    const at::AutoGradMode grad_mode(!is_evaluated);
+    model(x);
+    EXPECT_EQ(compile_report(model)->regions, 2) << is_evaluated;
+    EXPECT_TRUE(old.expired()) << is_evaluated;
+  }
 }
 
 TEST_F(RegionsTest, MixedPrecisionTrainsAsWithoutThem) {

@@ -123,8 +123,8 @@ struct ParallelismOptions {
   std::optional<int64_t> pp_size = std::nullopt;
   /// Outermost. PARALLELISM_CONFIG_PP_PLACEMENT
   std::optional<PpPlacement> pp_placement = std::nullopt;
-  /// How many neighbours of the dp_shard_size * cp_size * sp_size ranks have a part each of the
-  /// experts of a layer. HF Accelerate has no axis of experts.
+  /// How many of the dp_shard_size * cp_size * sp_size ranks have a part each of the experts of a
+  /// layer; which ones is said at MeshAxis. HF Accelerate has no axis of experts.
   std::optional<int64_t> ep_size = std::nullopt;
 
   bool operator==(const ParallelismOptions&) const = default;

@@ -24,7 +24,8 @@ namespace accelerate {
 /// whose latest_checkpointed_iteration.txt names one. `division`: of the job that saved it, with
 /// one chunk. Local.
 /// Errors: CheckpointError naming the file or folder, if it is missing, damaged, or of a format
-///         that is not read; those of join_megatron.
+///         that is not read; c10::ValueError for a division with several chunks; those of
+///         join_megatron.
 NamedTensors read_megatron_checkpoint(FileSystem& files, const std::string& folder,
                                       const MegatronModelShape& shape,
                                       const MegatronDivision& division);

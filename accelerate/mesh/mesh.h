@@ -35,7 +35,7 @@ struct MeshSizes {
   int cp = 1;
   int sp = 1;
   int tp = 1;
-  /// How many neighbours of the ranks along dp_shard_cp_sp have a part each of all experts.
+  /// How many of the ranks along dp_shard_cp_sp have a part each of all experts.
   int ep = 1;
 };
 
@@ -64,7 +64,8 @@ class Mesh {
   int coordinate(int rank, AxisSet axes) const;
   std::vector<int> group(int rank, AxisSet axes) const;
   /// Those of the axes that have several ranks, and of axes that are not all among them the pieces
-  /// that have.
+  /// that have. Where ep or edp has pieces of one rank, these are left out: the set has the same
+  /// ranks, and axes() names ep or edp, but contains() is false.
   AxisSet several(AxisSet axes) const;
 
   /// Whether jobs make the groups along the axis with the mesh: it has several ranks, and does not

@@ -228,6 +228,12 @@ TEST(Mesh, DividesExpertsAlongSequencesAsWell) {
   EXPECT_THAT(along_cp.group(5, kEdp), ElementsAre(1, 5));
   EXPECT_EQ(along_cp.several(AxisSet{kEdp, kTp}).to_string(), "edp and tp");
   EXPECT_EQ(along_cp.several(AxisSet{kDpShardCp, kEp}), AxisSet{kDpShardCp});
+  // The piece of dp_shard has one rank, and is left out.
+  const AxisSet piece_of_cp = along_cp.several(AxisSet{kEp});
+  EXPECT_EQ(piece_of_cp, AxisSet{kCp} & AxisSet{kEp});
+  EXPECT_THAT(piece_of_cp.axes(), ElementsAre(kEp));
+  EXPECT_EQ(along_cp.group(5, piece_of_cp), along_cp.group(5, kEp));
+  EXPECT_EQ(along_cp.coordinate(7, piece_of_cp), along_cp.coordinate(7, kEp));
   const Mesh along_both({.dp_shard = 4, .cp = 2, .ep = 4});
   EXPECT_EQ(along_both.to_string(), "dp_shard 4 (edp 2 x ep 2) x cp 2 (edp 1 x ep 2)");
   EXPECT_THAT(along_both.group(5, kEp), ElementsAre(4, 5, 6, 7));

@@ -14,6 +14,7 @@
 
 #include "accelerate/accelerate.h"
 #include "accelerate/compile/compile_regions.h"
+#include "accelerate/testing/transformer_blocks.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -36,19 +37,8 @@ struct ConvBlockImpl : nn::Module {
   nn::BatchNorm2d norm = register_module("norm", nn::BatchNorm2d(2));
 };
 
-struct AttentionImpl : nn::Module {
-  Tensor forward(const Tensor& x) {
-    const int64_t batch = x.size(0), length = x.size(1);
-    const auto parts =
-        qkv(norm(x)).view({batch, length, 3, 2, 4}).permute({2, 0, 3, 1, 4}).unbind(0);
-    const Tensor seen = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0,
-                                                         /*is_causal=*/true);
-    return x + drop(torch::gelu(out(seen.transpose(1, 2).reshape({batch, length, 8}))));
-  }
-  nn::LayerNorm norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({8})));
-  nn::Linear qkv = register_module("qkv", nn::Linear(8, 24));
-  nn::Linear out = register_module("out", nn::Linear(8, 8));
-  nn::Dropout drop = register_module("drop", nn::Dropout(0.2));
+struct AttentionImpl : DroppingAttentionImpl {
+  AttentionImpl() : DroppingAttentionImpl(/*width=*/8) {}
 };
 
 struct CellImpl : nn::Module {

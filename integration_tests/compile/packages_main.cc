@@ -35,6 +35,7 @@
 #include "accelerate/compile/technique.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/process/run.h"
+#include "accelerate/testing/transformer_blocks.h"
 
 namespace accelerate {
 namespace {
@@ -56,38 +57,14 @@ struct ConvNetImpl : nn::Module {
 };
 TORCH_MODULE(ConvNet);
 
-struct BlockImpl : nn::Module {
-  explicit BlockImpl(int64_t width)
-      : norm1(register_module("norm1", nn::LayerNorm(nn::LayerNormOptions({width})))),
-        norm2(register_module("norm2", nn::LayerNorm(nn::LayerNormOptions({width})))),
-        qkv(register_module("qkv", nn::Linear(width, 3 * width))),
-        out(register_module("out", nn::Linear(width, width))),
-        up(register_module("up", nn::Linear(width, 4 * width))),
-        down(register_module("down", nn::Linear(4 * width, width))) {}
-  Tensor forward(Tensor x) {
-    const int64_t batch = x.size(0), length = x.size(1), width = x.size(2);
-    const int64_t heads = std::max<int64_t>(2, width / 64);
-    const auto parts = qkv(norm1(x))
-                           .view({batch, length, 3, heads, width / heads})
-                           .permute({2, 0, 3, 1, 4})
-                           .unbind(0);
-    const Tensor seen = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0,
-                                                         /*is_causal=*/true);
-    x = x + out(seen.transpose(1, 2).reshape({batch, length, width}));
-    return x + down(torch::gelu(up(norm2(x)), "tanh"));
-  }
-  nn::LayerNorm norm1, norm2;
-  nn::Linear qkv, out, up, down;
-};
-TORCH_MODULE(Block);
-
 struct TransformerImpl : nn::Module {
   TransformerImpl() {
-    for (int i = 0; i < kBlocks; ++i) blocks->push_back(Block(32));
+    for (int i = 0; i < kBlocks; ++i)
+      blocks->push_back(TransformerBlock(/*width=*/32, /*heads=*/2));
   }
   Tensor forward(const Tensor& tokens) {
     Tensor x = embed(tokens);
-    for (size_t i = 0; i < blocks->size(); ++i) x = block(blocks->ptr<BlockImpl>(i), x);
+    for (size_t i = 0; i < blocks->size(); ++i) x = block(blocks->ptr<TransformerBlockImpl>(i), x);
     return head(x.mean(1));
   }
   nn::Embedding embed = register_module("embed", nn::Embedding(50, 32));
@@ -250,7 +227,8 @@ int times(const TorchDynamoPlugin& plugin, int rounds) {
   at::set_num_threads(1);
   for (const int64_t width : {64, 128, 256, 512}) {
     torch::manual_seed(4);
-    Block plain(width), compiled(width);
+    const int64_t heads = std::max<int64_t>(2, width / 64);
+    TransformerBlock plain(width, heads), compiled(width, heads);
     auto model = compile_regions(compiled, plugin);
     const Tensor x = torch::randn({4, 64, width});
     for (int i = 0; i < 3; ++i) Tensor(model(x)).square().mean().backward();

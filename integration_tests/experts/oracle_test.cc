@@ -173,7 +173,7 @@ TEST(TrainingWithExperts, OfFourSharesWithACapacityIsThatOfPyTorch) {
   }
 }
 
-// Ranks along ep are neighbours along dp_shard, cp and sp together.
+// Ranks along ep are consecutive along dp_shard, cp and sp together.
 TEST(TrainingWithExperts, OnRanksWithPartsOfSequencesIsThatOfOneProcess) {
   const Answers answers = read_answers_of_experts();
   for (const ParallelismOptions& sizes :

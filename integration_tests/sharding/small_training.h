@@ -21,6 +21,7 @@
 
 #include "accelerate/accelerate.h"
 #include "accelerate/config/parallelism_config.h"
+#include "accelerate/operators/checkpoint.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/parallel/sharded/sharded.h"
 #include "integration_tests/sharding/small_models.h"
@@ -38,6 +39,7 @@ struct Training {
   uint64_t seed = 0;
   /// What becomes of a rank's loss before its backward pass; empty: nothing.
   std::function<torch::Tensor(const torch::Tensor& loss, int pass, int rank)> change_loss = {};
+  bool recomputes = false;  ///< checkpoint() is called around the prepared model
 };
 
 /// What one rank has at the end.
@@ -72,8 +74,11 @@ Outcome train_on_cluster(const Training& training) {
     Outcome own;
     for (int pass = 0; own.skipped.size() < kSteps; ++pass) {
       const auto scope = accelerator.accumulate(model);
-      const torch::Tensor loss = loss_of([&](const torch::Tensor& x) { return model(x); }, *net,
-                                         pass, rank.index(), accelerator.device());
+      const auto call = [&](const torch::Tensor& x) { return model(x); };
+      const auto recompute = [&](const torch::Tensor& x) { return checkpoint(call, x); };
+      const torch::Tensor loss =
+          training.recomputes ? loss_of(recompute, *net, pass, rank.index(), accelerator.device())
+                              : loss_of(call, *net, pass, rank.index(), accelerator.device());
       accelerator.backward(training.change_loss ? training.change_loss(loss, pass, rank.index())
                                                 : loss);
       const bool steps = accelerator.sync_gradients();

@@ -127,11 +127,9 @@ std::vector<int> Communicator::executed_ranks() const {
 
 void Communicator::raise() {
   noticed_ = true;
+  fabric_.scheduler().advance_to(failed_ns_);
+  if (closed_ >= 0) fabric_.see_closed_connection(closed_);
   throw c10::DistBackendError(failure_);
-}
-
-void Communicator::check_usable() {
-  if (!failure_.empty()) raise();
 }
 
 std::shared_ptr<Operation> Communicator::join(int member, Call call) {
@@ -558,7 +556,7 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
     fabric_.use();
     if (wake == Wake::kStalled) {
       // The first member to wake makes the report for all.
-      if (failure_.empty()) fail(fabric_.scheduler().stall_report() + progress_of_ranks());
+      if (failure_.empty()) fail_now(fabric_.scheduler().stall_report() + progress_of_ranks());
       raise();
     }
     const bool may_be_late = !operation->carried_out || operation->is_stuck;
@@ -587,14 +585,16 @@ std::vector<int> Communicator::awaited_ranks(const Operation& operation) const {
   return ranks;
 }
 
-// Fails the group if a rank that it waits for is seen to have ended.
+// Fails the group if a rank that it waits for is seen to have ended. Each member sees it by itself.
 void Communicator::check_connections(int member, Operation& operation) {
   if (!fabric_.waits_for_time_outs() || semantics_ != Semantics::kGloo) return;
-  const std::string closed = fabric_.closed_connection(awaited_ranks(operation));
-  if (closed.empty()) return;
+  const int closed = fabric_.first_ended(awaited_ranks(operation));
+  if (closed < 0) return;
+  closed_ = closed;
   const std::string wait = describe_wait(member, operation);
   fabric_.save_states(wait);
-  fail(absl::StrCat("rank ", ranks_[member], " ", wait, ": ", closed, progress_of_ranks()));
+  fail(absl::StrCat("rank ", ranks_[member], " ", wait, ": ", fabric_.see_closed_connection(closed),
+                    progress_of_ranks()));
   raise();
 }
 
@@ -625,8 +625,8 @@ void Communicator::time_out(int member, Operation& operation, absl::Duration tim
   check_usable();
   const std::string wait = describe_wait(member, operation);
   fabric_.save_states(wait);
-  fail(absl::StrCat("timed out after ", absl::FormatDuration(timeout), ": rank ", ranks_[member],
-                    " ", wait, progress_of_ranks()));
+  fail_now(absl::StrCat("timed out after ", absl::FormatDuration(timeout), ": rank ",
+                        ranks_[member], " ", wait, progress_of_ranks()));
 }
 
 std::string Communicator::progress_of_ranks() const {

@@ -23,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -116,7 +117,9 @@ class Communicator {
   };
 
   void set_time(Operation& operation);
-  void check_usable();
+  void check_usable() {
+    if (!failure_.empty()) raise();
+  }
   void check_peer(int member, const Call& call) const;
   int num_executed() const { return static_cast<int>(members_.of_call.size()); }
   // The global rank of the member that makes a collective's call of that index.
@@ -128,6 +131,11 @@ class Communicator {
   void fail_one(const std::shared_ptr<Operation>& operation);
   void fail(const std::shared_ptr<Operation>& operation, std::string report);
   void fail(std::string report);
+  // Where time-outs take their time, other members get the failure no earlier.
+  void fail_now(std::string report) {
+    if (fabric_.waits_for_time_outs()) failed_ns_ = fabric_.scheduler().now_ns();
+    fail(std::move(report));
+  }
   std::vector<int> close(Operation& operation);
   void complete(Operation& operation);
   void run_collective(const std::shared_ptr<Operation>& operation);
@@ -171,7 +179,9 @@ class Communicator {
   GroupLinks links_;
   std::vector<SharedLinks::Member> on_links_;  // scratch
   std::string failure_;
-  bool noticed_ = false;  // a rank has got the failure as an exception
+  int64_t failed_ns_ = 0;  // of fail_now
+  int closed_ = -1;        // the rank whose closed connection is the failure
+  bool noticed_ = false;   // a rank has got the failure as an exception
 };
 
 }  // namespace accelerate::simulator

@@ -197,18 +197,19 @@ void Fabric::end_rank(int rank, std::string failure) {
   for (int task = 0; task < executed().num_tasks(); ++task) scheduler().wake(task);
 }
 
-std::string Fabric::closed_connection(const std::vector<int>& ranks) {
-  for (const int rank : ranks) {
-    if (!executed().is_executed(rank)) continue;
-    const Outcome& outcome = outcomes_[executed().task_of(rank)];
-    if (!outcome.ended) continue;
-    const int64_t latency_ns =
-        models_time() ? network_.route(rank, running_rank()).latency_ns : int64_t{0};
-    scheduler().advance_to(outcome.ended_ns + latency_ns);
-    return absl::StrCat("the connection to rank ", rank, " was closed: rank ", rank, " ",
-                        state_of(rank));
-  }
-  return "";
+int Fabric::first_ended(const std::vector<int>& ranks) const {
+  const auto found = std::ranges::find_if(ranks, [this](int rank) {
+    return executed().is_executed(rank) && outcomes_[executed().task_of(rank)].ended;
+  });
+  return found == ranks.end() ? -1 : *found;
+}
+
+std::string Fabric::see_closed_connection(int rank) {
+  const int64_t latency_ns =
+      models_time() ? network_.route(rank, running_rank()).latency_ns : int64_t{0};
+  scheduler().advance_to(outcomes_[executed().task_of(rank)].ended_ns + latency_ns);
+  return absl::StrCat("the connection to rank ", rank, " was closed: rank ", rank, " ",
+                      state_of(rank));
 }
 
 // What the rank waits for, or how it ended; empty if it does neither.

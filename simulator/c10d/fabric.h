@@ -151,10 +151,11 @@ class Fabric {
   /// that notice the end are woken.
   void end_rank(int rank, std::string failure);
 
-  /// The first of these ranks whose process has ended, as the running rank sees it where ranks see
-  /// closed connections, with how it ended; empty if there is none. Moves the running rank's clock
-  /// to the time at which it sees that.
-  std::string closed_connection(const std::vector<int>& ranks);
+  /// The first of these ranks that is executed and whose process has ended; -1 if there is none.
+  int first_ended(const std::vector<int>& ranks) const;
+  /// How that rank has ended, as the running rank sees it where ranks see closed connections. Moves
+  /// the running rank's clock to the time at which it sees that.
+  std::string see_closed_connection(int rank);
 
   /// Whether default time-outs pass.
   bool waits_for_time_outs() const { return options_.time_outs == TimeOuts::kWait; }

@@ -36,6 +36,7 @@ struct Change {
   bool value = false;    // another one in a sum
   bool skips = false;    // a call less
   bool another = false;  // another operator
+  bool goes_on = false;  // one more operator, behind all else that the program does
 };
 
 void rounds(Rank& rank, const Change& change) {
@@ -59,6 +60,9 @@ void rounds(Rank& rank, const Change& change) {
     runtime.note_step();
   }
   rank.report("sum", sum);
+  if (change.goes_on && rank.index() == 1) {
+    at::ones({2}, at::TensorOptions(runtime.device())).add_(1);
+  }
 }
 
 struct Outcome {
@@ -170,6 +174,17 @@ TEST(Replay, NamesTheOperatorIfToldTo) {
       run(4, "", first.log, {.at_round = 1, .another = true}, "1x3:h100", /*names_work=*/true);
   EXPECT_THAT(other.failure,
               AllOf(HasSubstr("the run differs from its log"), HasSubstr("aten::mul")));
+}
+
+TEST(Replay, NoticesWhatAProgramDoesBehindItsLastSite) {
+  for (const bool names_work : {false, true}) {
+    const Outcome first = run(4, "", nullptr, {}, "1x3:h100", names_work);
+    ASSERT_EQ(first.failure, "");
+    EXPECT_EQ(run(4, "", first.log, {}, "1x3:h100", names_work).failure, "");
+    const Outcome longer = run(4, "", first.log, {.goes_on = true}, "1x3:h100", names_work);
+    EXPECT_THAT(longer.failure,
+                AllOf(HasSubstr("the run differs from its log"), HasSubstr("rank 1")));
+  }
 }
 
 TEST(Replay, RefusesTheLogOfAnotherRun) {

@@ -1,5 +1,7 @@
 // What time-outs cost, and what ranks notice of those that have ended.
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <fstream>
 #include <functional>
 #include <regex>
@@ -207,6 +209,44 @@ TEST(TimeOuts, AClosedConnectionIsNoticedWhenItsRankEnds) {
       },
       "", "1x2");
   EXPECT_EQ(left.text, "");
+}
+
+// Whichever of them runs first then, and also the one that calls later.
+TEST(TimeOuts, AClosedConnectionIsNoticedByEachRankAtItsOwnTime) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    Cluster cluster("1x4",
+                    {.seed = seed, .time_outs = TimeOuts::kWait, .semantics = Semantics::kGloo});
+    cluster.run_on_every_rank([](Rank& rank) {
+      Runtime& runtime = rank.runtime();
+      const auto group = runtime.new_group({.name = "all", .timeout = kLimit});
+      const absl::Time start = runtime.now();
+      constexpr int kEnds = 3;
+      if (rank.index() == 1) return runtime.sleep_for(absl::Seconds(kEnds));
+      constexpr int kCalls[] = {0, kEnds, 1, 5};
+      runtime.sleep_for(absl::Seconds(kCalls[rank.index()]));
+      std::vector<at::Tensor> tensors{at::ones({2})};
+      EXPECT_THROW(group->allreduce(tensors)->wait(), c10::DistBackendError);
+      EXPECT_EQ(runtime.now() - start, absl::Seconds(std::max(kCalls[rank.index()], kEnds)))
+          << rank.index();
+    });
+    EXPECT_EQ(cluster.elapsed(), absl::Seconds(5));
+  }
+}
+
+// It takes the ranks along that have waited for less long.
+TEST(TimeOuts, ATimeOutEndsTheWaitsOfAGroupAtItsTime) {
+  const Outcome left = run(TimeOuts::kWait, Semantics::kNccl, [](Rank& rank) {
+    Runtime& runtime = rank.runtime();
+    const auto group = runtime.new_group({.name = "all", .timeout = kLimit});
+    const absl::Time start = runtime.now();
+    if (rank.index() == 2) return;
+    runtime.sleep_for(absl::Seconds(5 * rank.index()));
+    std::vector<at::Tensor> tensors{at::ones({2})};
+    EXPECT_THROW(group->allreduce(tensors)->wait(), c10::DistBackendError);
+    EXPECT_EQ(runtime.now() - start, kLimit) << rank.index();
+  });
+  EXPECT_EQ(left.text, "");
+  EXPECT_EQ(left.elapsed, kLimit);
 }
 
 TEST(TimeOuts, NcclNoticesADeathByItsTimeOutAlone) {

@@ -209,6 +209,9 @@ void RunWitness::write_new() {
 }
 
 absl::Status RunWitness::end() {
+  for (size_t rank = 0; rank < places_.size(); ++rank) {
+    flush_work(static_cast<int>(rank), places_[rank].at_ns);
+  }
   if (const RunLog::Entry* left = next_expected(); difference_.empty() && left != nullptr) {
     difference_ = absl::StrCat("entry ", log_.entries_.size() + 1, ": the log has ",
                                expected_->describe(*left), ", and this run has ended");
@@ -298,6 +301,7 @@ void RunWitness::site(int rank, absl::string_view words, int64_t now_ns, bool is
   if (is_work && !log_.names_work()) {
     ++place.num_work;
     place.hash = hashed(place.hash, words);
+    place.at_ns = now_ns;
     return;
   }
   note(Kind::kSite, rank, words, 0, now_ns);

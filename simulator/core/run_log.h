@@ -96,7 +96,8 @@ class RunWitness {
 
   /// Also writes the log to a file, as the run goes on. Errors: those of the file.
   absl::Status write_to(const std::string& path);
-  /// The run is over. Errors: those of the file.
+  /// The run is over. Work behind the last entry of a rank is added, at the time of the last of it.
+  /// Errors: those of the file.
   absl::Status end();
 
   /// The index of the ready task that goes on; `drawn` is that of this run.
@@ -116,6 +117,7 @@ class RunWitness {
     uint32_t word = 0;
     int64_t num_work = 0;  // since the last entry
     uint64_t hash = 0;     // of it
+    int64_t at_ns = 0;     // of the last of it
   };
 
   const RunLog::Entry* next_expected() const;

@@ -140,6 +140,30 @@ TEST(RunLog, HashesWorkUnlessItNamesIt) {
               HasSubstr("the log has rank 0 at op add, this run has rank 0 at op sub"));
 }
 
+TEST(RunLog, ComparesWorkBehindTheLastSite) {
+  const auto difference = [](bool names_work, const std::vector<std::string>& last) {
+    RunLog first({}, names_work);
+    RunWitness wrote({0, 1}, first, nullptr);
+    wrote.site(1, "collective all_reduce", 0, false);
+    for (const char* op : {"op mm", "op add"}) wrote.site(1, op, 3, true);
+    EXPECT_TRUE(wrote.end().ok());
+    RunLog second({}, names_work);
+    RunWitness follows({0, 1}, second, &first);
+    follows.site(1, "collective all_reduce", 0, false);
+    for (const std::string& op : last) follows.site(1, op, 3, true);
+    EXPECT_TRUE(follows.end().ok());
+    return follows.difference();
+  };
+  for (const bool names_work : {false, true}) {
+    EXPECT_EQ(difference(names_work, {"op mm", "op add"}), "");
+    EXPECT_NE(difference(names_work, {"op mm", "op sub"}), "");
+    EXPECT_THAT(difference(names_work, {}), HasSubstr("and this run has ended"));
+  }
+  EXPECT_THAT(difference(false, {"op mm", "op add", "op mul"}),
+              AllOf(HasSubstr("the log has 2 operators, allocations and releases of rank 1"),
+                    HasSubstr("this run has 3 operators, allocations and releases of rank 1")));
+}
+
 TEST(RunLog, ComparesTimesAndValues) {
   RunLog first;
   RunWitness wrote({0}, first, nullptr);

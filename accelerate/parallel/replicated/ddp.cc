@@ -13,6 +13,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
@@ -426,6 +427,10 @@ void DistributedDataParallel::forward(ForwardPass& pass) {
 
 void DistributedDataParallel::before_forward() {
   const bool grad = at::GradMode::is_enabled();
+  // The first pass would be reduced at the end of the recomputation's own backward pass.
+  TORCH_CHECK(!grad || !options_.static_graph || torch::autograd::get_current_graph_task_id() < 0,
+              "static_graph: a backward pass computes the model again, as checkpoint() around it "
+              "makes it; call checkpoint() inside of the model, or leave static_graph out");
   // Ranks whose data has ended do not shadow evaluation, so it must stay local.
   if (join_ != nullptr && !grad) return;
   const bool refresh_buffers = refresh_.is_due();

@@ -5,7 +5,8 @@
 /// 0's), and each backward pass whose forward pass ran with synchronisation on.
 /// Errors: c10::ValueError for options that contradict each other or the model, and, on all ranks,
 ///         naming the first parameter or buffer in which the ranks' models differ. If a backward
-///         pass missed parameters, the next forward pass throws a c10::Error that names them.
+///         pass missed parameters, the next forward pass throws a c10::Error that names them. With
+///         static_graph a forward pass inside of a backward pass is a c10::Error.
 /// Threads: the rank's thread.
 /// Mirrors: torch.nn.parallel.DistributedDataParallel.
 /// Differs: several forward passes before a backward pass train a model with buffers as one process
