@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "accelerate/base/words.h"
 
 namespace accelerate {
 namespace {
@@ -17,126 +17,47 @@ using Kind = OperatorFacts::Kind;
 // consist of these.
 Kind kind_of(std::string_view name) {
   using enum Kind;
-  static const auto* const kinds = new absl::flat_hash_map<std::string_view, Kind>{
-      {"_index_put_impl", kIndexPut},
-      {"_log_softmax", kReduction},
-      {"_fft_c2c", kReduction},
-      {"_fft_c2r", kReduction},
-      {"_fft_r2c", kReduction},
-      {"_reshape_alias", kView},
-      {"_safe_softmax", kReduction},
-      {"_softmax", kReduction},
-      {"_unsafe_view", kView},
-      {"addmm", kAddedProduct},
-      {"all", kReduction},
-      {"amax", kReduction},
-      {"amin", kReduction},
-      {"any", kReduction},
-      {"argmax", kReduction},
-      {"argmin", kReduction},
-      {"argsort", kReduction},
-      {"as_strided", kCreation},  // a view of another operator, which says more
-      {"baddbmm", kAddedProduct},
-      {"bmm", kProduct},
-      {"cat", kJoin},
-      {"chunk", kRange},
-      {"conv1d", kAllDims},
-      {"conv2d", kAllDims},
-      {"conv3d", kAllDims},
-      {"conv_transpose1d", kAllDims},
-      {"conv_transpose2d", kAllDims},
-      {"conv_transpose3d", kAllDims},
-      {"convolution", kAllDims},
-      {"count_nonzero", kReduction},
-      {"cross_entropy_loss", kAllDims},
-      {"cummax", kReduction},
-      {"cummin", kReduction},
-      {"cumprod", kReduction},
-      {"cumsum", kReduction},
-      {"dot", kAllDims},
-      {"einsum", kEinsum},
-      {"flatten", kView},
-      {"flip", kFlip},
-      {"gather", kGather},
-      {"glu", kRange},
-      {"group_norm", kAllDims},
-      {"index", kIndex},
-      {"index_add", kScatter},
-      {"index_copy", kScatter},
-      {"index_fill", kScatter},
-      {"index_put", kIndexPut},
-      {"index_select", kGather},
-      {"kthvalue", kReduction},
-      {"layer_norm", kNorm},
-      {"linalg_vector_norm", kReduction},
-      {"linear", kLinear},
-      {"log_softmax", kReduction},
-      {"logcumsumexp", kReduction},
-      {"logsumexp", kReduction},
-      {"masked_scatter", kAllDims},
-      {"masked_select", kAllDims},
-      {"matmul", kProduct},
-      {"max", kReduction},
-      {"mean", kReduction},
-      {"median", kReduction},
-      {"min", kReduction},
-      {"mm", kProduct},
-      {"mode", kReduction},
-      {"multinomial", kAllDims},
-      {"mv", kVectorProduct},
-      {"nanmean", kReduction},
-      {"nanmedian", kReduction},
-      {"nansum", kReduction},
-      {"narrow", kRange},
-      {"native_group_norm", kAllDims},
-      {"native_layer_norm", kNorm},
-      {"nll_loss", kAllDims},
-      {"nll_loss_nd", kAllDims},
-      {"nonzero", kAllDims},
-      {"norm", kReduction},
-      {"permute", kPermute},
-      {"prod", kReduction},
-      {"renorm", kAllDims},
-      {"reshape", kView},
-      {"rms_norm", kNorm},
-      {"roll", kRoll},
-      {"scaled_dot_product_attention", kAttention},
-      {"scatter", kScatter},
-      {"scatter_add", kScatter},
-      {"scatter_reduce", kScatter},
-      {"select", kSelect},
-      {"slice", kRange},
-      {"softmax", kReduction},
-      {"sort", kReduction},
-      {"split", kRange},
-      {"split_with_sizes", kRange},
-      {"squeeze", kSqueeze},
-      {"stack", kUnsqueeze},
-      {"std", kReduction},
-      {"std_mean", kReduction},
-      {"sum", kReduction},
-      {"t", kMatrixTranspose},
-      {"take", kAllDims},
-      {"topk", kReduction},
-      {"transpose", kTranspose},
-      {"tril", kTriangle},
-      {"triu", kTriangle},
-      {"unbind", kSelect},
-      {"unflatten", kView},
-      {"unsqueeze", kUnsqueeze},
-      {"var", kReduction},
-      {"var_mean", kReduction},
-      {"vdot", kAllDims},
-      {"view", kView},
-      {"view_as_complex", kSameDims},
-      {"view_as_real", kSameDims},
-      {"_fused_rms_norm", kNorm},
-  };
+  static const auto& kinds = *new WordMap<Kind>(word_map<Kind>({
+      {kCreation, "as_strided"},  // a view of another operator, which says more
+      {kIndexPut, "_index_put_impl index_put"},
+      {kReduction,
+       "_log_softmax _fft_c2c _fft_c2r _fft_r2c _safe_softmax _softmax all amax amin any argmax "
+       "argmin argsort count_nonzero cummax cummin cumprod cumsum kthvalue linalg_vector_norm "
+       "log_softmax logcumsumexp logsumexp max mean median min mode nanmean nanmedian nansum "
+       "norm prod softmax sort std std_mean sum topk var var_mean"},
+      {kView, "_reshape_alias _unsafe_view flatten reshape unflatten view"},
+      {kAddedProduct, "addmm baddbmm"},
+      {kProduct, "bmm matmul mm"},
+      {kJoin, "cat"},
+      {kRange, "chunk glu narrow slice split split_with_sizes"},
+      {kAllDims,
+       "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution "
+       "cross_entropy_loss dot group_norm masked_scatter masked_select multinomial "
+       "native_group_norm nll_loss nll_loss_nd nonzero renorm take vdot"},
+      {kEinsum, "einsum"},
+      {kFlip, "flip"},
+      {kGather, "gather index_select"},
+      {kIndex, "index"},
+      {kScatter, "index_add index_copy index_fill scatter scatter_add scatter_reduce"},
+      {kNorm, "layer_norm native_layer_norm rms_norm _fused_rms_norm"},
+      {kLinear, "linear"},
+      {kVectorProduct, "mv"},
+      {kPermute, "permute"},
+      {kRoll, "roll"},
+      {kAttention, "scaled_dot_product_attention"},
+      {kSelect, "select unbind"},
+      {kSqueeze, "squeeze"},
+      {kUnsqueeze, "stack unsqueeze"},
+      {kMatrixTranspose, "t"},
+      {kTranspose, "transpose"},
+      {kTriangle, "tril triu"},
+      {kSameDims, "view_as_complex view_as_real"},
+  }));
   // The ways to compute attention, which give statistics besides.
   if (name.starts_with("_scaled_dot_product")) return kAttention;
   if (name.starts_with("new_") || name.starts_with("empty")) return kCreation;
-  const auto found = kinds->find(name);
-  return found == kinds->end() ? kPointwise : found->second;
+  const auto found = kinds.find(name);
+  return found == kinds.end() ? kPointwise : found->second;
 }
 
 std::string_view name_of(const c10::OperatorHandle& op) {
