@@ -47,6 +47,8 @@ struct ZeroKey {
   std::string (*take)(ZeroConfig& zero, const nlohmann::ordered_json& value) = nullptr;
   /// Whether the value of a refused key asks for nothing.
   bool (*is_off)(const nlohmann::ordered_json& value) = nullptr;
+  /// Whether the field of an honoured key has its default, or that of a block that is missing.
+  bool (*is_default)(ZeroConfig& zero) = nullptr;
   /// The range of a number.
   double least = std::numeric_limits<double>::lowest();
   double most = std::numeric_limits<double>::max();
