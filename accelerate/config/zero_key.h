@@ -21,11 +21,8 @@ enum class DeepSpeedKeyState {
   kWithoutEffect,  ///< accepted; training is the same
   kRefused,        ///< an error, unless its value turns it off
 };
-template <>
-struct EnumTable<DeepSpeedKeyState> {
-  static constexpr char kName[] = "DeepSpeedKeyState";
-  static constexpr const char* kTexts[] = {"honoured", "without effect", "refused"};
-};
+ACCELERATE_ENUM_TEXTS(DeepSpeedKeyState, "DeepSpeedKeyState", "honoured", "without effect",
+                      "refused")
 
 struct DeepSpeedKeyInfo {
   /// Dotted.
