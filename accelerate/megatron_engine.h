@@ -50,6 +50,7 @@
 
 #include "accelerate/accelerator.h"
 #include "accelerate/base/access.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/config/megatron_lm_plugin.h"
 #include "accelerate/forward/model_state.h"
 #include "accelerate/forward/prepared_model.h"
@@ -60,10 +61,6 @@
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/parallel/sequence/context_scope.h"
 #include "accelerate/step/train_batch.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

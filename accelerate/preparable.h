@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/config/dummy_objects.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/step/training_step.h"
@@ -13,16 +14,6 @@
 namespace torch::jit {
 struct Module;
 }  // namespace torch::jit
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
-
-namespace torch::optim {
-class LRScheduler;
-class Optimizer;
-class ReduceLROnPlateauScheduler;
-}  // namespace torch::optim
 
 namespace accelerate {
 namespace internal {

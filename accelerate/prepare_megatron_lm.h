@@ -35,6 +35,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/accelerator.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/config/megatron_lm_plugin.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/megatron/dummy_objects.h"
@@ -44,14 +45,6 @@
 #include "accelerate/megatron/preparation.h"
 #include "accelerate/megatron_engine.h"
 #include "accelerate/preparable.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
-
-namespace torch::optim {
-class LRScheduler;
-}  // namespace torch::optim
 
 namespace accelerate {
 

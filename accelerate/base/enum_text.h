@@ -5,7 +5,9 @@
 ///   values<PrecisionType>()               all members, in their order
 ///   from_string<PrecisionType>("bf16")    PrecisionType::kBf16 (accelerate/values/texts.h)
 ///
-/// A specialisation of EnumTable makes an enumeration one of these.
+/// ACCELERATE_ENUM_TEXTS makes an enumeration one of these; it stands in namespace accelerate:
+///
+///   ACCELERATE_ENUM_TEXTS(PrecisionType, "PrecisionType", "no", "fp8", "fp16", "bf16")
 #pragma once
 
 #include <cstddef>
@@ -22,6 +24,22 @@ namespace accelerate {
 /// members' texts in their order; and `kAnyCase` where a text may be given in any case.
 template <typename E>
 struct EnumTable;
+
+/// Of an enumeration what errors call it, and its members' texts in their order.
+#define ACCELERATE_ENUM_TEXTS(Enum, name, ...)             \
+  template <>                                              \
+  struct EnumTable<Enum> {                                 \
+    static constexpr char kName[] = name;                  \
+    static constexpr const char* kTexts[] = {__VA_ARGS__}; \
+  };
+/// The same where texts may be given in any case.
+#define ACCELERATE_ENUM_TEXTS_IN_ANY_CASE(Enum, name, ...) \
+  template <>                                              \
+  struct EnumTable<Enum> {                                 \
+    static constexpr char kName[] = name;                  \
+    static constexpr bool kAnyCase = true;                 \
+    static constexpr const char* kTexts[] = {__VA_ARGS__}; \
+  };
 
 template <typename E>
 concept EnumWithText = requires { EnumTable<E>::kTexts; };

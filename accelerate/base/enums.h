@@ -16,11 +16,7 @@ enum class ComputeEnvironment {
   kAmazonSageMaker,
 };
 
-template <>
-struct EnumTable<ComputeEnvironment> {
-  static constexpr char kName[] = "ComputeEnvironment";
-  static constexpr const char* kTexts[] = {"LOCAL_MACHINE", "AMAZON_SAGEMAKER"};
-};
+ACCELERATE_ENUM_TEXTS(ComputeEnvironment, "ComputeEnvironment", "LOCAL_MACHINE", "AMAZON_SAGEMAKER")
 
 /// The devices that ranks compute on, or the plug-in that spreads the training over them.
 enum class DistributedType {
@@ -40,14 +36,9 @@ enum class DistributedType {
   kMegatronLm,
 };
 
-template <>
-struct EnumTable<DistributedType> {
-  static constexpr char kName[] = "DistributedType";
-  static constexpr const char* kTexts[] = {"NO",        "MULTI_CPU",    "MULTI_GPU",  "MULTI_NPU",
-                                           "MULTI_MLU", "MULTI_SDAA",   "MULTI_MUSA", "MULTI_XPU",
-                                           "MULTI_HPU", "MULTI_NEURON", "DEEPSPEED",  "FSDP",
-                                           "XLA",       "MEGATRON_LM"};
-};
+ACCELERATE_ENUM_TEXTS(DistributedType, "DistributedType", "NO", "MULTI_CPU", "MULTI_GPU",
+                      "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_XPU",
+                      "MULTI_HPU", "MULTI_NEURON", "DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM")
 
 /// Experiment trackers.
 enum class LoggerType {
@@ -63,13 +54,8 @@ enum class LoggerType {
   kSwanLab,
 };
 
-template <>
-struct EnumTable<LoggerType> {
-  static constexpr char kName[] = "LoggerType";
-  static constexpr const char* kTexts[] = {"all",     "aim",      "tensorboard", "wandb",
-                                           "trackio", "comet_ml", "mlflow",      "clearml",
-                                           "dvclive", "swanlab"};
-};
+ACCELERATE_ENUM_TEXTS(LoggerType, "LoggerType", "all", "aim", "tensorboard", "wandb", "trackio",
+                      "comet_ml", "mlflow", "clearml", "dvclive", "swanlab")
 
 /// The number format that mixed precision computes in.
 enum class PrecisionType {
@@ -79,11 +65,7 @@ enum class PrecisionType {
   kBf16,
 };
 
-template <>
-struct EnumTable<PrecisionType> {
-  static constexpr char kName[] = "PrecisionType";
-  static constexpr const char* kTexts[] = {"no", "fp8", "fp16", "bf16"};
-};
+ACCELERATE_ENUM_TEXTS(PrecisionType, "PrecisionType", "no", "fp8", "fp16", "bf16")
 
 /// A generator whose state ranks can be made to share. A kind of device stands for the default
 /// generator of the rank's device, and only fits a rank that has such a device.
@@ -102,12 +84,8 @@ enum class RNGType {
   kGenerator,  ///< one given by hand, such as a sampler's
 };
 
-template <>
-struct EnumTable<RNGType> {
-  static constexpr char kName[] = "RNGType";
-  static constexpr const char* kTexts[] = {"torch", "cuda", "mlu", "sdaa",   "musa",   "npu",
-                                           "xla",   "xpu",  "hpu", "neuron", "device", "generator"};
-};
+ACCELERATE_ENUM_TEXTS(RNGType, "RNGType", "torch", "cuda", "mlu", "sdaa", "musa", "npu", "xla",
+                      "xpu", "hpu", "neuron", "device", "generator")
 
 /// How Amazon SageMaker spreads a training.
 enum class SageMakerDistributedType {
@@ -116,11 +94,8 @@ enum class SageMakerDistributedType {
   kModelParallel,
 };
 
-template <>
-struct EnumTable<SageMakerDistributedType> {
-  static constexpr char kName[] = "SageMakerDistributedType";
-  static constexpr const char* kTexts[] = {"NO", "DATA_PARALLEL", "MODEL_PARALLEL"};
-};
+ACCELERATE_ENUM_TEXTS(SageMakerDistributedType, "SageMakerDistributedType", "NO", "DATA_PARALLEL",
+                      "MODEL_PARALLEL")
 
 /// The implementation of 8-bit floating point.
 enum class FP8BackendType {
@@ -130,12 +105,7 @@ enum class FP8BackendType {
   kAo,  ///< torchao
 };
 
-template <>
-struct EnumTable<FP8BackendType> {
-  static constexpr char kName[] = "FP8BackendType";
-  static constexpr bool kAnyCase = true;
-  static constexpr const char* kTexts[] = {"NO", "TE", "MSAMP", "AO"};
-};
+ACCELERATE_ENUM_TEXTS_IN_ANY_CASE(FP8BackendType, "FP8BackendType", "NO", "TE", "MSAMP", "AO")
 
 /// The compiler of a model.
 enum class DynamoBackend {
@@ -158,28 +128,10 @@ enum class DynamoBackend {
   kNeuron,
 };
 
-template <>
-struct EnumTable<DynamoBackend> {
-  static constexpr char kName[] = "DynamoBackend";
-  static constexpr bool kAnyCase = true;
-  static constexpr const char* kTexts[] = {"NO",
-                                           "EAGER",
-                                           "AOT_EAGER",
-                                           "INDUCTOR",
-                                           "AOT_TS_NVFUSER",
-                                           "NVPRIMS_NVFUSER",
-                                           "CUDAGRAPHS",
-                                           "OFI",
-                                           "FX2TRT",
-                                           "ONNXRT",
-                                           "TENSORRT",
-                                           "AOT_TORCHXLA_TRACE_ONCE",
-                                           "TORCHXLA_TRACE_ONCE",
-                                           "IPEX",
-                                           "TVM",
-                                           "HPU_BACKEND",
-                                           "NEURON"};
-};
+ACCELERATE_ENUM_TEXTS_IN_ANY_CASE(DynamoBackend, "DynamoBackend", "NO", "EAGER", "AOT_EAGER",
+                                  "INDUCTOR", "AOT_TS_NVFUSER", "NVPRIMS_NVFUSER", "CUDAGRAPHS",
+                                  "OFI", "FX2TRT", "ONNXRT", "TENSORRT", "AOT_TORCHXLA_TRACE_ONCE",
+                                  "TORCHXLA_TRACE_ONCE", "IPEX", "TVM", "HPU_BACKEND", "NEURON")
 
 /// What ranks divide in sharded training, and what they keep after a forward pass. HF Accelerate's
 /// numbers begin at 1.
@@ -191,13 +143,8 @@ enum class ShardingStrategy {
   kHybridShardZero2,  ///< kShardGradOp within a node or dp_shard, replicas of that beyond
 };
 
-template <>
-struct EnumTable<ShardingStrategy> {
-  static constexpr char kName[] = "ShardingStrategy";
-  static constexpr bool kAnyCase = true;
-  static constexpr const char* kTexts[] = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD",
-                                           "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"};
-};
+ACCELERATE_ENUM_TEXTS_IN_ANY_CASE(ShardingStrategy, "ShardingStrategy", "FULL_SHARD",
+                                  "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 
 /// Whether a strategy divides within a node or dp_shard, and has replicas beyond.
 constexpr bool is_hybrid(ShardingStrategy strategy) {
@@ -212,12 +159,8 @@ enum class BackwardPrefetch {
   kBackwardPost,
 };
 
-template <>
-struct EnumTable<BackwardPrefetch> {
-  static constexpr char kName[] = "BackwardPrefetch";
-  static constexpr bool kAnyCase = true;
-  static constexpr const char* kTexts[] = {"BACKWARD_PRE", "BACKWARD_POST"};
-};
+ACCELERATE_ENUM_TEXTS_IN_ANY_CASE(BackwardPrefetch, "BackwardPrefetch", "BACKWARD_PRE",
+                                  "BACKWARD_POST")
 
 /// In what form a sharded model's state is saved: whole, as this layout of ranks alone can read it,
 /// or divided so that any layout can.
@@ -227,13 +170,8 @@ enum class StateDictType {
   kShardedStateDict,
 };
 
-template <>
-struct EnumTable<StateDictType> {
-  static constexpr char kName[] = "StateDictType";
-  static constexpr bool kAnyCase = true;
-  static constexpr const char* kTexts[] = {"FULL_STATE_DICT", "LOCAL_STATE_DICT",
-                                           "SHARDED_STATE_DICT"};
-};
+ACCELERATE_ENUM_TEXTS_IN_ANY_CASE(StateDictType, "StateDictType", "FULL_STATE_DICT",
+                                  "LOCAL_STATE_DICT", "SHARDED_STATE_DICT")
 
 /// Which modules of a model become units of sharding.
 enum class AutoWrapPolicy {
@@ -242,12 +180,8 @@ enum class AutoWrapPolicy {
   kNoWrap,                ///< the root alone
 };
 
-template <>
-struct EnumTable<AutoWrapPolicy> {
-  static constexpr char kName[] = "AutoWrapPolicy";
-  static constexpr bool kAnyCase = true;
-  static constexpr const char* kTexts[] = {"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"};
-};
+ACCELERATE_ENUM_TEXTS_IN_ANY_CASE(AutoWrapPolicy, "AutoWrapPolicy", "TRANSFORMER_BASED_WRAP",
+                                  "SIZE_BASED_WRAP", "NO_WRAP")
 
 /// How a bucket of gradients is changed on its way to the other ranks.
 enum class DDPCommunicationHookType {
@@ -258,11 +192,8 @@ enum class DDPCommunicationHookType {
   kBatchedPowerSgd,
 };
 
-template <>
-struct EnumTable<DDPCommunicationHookType> {
-  static constexpr char kName[] = "DDPCommunicationHookType";
-  static constexpr const char* kTexts[] = {"no", "fp16", "bf16", "power_sgd", "batched_power_sgd"};
-};
+ACCELERATE_ENUM_TEXTS(DDPCommunicationHookType, "DDPCommunicationHookType", "no", "fp16", "bf16",
+                      "power_sgd", "batched_power_sgd")
 
 /// Element types that LibTorch does not have; they only have a size.
 enum class CustomDtype {
@@ -271,10 +202,6 @@ enum class CustomDtype {
   kInt2,
 };
 
-template <>
-struct EnumTable<CustomDtype> {
-  static constexpr char kName[] = "CustomDtype";
-  static constexpr const char* kTexts[] = {"fp8", "int4", "int2"};
-};
+ACCELERATE_ENUM_TEXTS(CustomDtype, "CustomDtype", "fp8", "int4", "int2")
 
 }  // namespace accelerate

@@ -34,13 +34,8 @@ enum class MeshAxis {
   kDpShardCpSp,  ///< dp_shard, cp and sp: those of one replica
 };
 
-template <>
-struct EnumTable<MeshAxis> {
-  static constexpr char kName[] = "mesh axis";
-  static constexpr const char* kTexts[] = {
-      "pp",    "dp_replicate", "dp_shard",      "cp", "sp", "tp", "ep", "edp", "dp", "dp_shard_cp",
-      "dp_cp", "dp_cp_sp",     "dp_shard_cp_sp"};
-};
+ACCELERATE_ENUM_TEXTS(MeshAxis, "mesh axis", "pp", "dp_replicate", "dp_shard", "cp", "sp", "tp",
+                      "ep", "edp", "dp", "dp_shard_cp", "dp_cp", "dp_cp_sp", "dp_shard_cp_sp")
 
 /// Whether the axis joins sp with others, as edp does where no ranks divide experts. A DeviceMesh
 /// makes the groups along such an axis on first use, since techniques reduce over them in jobs that

@@ -180,12 +180,8 @@ struct Option {
 namespace accelerate {
 
 /// The groups' words in --help=GROUP.
-template <>
-struct EnumTable<options::Group> {
-  static constexpr char kName[] = "group";
-  static constexpr const char* kTexts[] = {
-      "program", "ranks", "machines",  "output", "simulation", "look", "compile",
-      "fp8",     "fsdp",  "deepspeed", "mesh",   "megatron",   "tpu",  "sagemaker"};
-};
+ACCELERATE_ENUM_TEXTS(options::Group, "group", "program", "ranks", "machines", "output",
+                      "simulation", "look", "compile", "fp8", "fsdp", "deepspeed", "mesh",
+                      "megatron", "tpu", "sagemaker")
 
 }  // namespace accelerate

@@ -7,13 +7,10 @@
 #include <optional>
 #include <string>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/device_map/device_map.h"
 #include "accelerate/device_map/infer.h"
 #include "accelerate/device_map/max_memory.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate::internal {
 

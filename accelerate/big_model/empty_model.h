@@ -27,11 +27,8 @@
 
 #include <c10/core/Device.h>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/operators/construction_record.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

@@ -24,6 +24,7 @@
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/runtime/device_cache.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/values/dtypes.h"
 
 namespace accelerate {
 namespace {
@@ -79,7 +80,7 @@ class TreeBuilder {
     info.name = name;
     const std::vector<KeptTensor> kept = kept_tensors(name, tensor);
     const at::Tensor& values = kept.front().tensor;
-    info.dtype = c10::getDtypeNames(values.scalar_type()).first;
+    info.dtype = dtype_name(values.scalar_type());
     info.elements = static_cast<double>(values.numel());
     // Statistics beside the values, in units of these.
     for (size_t i = 1; i < kept.size(); ++i) {

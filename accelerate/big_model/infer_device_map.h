@@ -16,16 +16,13 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/device_map/device_map.h"
 #include "accelerate/device_map/infer.h"
 #include "accelerate/device_map/max_memory.h"
 #include "accelerate/device_map/module_sizes.h"
 #include "accelerate/device_map/module_tree.h"
 #include "accelerate/values/module_class.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

@@ -34,14 +34,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/files/formats/offload_index.h"
 #include "accelerate/files/safetensors.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/tensors/state_dict.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 namespace internal {

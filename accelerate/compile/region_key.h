@@ -18,11 +18,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/forward/forward_call.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

@@ -7,9 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
+#include "accelerate/base/libtorch_fwd.h"
 
 namespace accelerate {
 

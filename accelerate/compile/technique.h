@@ -12,12 +12,9 @@
 #include <string_view>
 #include <vector>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/compile/regions.h"
 #include "accelerate/forward/technique.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

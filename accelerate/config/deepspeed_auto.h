@@ -12,9 +12,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
+#include "accelerate/base/libtorch_fwd.h"
 
 namespace accelerate {
 

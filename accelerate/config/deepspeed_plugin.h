@@ -29,13 +29,10 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/base/fields.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/config/hf_deepspeed_config.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/runtime.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

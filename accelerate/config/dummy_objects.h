@@ -24,10 +24,7 @@
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
 
-namespace torch::optim {
-class LRScheduler;
-class Optimizer;
-}  // namespace torch::optim
+#include "accelerate/base/libtorch_fwd.h"
 
 namespace accelerate {
 

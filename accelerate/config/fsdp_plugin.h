@@ -32,11 +32,8 @@
 
 #include "accelerate/base/enums.h"
 #include "accelerate/base/fields.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/platform/environment.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

@@ -16,13 +16,10 @@
 #include "absl/time/time.h"
 #include "accelerate/base/enums.h"
 #include "accelerate/base/fields.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/config/pipeline_plan.h"
 #include "accelerate/config/tensor_parallel_plan.h"
 #include "accelerate/platform/environment.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

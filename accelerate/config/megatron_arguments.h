@@ -10,7 +10,6 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 
 namespace accelerate {
 
@@ -31,15 +30,15 @@ enum class MegatronArgumentForm {
 };
 
 struct MegatronArgument {
-  const char* name;
+  std::string name;
   MegatronArgumentUse use;
   MegatronArgumentForm form;
-  /// The flag without its two hyphens. Null: the name, with hyphens for underscores.
-  const char* flag = nullptr;
+  /// The flag, where there is one, without its two hyphens.
+  std::string flag;
 };
 
 /// In alphabetical order; all other names are unknown.
-absl::Span<const MegatronArgument> megatron_arguments();
+const std::vector<MegatronArgument>& megatron_arguments();
 
 /// Null for an unknown name.
 const MegatronArgument* find_megatron_argument(absl::string_view name);
@@ -53,6 +52,6 @@ std::vector<std::string> check_megatron_arguments(const nlohmann::ordered_json& 
                                                   const char* who);
 
 /// The names of the arguments that a logger is told of by set_all_logging_options.
-absl::Span<const char* const> megatron_logging_flags();
+std::vector<std::string> megatron_logging_flags();
 
 }  // namespace accelerate

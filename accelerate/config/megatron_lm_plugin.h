@@ -33,12 +33,9 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/base/fields.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/platform/environment.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

@@ -13,11 +13,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/config/parallelism_config.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

@@ -41,11 +41,7 @@ enum class PpPlacement {
   kInsideDpReplicate,  ///< a replica's ranks are neighbours, with all its stages
 };
 
-template <>
-struct EnumTable<PpPlacement> {
-  static constexpr char kName[] = "pp_placement";
-  static constexpr const char* kTexts[] = {"outermost", "inside_dp_replicate"};
-};
+ACCELERATE_ENUM_TEXTS(PpPlacement, "pp_placement", "outermost", "inside_dp_replicate")
 
 /// Options of tensor parallelism.
 struct TorchTensorParallelConfig {

@@ -40,11 +40,8 @@ enum class TensorStyle {
   kEmbedding,
 };
 
-template <>
-struct EnumTable<TensorStyle> {
-  static constexpr char kName[] = "style of tensor parallelism";
-  static constexpr const char* kTexts[] = {"replicate", "column", "row", "embedding"};
-};
+ACCELERATE_ENUM_TEXTS(TensorStyle, "style of tensor parallelism", "replicate", "column", "row",
+                      "embedding")
 
 struct TensorRule {
   /// The whole name of modules or of parameters, as in the model's state dict. `*` stands for any

@@ -21,11 +21,8 @@ enum class DeepSpeedKeyState {
   kWithoutEffect,  ///< accepted; training is the same
   kRefused,        ///< an error, unless its value turns it off
 };
-template <>
-struct EnumTable<DeepSpeedKeyState> {
-  static constexpr char kName[] = "DeepSpeedKeyState";
-  static constexpr const char* kTexts[] = {"honoured", "without effect", "refused"};
-};
+ACCELERATE_ENUM_TEXTS(DeepSpeedKeyState, "DeepSpeedKeyState", "honoured", "without effect",
+                      "refused")
 
 struct DeepSpeedKeyInfo {
   /// Dotted.
@@ -47,6 +44,8 @@ struct ZeroKey {
   std::string (*take)(ZeroConfig& zero, const nlohmann::ordered_json& value) = nullptr;
   /// Whether the value of a refused key asks for nothing.
   bool (*is_off)(const nlohmann::ordered_json& value) = nullptr;
+  /// Whether the field of an honoured key has its default, or that of a block that is missing.
+  bool (*is_default)(ZeroConfig& zero) = nullptr;
   /// The range of a number.
   double least = std::numeric_limits<double>::lowest();
   double most = std::numeric_limits<double>::max();

@@ -156,31 +156,10 @@ std::string take(ZeroConfig& zero, const Json& value) {
   return read(value, field) ? "" : type_name<std::remove_cvref_t<decltype(field)>>();
 }
 
-// Its type and default are the field's; a number is in a range.
 template <auto... Members>
-ZeroKey honoured(const char* key, const char* what,
-                 double least = std::numeric_limits<double>::lowest(),
-                 double most = std::numeric_limits<double>::max()) {
+bool is_default(ZeroConfig& zero) {
   ZeroConfig defaults;
-  const auto& field = field_of<Members...>(defaults);
-  return {.info = {.key = key,
-                   .type = type_name<std::remove_cvref_t<decltype(field)>>(),
-                   .default_value = value_text(field),
-                   .state = State::kHonoured,
-                   .what = what},
-          .take = &take<Members...>,
-          .least = least,
-          .most = most};
-}
-
-inline ZeroKey of(std::vector<std::string> types, ZeroKey row) {
-  row.info.what = absl::StrCat(absl::StrJoin(types, ", "), ": ", row.info.what);
-  row.types = std::move(types);
-  return row;
-}
-
-inline ZeroKey without_effect(const char* key, const char* type, const char* why) {
-  return {.info = {.key = key, .type = type, .state = State::kWithoutEffect, .what = why}};
+  return field_of<Members...>(zero) == field_of<Members...>(defaults);
 }
 
 // false, 0, "", [], {}, or a block that is not enabled.
@@ -190,25 +169,70 @@ inline bool is_off(const Json& value) {
   if (value.is_string()) return value == "";
   return value.empty() || (value.is_object() && value.value("enabled", Json(true)) == false);
 }
-inline ZeroKey refused(const char* key, const char* type, const char* why) {
-  return {.info = {.key = key, .type = type, .state = State::kRefused, .what = why},
-          .is_off = &is_off};
-}
 
-// Deprecated names, which turn something on.
-inline ZeroKey deprecated(const char* key, const char* what,
-                          std::string (*take)(ZeroConfig& zero, const Json& value)) {
-  return {.info = {.key = key,
-                   .type = "boolean",
-                   .default_value = "false",
-                   .state = State::kHonoured,
-                   .what = what},
-          .take = take};
-}
-template <auto Block>
+// Adds the rows of a block: `prefix` is what its keys begin with, and Path leads to its settings.
+template <auto... Path>
+class Block {
+ public:
+  explicit Block(std::vector<ZeroKey>& rows, std::string prefix = "",
+                 std::vector<std::string> types = {})
+      : rows_(rows), prefix_(std::move(prefix)), types_(std::move(types)) {}
+
+  // For rows that these types of optimizers or schedules alone have.
+  Block of(std::vector<std::string> types) const { return Block(rows_, prefix_, std::move(types)); }
+
+  // Its type and default are the field's; a number is in a range.
+  template <auto... Members>
+  void honoured(const char* key, const char* what,
+                double least = std::numeric_limits<double>::lowest(),
+                double most = std::numeric_limits<double>::max()) const {
+    ZeroConfig defaults;
+    const auto& field = field_of<Path..., Members...>(defaults);
+    add({.info = {.key = key,
+                  .type = type_name<std::remove_cvref_t<decltype(field)>>(),
+                  .default_value = value_text(field),
+                  .what = what},
+         .take = &take<Path..., Members...>,
+         .is_default = &is_default<Path..., Members...>,
+         .least = least,
+         .most = most,
+         .types = types_});
+  }
+
+  void without_effect(const char* key, const char* type, const char* why) const {
+    add({.info = {.key = key, .type = type, .state = State::kWithoutEffect, .what = why}});
+  }
+
+  void refused(const char* key, const char* type, const char* why,
+               bool (*off)(const Json& value) = &is_off) const {
+    add({.info = {.key = key, .type = type, .state = State::kRefused, .what = why}, .is_off = off});
+  }
+
+  // A deprecated name, which turns something on.
+  void deprecated(const char* key, const char* what,
+                  std::string (*take)(ZeroConfig& zero, const Json& value)) const {
+    add({.info = {.key = key, .type = "boolean", .default_value = "false", .what = what},
+         .take = take});
+  }
+
+ private:
+  void add(ZeroKey row) const {
+    row.info.key.insert(0, prefix_);
+    if (!types_.empty()) row.info.what.insert(0, absl::StrCat(absl::StrJoin(types_, ", "), ": "));
+    rows_.push_back(std::move(row));
+  }
+
+  std::vector<ZeroKey>& rows_;
+  std::string prefix_;
+  std::vector<std::string> types_;
+};
+
+// ---- Values that are read in ways of their own.
+
+template <auto Offload>
 std::string read_cpu_offload(ZeroConfig& zero, const Json& value) {
   if (!value.is_boolean()) return "boolean";
-  if (value.get<bool>()) (zero.*Block).device = OffloadDevice::kCpu;
+  if (value.get<bool>()) (zero.*Offload).device = OffloadDevice::kCpu;
   return "";
 }
 inline std::string read_pinning(ZeroConfig& zero, const Json& value) {

@@ -23,11 +23,7 @@ enum class OffloadDevice {
   kCpu,
   kNvme,  ///< files, in the folder nvme_path
 };
-template <>
-struct EnumTable<OffloadDevice> {
-  static constexpr char kName[] = "OffloadDevice";
-  static constexpr const char* kTexts[] = {"none", "cpu", "nvme"};
-};
+ACCELERATE_ENUM_TEXTS(OffloadDevice, "OffloadDevice", "none", "cpu", "nvme")
 
 /// An optimizer by the `type` that a configuration gives.
 enum class ZeroOptimizerType {
@@ -38,12 +34,8 @@ enum class ZeroOptimizerType {
   kLamb,
   kSgd,
 };
-template <>
-struct EnumTable<ZeroOptimizerType> {
-  static constexpr char kName[] = "optimizer";
-  static constexpr bool kAnyCase = true;
-  static constexpr const char* kTexts[] = {"Adam", "AdamW", "Adagrad", "Lion", "Lamb", "SGD"};
-};
+ACCELERATE_ENUM_TEXTS_IN_ANY_CASE(ZeroOptimizerType, "optimizer", "Adam", "AdamW", "Adagrad",
+                                  "Lion", "Lamb", "SGD")
 
 /// A schedule of learning rates by the `type` that a configuration gives.
 enum class ZeroSchedulerType {
@@ -53,23 +45,15 @@ enum class ZeroSchedulerType {
   kOneCycle,
   kLrRangeTest,
 };
-template <>
-struct EnumTable<ZeroSchedulerType> {
-  static constexpr char kName[] = "scheduler";
-  static constexpr const char* kTexts[] = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR",
-                                           "OneCycle", "LRRangeTest"};
-};
+ACCELERATE_ENUM_TEXTS(ZeroSchedulerType, "scheduler", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR",
+                      "OneCycle", "LRRangeTest")
 
 /// How a rate rises during the warm-up.
 enum class ZeroWarmupType {
   kLog,
   kLinear,
 };
-template <>
-struct EnumTable<ZeroWarmupType> {
-  static constexpr char kName[] = "warmup_type";
-  static constexpr const char* kTexts[] = {"log", "linear"};
-};
+ACCELERATE_ENUM_TEXTS(ZeroWarmupType, "warmup_type", "log", "linear")
 
 struct ZeroOffloadOptimizer {
   OffloadDevice device = OffloadDevice::kNone;

@@ -4,63 +4,32 @@
 #include <map>
 #include <utility>
 
-#include "absl/base/no_destructor.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "accelerate/base/words.h"
 
 namespace accelerate {
 
 absl::StatusOr<double> dtype_bytes(absl::string_view dtype) {
-  static const absl::NoDestructor<absl::flat_hash_map<absl::string_view, double>> kBytes(
-      absl::flat_hash_map<absl::string_view, double>{
-          {"bool", 1.0 / 8},
-          {"uint1", 1.0 / 8},
-          {"uint2", 2.0 / 8},
-          {"uint3", 3.0 / 8},
-          {"uint4", 4.0 / 8},
-          {"uint5", 5.0 / 8},
-          {"uint6", 6.0 / 8},
-          {"uint7", 7.0 / 8},
-          {"int2", 2.0 / 8},
-          {"int4", 4.0 / 8},
-          {"quint2x4", 2.0 / 8},
-          {"quint4x2", 4.0 / 8},
-          {"uint8", 1},
-          {"int8", 1},
-          {"quint8", 1},
-          {"qint8", 1},
-          {"fp8", 1},
-          {"float8_e4m3fn", 1},
-          {"float8_e5m2", 1},
-          {"float8_e4m3fnuz", 1},
-          {"float8_e5m2fnuz", 1},
-          {"bits8", 1},
-          {"int16", 2},
-          {"uint16", 2},
-          {"short", 2},
-          {"float16", 2},
-          {"half", 2},
-          {"bfloat16", 2},
-          {"bits16", 2},
-          {"int32", 4},
-          {"int", 4},
-          {"uint32", 4},
-          {"qint32", 4},
-          {"float32", 4},
-          {"float", 4},
-          {"complex32", 4},
-          {"int64", 8},
-          {"long", 8},
-          {"uint64", 8},
-          {"float64", 8},
-          {"double", 8},
-          {"complex64", 8},
-          {"complex128", 16},
-      });
-  const auto found = kBytes->find(absl::StripPrefix(dtype, "torch."));
-  if (found == kBytes->end()) {
+  static const auto& bytes = *new WordMap<double>(word_map<double>({
+      {1.0 / 8, "bool uint1"},
+      {2.0 / 8, "uint2 int2 quint2x4"},
+      {3.0 / 8, "uint3"},
+      {4.0 / 8, "uint4 int4 quint4x2"},
+      {5.0 / 8, "uint5"},
+      {6.0 / 8, "uint6"},
+      {7.0 / 8, "uint7"},
+      {1,
+       "uint8 int8 quint8 qint8 fp8 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz "
+       "bits8"},
+      {2, "int16 uint16 short float16 half bfloat16 bits16"},
+      {4, "int32 int uint32 qint32 float32 float complex32"},
+      {8, "int64 long uint64 float64 double complex64"},
+      {16, "complex128"},
+  }));
+  const auto found = bytes.find(absl::StripPrefix(dtype, "torch."));
+  if (found == bytes.end()) {
     return absl::InvalidArgumentError(absl::StrCat("\"", dtype, "\" is not a dtype"));
   }
   return found->second;

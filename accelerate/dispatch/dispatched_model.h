@@ -14,6 +14,7 @@
 #include <c10/core/Device.h>
 
 #include "absl/container/flat_hash_map.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/big_model/offload.h"
 #include "accelerate/device_map/device_map.h"
 #include "accelerate/dispatch/activation_placement.h"
@@ -25,10 +26,6 @@
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/state_dict.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

@@ -21,6 +21,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/words.h"
 #include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/files/torch_file.h"
 
@@ -66,25 +67,21 @@ Json json_of(const c10::IValue& value) {
 
 // The words of calls that are not op_name()'s, as back ends of PyTorch write them.
 OpType op_of(absl::string_view word) {
-  static const auto& words = *new std::map<std::string, OpType, std::less<>>([] {
-    std::map<std::string, OpType, std::less<>> known = {
-        {"_all_gather_base", OpType::_ALLGATHER_BASE},
-        {"all_gather_into_tensor_coalesced", OpType::_ALLGATHER_BASE},
-        {"all_gather_single", OpType::_ALLGATHER_BASE},
-        {"all_gather_v", OpType::ALLGATHER},
-        {"allgather_coalesced", OpType::ALLGATHER_COALESCED},
-        {"ALLGATHER_coalesced", OpType::ALLGATHER_COALESCED},
-        {"_reduce_scatter_base", OpType::_REDUCE_SCATTER_BASE},
-        {"reduce_scatter_tensor_coalesced", OpType::_REDUCE_SCATTER_BASE},
-        {"reduce_scatter_single", OpType::_REDUCE_SCATTER_BASE},
-        {"reduce_scatter_v", OpType::REDUCE_SCATTER},
-        {"REDUCE_SCATTER_coalesced", OpType::REDUCE_SCATTER},
-        {"allreduce_coalesced", OpType::ALLREDUCE_COALESCED},
-        {"all_reduce_barrier", OpType::BARRIER},
-        {"_broadcast_oop", OpType::BROADCAST},
-        {"_reduce_oop", OpType::REDUCE},
-        {"all_to_all", OpType::ALLTOALL_BASE},
-        {"all_to_all_v_single", OpType::ALLTOALL_BASE}};
+  static const auto& words = *new WordMap<OpType>([] {
+    WordMap<OpType> known = word_map<OpType>({
+        {OpType::_ALLGATHER_BASE,
+         "_all_gather_base all_gather_into_tensor_coalesced all_gather_single"},
+        {OpType::ALLGATHER, "all_gather_v"},
+        {OpType::ALLGATHER_COALESCED, "allgather_coalesced ALLGATHER_coalesced"},
+        {OpType::_REDUCE_SCATTER_BASE,
+         "_reduce_scatter_base reduce_scatter_tensor_coalesced reduce_scatter_single"},
+        {OpType::REDUCE_SCATTER, "reduce_scatter_v REDUCE_SCATTER_coalesced"},
+        {OpType::ALLREDUCE_COALESCED, "allreduce_coalesced"},
+        {OpType::BARRIER, "all_reduce_barrier"},
+        {OpType::BROADCAST, "_broadcast_oop"},
+        {OpType::REDUCE, "_reduce_oop"},
+        {OpType::ALLTOALL_BASE, "all_to_all all_to_all_v_single"},
+    });
     for (int op = 0; op <= static_cast<int>(OpType::UNKNOWN); ++op) {
       known.emplace(op_name(static_cast<OpType>(op)), static_cast<OpType>(op));
     }

@@ -15,6 +15,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "accelerate/values/dtypes.h"
 
 namespace accelerate::internal {
 namespace {
@@ -43,27 +46,6 @@ constexpr NamedType kStorages[] = {{"torch.FloatStorage", at::kFloat},
                                    {"torch.UntypedStorage", at::kByte},
                                    {"torch.storage.UntypedStorage", at::kByte}};
 
-constexpr NamedType kDtypes[] = {{"torch.float32", at::kFloat},
-                                 {"torch.float64", at::kDouble},
-                                 {"torch.float16", at::kHalf},
-                                 {"torch.bfloat16", at::kBFloat16},
-                                 {"torch.int64", at::kLong},
-                                 {"torch.int32", at::kInt},
-                                 {"torch.int16", at::kShort},
-                                 {"torch.int8", at::kChar},
-                                 {"torch.uint8", at::kByte},
-                                 {"torch.bool", at::kBool},
-                                 {"torch.uint16", at::kUInt16},
-                                 {"torch.uint32", at::kUInt32},
-                                 {"torch.uint64", at::kUInt64},
-                                 {"torch.complex32", at::kComplexHalf},
-                                 {"torch.complex64", at::kComplexFloat},
-                                 {"torch.complex128", at::kComplexDouble},
-                                 {"torch.float8_e4m3fn", at::kFloat8_e4m3fn},
-                                 {"torch.float8_e5m2", at::kFloat8_e5m2},
-                                 {"torch.float8_e4m3fnuz", at::kFloat8_e4m3fnuz},
-                                 {"torch.float8_e5m2fnuz", at::kFloat8_e5m2fnuz}};
-
 constexpr NamedType kArrayTypes[] = {
     {"f2", at::kHalf},         {"f4", at::kFloat},          {"f8", at::kDouble},
     {"i1", at::kChar},         {"i2", at::kShort},          {"i4", at::kInt},
@@ -78,6 +60,14 @@ std::optional<at::ScalarType> find_type(const NamedType (&types)[N], const std::
     if (name == type.name) return type.dtype;
   }
   return std::nullopt;
+}
+
+// A dtype by its global, "torch.float32".
+std::optional<at::ScalarType> find_torch_dtype(absl::string_view global) {
+  if (global == "torch.complex32") return at::kComplexHalf;
+  if (!absl::ConsumePrefix(&global, "torch.")) return std::nullopt;
+  const DtypeName* known = find_dtype(&DtypeName::torch, global);
+  return known == nullptr ? std::nullopt : std::optional(scalar_type(*known));
 }
 
 // Modules of torch::save and TorchScript.
@@ -233,7 +223,7 @@ PickleId PickleValues::rebuild_tensor(const std::vector<PickleId>& arguments, bo
   auto dtype = static_cast<at::ScalarType>(stored.integer);
   if (has_dtype) {
     const std::string& name = at(expect(arguments[6], PickleKind::kGlobal, "a dtype")).text;
-    const std::optional<at::ScalarType> named = find_type(kDtypes, name);
+    const std::optional<at::ScalarType> named = find_torch_dtype(name);
     if (!named) {
       return unreadable(absl::StrCat("its dtype is ", name, ", which cannot be read"), true);
     }
@@ -590,7 +580,7 @@ c10::IValue PickleValues::convert(PickleId id, int depth) {
     case PickleKind::kTensor: return node.tensor;
     case PickleKind::kDevice: return c10::Device(node.text);
     case PickleKind::kGlobal: {
-      const std::optional<at::ScalarType> dtype = find_type(kDtypes, node.text);
+      const std::optional<at::ScalarType> dtype = find_torch_dtype(node.text);
       if (!dtype) refuse(needs_text(node.text));
       return static_cast<int64_t>(*dtype);
     }

@@ -14,11 +14,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/forward/technique.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

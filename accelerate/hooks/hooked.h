@@ -25,12 +25,9 @@
 #include <c10/core/Device.h>
 #include <c10/util/Exception.h>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/forward/forward_call.h"
 #include "accelerate/hooks/model_hook.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

@@ -20,11 +20,8 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/forward/forward_values.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

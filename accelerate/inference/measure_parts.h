@@ -14,11 +14,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/state/partial_state.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

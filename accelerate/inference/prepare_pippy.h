@@ -24,14 +24,11 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/comm/process_group.h"
 #include "accelerate/parallel/pipeline/model_stages.h"
 #include "accelerate/parallel/pipeline/stage_messages.h"
 #include "accelerate/state/partial_state.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

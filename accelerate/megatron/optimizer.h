@@ -17,17 +17,10 @@
 #include <memory>
 #include <vector>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/config/megatron_lm_plugin.h"
 #include "accelerate/megatron/preparation.h"
 #include "accelerate/megatron/schedule.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
-
-namespace torch::optim {
-class Optimizer;
-}  // namespace torch::optim
 
 namespace accelerate {
 

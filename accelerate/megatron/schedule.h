@@ -20,11 +20,8 @@ namespace accelerate {
 
 enum class MegatronDecay { kConstant, kLinear, kCosine, kInverseSquareRoot };
 
-template <>
-struct EnumTable<MegatronDecay> {
-  static constexpr char kName[] = "lr_decay_style";
-  static constexpr const char* kTexts[] = {"constant", "linear", "cosine", "inverse-square-root"};
-};
+ACCELERATE_ENUM_TEXTS(MegatronDecay, "lr_decay_style", "constant", "linear", "cosine",
+                      "inverse-square-root")
 
 struct MegatronSchedule {
   double init_lr = 0;

@@ -17,11 +17,8 @@
 #include <c10/core/Device.h>
 
 #include "absl/container/flat_hash_map.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/tensors/state_dict.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

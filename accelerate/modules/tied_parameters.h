@@ -12,11 +12,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/device_map/device_map.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

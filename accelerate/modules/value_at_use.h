@@ -26,9 +26,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
+#include "accelerate/base/libtorch_fwd.h"
 
 namespace accelerate {
 

@@ -35,9 +35,7 @@
 #include <ATen/core/stack.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
+#include "accelerate/base/libtorch_fwd.h"
 
 namespace accelerate {
 

@@ -19,12 +19,9 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "accelerate/base/access.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/state/gradient_state.h"
-
-namespace torch::optim {
-class LRScheduler;
-}  // namespace torch::optim
 
 namespace accelerate {
 

@@ -17,16 +17,13 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "absl/functional/function_ref.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/comm/process_group.h"
 #include "accelerate/optim/state_on_disk.h"
 #include "accelerate/precision/fp8_moments.h"
 #include "accelerate/precision/grad_scaler.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/tensors/state_dict.h"
-
-namespace torch::optim {
-class LRScheduler;
-}  // namespace torch::optim
 
 namespace accelerate {
 

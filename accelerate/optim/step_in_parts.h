@@ -15,9 +15,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace torch::optim {
-class Optimizer;
-}  // namespace torch::optim
+#include "accelerate/base/libtorch_fwd.h"
 
 namespace accelerate {
 

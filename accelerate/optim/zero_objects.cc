@@ -1,7 +1,8 @@
 #include "accelerate/optim/zero_objects.h"
 
 #include <algorithm>
-#include <initializer_list>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,8 @@
 #include <torch/optim/optimizer.h>
 #include <torch/optim/rmsprop.h>
 
+#include "absl/strings/string_view.h"
+#include "accelerate/config/zero_keys.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/schedulers/deepspeed.h"
@@ -26,62 +29,19 @@ bool is_first_rank() {
   return runtime == nullptr || runtime->topology().rank == 0;
 }
 
-// Visits each setting with the types that have it.
-template <typename Visitor>
-void visit_settings(const ZeroOptimizer& /*asked*/, Visitor&& visit) {
-  using Z = ZeroOptimizer;
-  using enum ZeroOptimizerType;
-  visit("betas", &Z::betas, {kAdam, kAdamW, kLion, kLamb});
-  visit("eps", &Z::eps, {kAdam, kAdamW, kAdagrad, kLamb});
-  visit("momentum", &Z::momentum, {kSgd});
-  visit("dampening", &Z::dampening, {kSgd});
-  visit("nesterov", &Z::nesterov, {kSgd});
-  visit("adam_w_mode", &Z::adam_w_mode, {kAdam});
-  visit("bias_correction", &Z::bias_correction, {kLamb});
-  visit("amsgrad", &Z::amsgrad, {kAdam, kAdamW});
-  visit("max_coeff", &Z::max_coeff, {kLamb});
-  visit("min_coeff", &Z::min_coeff, {kLamb});
-}
-
-template <typename Visitor>
-void visit_settings(const ZeroScheduler& /*asked*/, Visitor&& visit) {
-  using Z = ZeroScheduler;
-  using enum ZeroSchedulerType;
-  visit("warmup_min_lr", &Z::warmup_min_lr, {kWarmupLr, kWarmupDecayLr});
-  visit("warmup_max_lr", &Z::warmup_max_lr, {kWarmupLr, kWarmupDecayLr});
-  visit("warmup_num_steps", &Z::warmup_num_steps, {kWarmupLr, kWarmupDecayLr, kWarmupCosineLr});
-  visit("warmup_type", &Z::warmup_type, {kWarmupLr, kWarmupDecayLr, kWarmupCosineLr});
-  visit("total_num_steps", &Z::total_num_steps, {kWarmupDecayLr, kWarmupCosineLr});
-  visit("warmup_min_ratio", &Z::warmup_min_ratio, {kWarmupCosineLr});
-  visit("cos_min_ratio", &Z::cos_min_ratio, {kWarmupCosineLr});
-  visit("cycle_min_lr", &Z::cycle_min_lr, {kOneCycle});
-  visit("cycle_max_lr", &Z::cycle_max_lr, {kOneCycle});
-  visit("decay_lr_rate", &Z::decay_lr_rate, {kOneCycle});
-  visit("cycle_first_step_size", &Z::cycle_first_step_size, {kOneCycle});
-  visit("cycle_second_step_size", &Z::cycle_second_step_size, {kOneCycle});
-  visit("cycle_first_stair_count", &Z::cycle_first_stair_count, {kOneCycle});
-  visit("cycle_second_stair_count", &Z::cycle_second_stair_count, {kOneCycle});
-  visit("decay_step_size", &Z::decay_step_size, {kOneCycle});
-  visit("cycle_momentum", &Z::cycle_momentum, {kOneCycle});
-  visit("cycle_min_mom", &Z::cycle_min_mom, {kOneCycle});
-  visit("cycle_max_mom", &Z::cycle_max_mom, {kOneCycle});
-  visit("decay_mom_rate", &Z::decay_mom_rate, {kOneCycle});
-  visit("lr_range_test_min_lr", &Z::lr_range_test_min_lr, {kLrRangeTest});
-  visit("lr_range_test_step_size", &Z::lr_range_test_step_size, {kLrRangeTest});
-  visit("lr_range_test_step_rate", &Z::lr_range_test_step_rate, {kLrRangeTest});
-  visit("lr_range_test_staircase", &Z::lr_range_test_staircase, {kLrRangeTest});
-}
-
 // A setting that the type does not have must be what it is by default.
 template <typename Asked>
-void check_settings(const Asked& asked) {
-  const Asked none;
-  using Type = decltype(asked.type);
-  visit_settings(asked, [&](const char* name, auto field, std::initializer_list<Type> types) {
-    TORCH_CHECK_VALUE(asked.*field == none.*field || std::ranges::count(types, asked.type) > 0,
-                      to_string(asked.type),
-                      " of the DeepSpeed configuration: this library's has no ", name);
-  });
+void check_settings(const Asked& asked, std::optional<Asked> ZeroConfig::* block,
+                    absl::string_view prefix) {
+  ZeroConfig whole;
+  whole.*block = asked;
+  const std::string type = to_string(asked.type);
+  for (const accelerate::internal::ZeroKey& row : accelerate::internal::zero_keys()) {
+    const bool has = row.types.empty() || std::ranges::count(row.types, type) > 0;
+    TORCH_CHECK_VALUE(has || !row.info.key.starts_with(prefix) || row.is_default(whole), type,
+                      " of the DeepSpeed configuration: this library's has no ",
+                      row.info.key.substr(prefix.size()));
+  }
 }
 
 template <typename Kind, typename Options>
@@ -184,7 +144,7 @@ OptimizerPtr make_optimizer(const ZeroOptimizer& asked, const DummyOptim& placeh
   TORCH_CHECK_VALUE(asked.type != ZeroOptimizerType::kAdamW || asked.adam_w_mode,
                     "AdamW of the DeepSpeed configuration: adam_w_mode cannot be false; for a "
                     "weight decay within the gradients, say \"Adam\"");
-  check_settings(asked);
+  check_settings(asked, &ZeroConfig::optimizer, "optimizer.params.");
   switch (asked.type) {
     case ZeroOptimizerType::kAdam:
       if (!asked.adam_w_mode) {
@@ -220,7 +180,7 @@ OptimizerPtr make_optimizer(const ZeroOptimizer& asked, const DummyOptim& placeh
 
 std::unique_ptr<Scheduler> make_scheduler(const ZeroScheduler& asked,
                                           torch::optim::Optimizer& optimizer) {
-  check_settings(asked);
+  check_settings(asked, &ZeroConfig::scheduler, "scheduler.params.");
   std::unique_ptr<Scheduler> scheduler = made_scheduler(asked, optimizer);
   if (!is_first_rank()) return scheduler;
   if (asked.total_num_steps > 0 && asked.total_num_steps < asked.warmup_num_steps) {

@@ -3,11 +3,8 @@
 /// Threads: as for the collectives of accelerate/comm.
 #pragma once
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/comm/process_group.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

@@ -105,19 +105,10 @@ std::string action_text(const Action& action);
 
 namespace accelerate {
 
-template <>
-struct EnumTable<pipeline::ScheduleKind> {
-  static constexpr char kName[] = "pipeline schedule";
-  static constexpr bool kAnyCase = true;
-  static constexpr const char* kTexts[] = {"gpipe",      "1f1b",  "interleaved",
-                                           "looped_bfs", "zb_h1", "zb_v"};
-};
+ACCELERATE_ENUM_TEXTS_IN_ANY_CASE(pipeline::ScheduleKind, "pipeline schedule", "gpipe", "1f1b",
+                                  "interleaved", "looped_bfs", "zb_h1", "zb_v")
 
 /// The letters of actions.
-template <>
-struct EnumTable<pipeline::Pass> {
-  static constexpr char kName[] = "pass";
-  static constexpr const char* kTexts[] = {"F", "B", "I", "W"};
-};
+ACCELERATE_ENUM_TEXTS(pipeline::Pass, "pass", "F", "B", "I", "W")
 
 }  // namespace accelerate

@@ -48,15 +48,11 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/comm/process_group.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/precision/fp8_quantize.h"
-
-namespace torch::nn {
-class LinearImpl;
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

@@ -20,9 +20,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace c10d {
-class ProcessGroup;
-}  // namespace c10d
+#include "accelerate/base/libtorch_fwd.h"
 
 namespace accelerate {
 

@@ -28,13 +28,10 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "accelerate/base/enums.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/comm/process_group.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/tensors/tree.h"
-
-namespace torch::optim {
-class Optimizer;
-}  // namespace torch::optim
 
 namespace accelerate {
 

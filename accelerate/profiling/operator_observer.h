@@ -18,6 +18,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/strings/string_view.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/profiling/recording.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -28,10 +29,6 @@ enum class RecordScope : uint8_t;
 namespace c10 {
 class DebugInfoGuard;
 }  // namespace c10
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

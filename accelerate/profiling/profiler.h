@@ -26,14 +26,11 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/profiling/recording.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/partial_state.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

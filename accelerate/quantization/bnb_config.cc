@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/functional/overload.h"
+#include "accelerate/values/dtypes.h"
 #include "accelerate/values/fields.h"
 #include "accelerate/values/texts.h"
 
@@ -17,9 +18,7 @@ constexpr double kDefaultThreshold = 6.0;
 // "float16" of at::kHalf.
 std::string dtype_text(const BnbDtype& dtype) {
   return std::visit(absl::Overload{[](const std::string& text) { return text; },
-                                   [](c10::ScalarType type) {
-                                     return std::string(c10::getDtypeNames(type).first);
-                                   }},
+                                   [](c10::ScalarType type) { return dtype_name(type); }},
                     dtype);
 }
 

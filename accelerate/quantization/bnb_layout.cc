@@ -22,6 +22,7 @@
 #include "accelerate/base/enum_text.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/quantization/code_maps.h"
+#include "accelerate/values/dtypes.h"
 #include "accelerate/values/fields.h"
 
 namespace accelerate {
@@ -43,16 +44,11 @@ std::string state_name(const std::string& name, FourBitType type) {
   return absl::StrCat(name, kState, to_string(type));
 }
 
-// "float32" of at::kFloat.
-std::string dtype_text(at::ScalarType dtype) {
-  return std::string(c10::getDtypeNames(dtype).first);
-}
-
 // As Python's json module writes it.
 std::string state_text(const FourBitTensor& weight) {
   std::string text =
       absl::StrCat(R"({"quant_type": ")", to_string(weight.type), R"(", "blocksize": )",
-                   weight.block_size, R"(, "dtype": ")", dtype_text(weight.dtype),
+                   weight.block_size, R"(, "dtype": ")", dtype_name(weight.dtype),
                    R"(", "shape": [)", absl::StrJoin(weight.sizes, ", "), "]");
   if (weight.nested) {
     absl::StrAppend(&text, R"(, "nested_blocksize": )", weight.nested->differences.block_size,
@@ -74,7 +70,7 @@ at::Tensor entry(const TensorsByName& tensors, const std::string& name, at::Scal
   const at::Tensor& tensor = entry(tensors, name);
   TORCH_CHECK_VALUE(tensor.scalar_type() == dtype && tensor.numel() == count,
                     "a quantised weight: \"", name, "\" has ", tensor.numel(), " values of ",
-                    dtype_text(tensor.scalar_type()), ", not ", count, " of ", dtype_text(dtype),
+                    dtype_name(tensor.scalar_type()), ", not ", count, " of ", dtype_name(dtype),
                     why);
   return tensor.contiguous();
 }
@@ -90,7 +86,7 @@ FourBitType type_of(const std::string& name, const TensorsByName& tensors) {
 
 nlohmann::ordered_json state_of(const std::string& key, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.scalar_type() == at::kByte, "a quantised weight: \"", key,
-                    "\" has values of ", dtype_text(tensor.scalar_type()), ", not uint8");
+                    "\" has values of ", dtype_name(tensor.scalar_type()), ", not uint8");
   const at::Tensor host = tensor.cpu().contiguous();
   const absl::string_view text(reinterpret_cast<const char*>(host.const_data_ptr<uint8_t>()),
                                static_cast<size_t>(host.numel()));
@@ -101,7 +97,7 @@ nlohmann::ordered_json state_of(const std::string& key, const at::Tensor& tensor
 
 at::ScalarType dtype_of(const std::string& text, const std::string& key) {
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble}) {
-    if (dtype_text(dtype) == text) return dtype;
+    if (dtype_name(dtype) == text) return dtype;
   }
   TORCH_CHECK_VALUE(false, "a quantised weight: \"", key, "\": its dtype is \"", text,
                     "\", which is not float32, float16, bfloat16 or float64");
@@ -224,7 +220,7 @@ FourBitTensor four_bit_from_bnb(const std::string& name, const TensorsByName& te
 Int8Weight int8_from_bnb(const std::string& name, const TensorsByName& tensors) {
   const at::Tensor& data = entry(tensors, name);
   TORCH_CHECK_VALUE(data.scalar_type() == at::kChar && data.dim() == 2, "a weight in 8 bits: \"",
-                    name, "\" is a matrix of int8, not of ", dtype_text(data.scalar_type()),
+                    name, "\" is a matrix of int8, not of ", dtype_name(data.scalar_type()),
                     " and of shape ", data.sizes());
   if (const auto found = tensors.find(sibling(name, "weight_format")); found != tensors.end()) {
     const bool has_rows = found->second.numel() == 1 && found->second.item<int64_t>() == 0;

@@ -27,11 +27,7 @@ enum class FourBitType {
   kNf4,
 };
 
-template <>
-struct EnumTable<FourBitType> {
-  static constexpr char kName[] = "bnb_4bit_quant_type";
-  static constexpr const char* kTexts[] = {"fp4", "nf4"};
-};
+ACCELERATE_ENUM_TEXTS(FourBitType, "bnb_4bit_quant_type", "fp4", "nf4")
 
 /// By code: those of nf4 ascend; fp4's have the sign in the highest bit, and 0 twice.
 const std::array<float, 16>& four_bit_map(FourBitType type);

@@ -5,9 +5,7 @@
 
 #include <string_view>
 
-namespace at {
-class Tensor;
-}  // namespace at
+#include "accelerate/base/libtorch_fwd.h"
 
 namespace accelerate {
 

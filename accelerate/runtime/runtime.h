@@ -24,19 +24,11 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "absl/time/time.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/base/mesh_axis.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/platform/topology.h"
-
-namespace at {
-class Tensor;
-}  // namespace at
-
-namespace c10d {
-class ProcessGroup;
-class Store;
-}  // namespace c10d
 
 namespace accelerate {
 

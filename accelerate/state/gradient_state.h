@@ -19,11 +19,8 @@
 #include <c10/util/SmallVector.h>
 #include <nlohmann/json_fwd.hpp>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/config/kwargs_handlers.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

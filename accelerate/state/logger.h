@@ -34,12 +34,8 @@ namespace accelerate {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kCritical };
 
-template <>
-struct EnumTable<LogLevel> {
-  static constexpr char kName[] = "log level";
-  static constexpr bool kAnyCase = true;
-  static constexpr const char* kTexts[] = {"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"};
-};
+ACCELERATE_ENUM_TEXTS_IN_ANY_CASE(LogLevel, "log level", "DEBUG", "INFO", "WARNING", "ERROR",
+                                  "CRITICAL")
 
 struct LogOptions {
   /// Only rank 0 writes. Else every rank does, with its number in front.

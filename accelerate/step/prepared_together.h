@@ -7,13 +7,7 @@
 #include <optional>
 #include <vector>
 
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
-
-namespace torch::optim {
-class Optimizer;
-}  // namespace torch::optim
+#include "accelerate/base/libtorch_fwd.h"
 
 namespace accelerate {
 

@@ -21,6 +21,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/comm/process_group.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/mesh/axis_set.h"
@@ -28,15 +29,6 @@
 #include "accelerate/parallel/replicated/join.h"
 #include "accelerate/step/backward_options.h"
 #include "accelerate/step/prepared_together.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
-
-namespace torch::optim {
-class LRScheduler;
-class Optimizer;
-}  // namespace torch::optim
 
 namespace accelerate {
 

@@ -5,9 +5,7 @@
 
 #include <string>
 
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
+#include "accelerate/base/libtorch_fwd.h"
 
 namespace accelerate {
 

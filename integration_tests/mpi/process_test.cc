@@ -111,10 +111,8 @@ TEST(MpiProcesses, NameTheRankThatThrows) {
   EXPECT_THAT(output.output, HasSubstr("rank 1 failed: out of patience"));
 }
 
-// Ranks fail because of rank 1, or mpirun ends them: no line says that a rank failed before it did,
-// or for another reason.
-// Rank 1 writes its line before it tells the others; mpirun reads each rank's pipe by itself, so the
-// lines may arrive in another order. Each of them therefore has to name rank 1 as the reason.
+// Ranks fail because of rank 1, or mpirun ends them. Rank 1 writes its line before it tells the
+// others, but mpirun reads each rank's pipe by itself, so the lines may arrive in another order.
 TEST(MpiProcesses, NameTheRankThatFailedInTheLineOfEachRank) {
   for (int run = 0; run < 3; ++run) {
     const ChildResult output = mpirun(4, std::string(kRank) + "throws");

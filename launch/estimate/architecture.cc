@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "accelerate/base/document.h"
+#include "accelerate/base/dtype_names.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/base/status.h"
@@ -37,20 +38,9 @@ constexpr int64_t kMaxCount = int64_t{1} << 40;
 
 std::string dtype_of(const DocumentNode& value) {
   const std::string& name = value.text("a dtype");
-  static const std::map<std::string, std::string>& kNames =
-      *new std::map<std::string, std::string>{{"bool", "BOOL"},
-                                              {"uint8", "U8"},
-                                              {"int8", "I8"},
-                                              {"int16", "I16"},
-                                              {"int32", "I32"},
-                                              {"int64", "I64"},
-                                              {"float16", "F16"},
-                                              {"bfloat16", "BF16"},
-                                              {"float32", "F32"},
-                                              {"float64", "F64"},
-                                              {"float8_e4m3fn", "F8_E4M3"},
-                                              {"float8_e5m2", "F8_E5M2"}};
-  if (const auto found = kNames.find(name); found != kNames.end()) return found->second;
+  if (const DtypeName* known = find_dtype(&DtypeName::torch, name)) {
+    if (!known->safetensors.empty()) return std::string(known->safetensors);
+  }
   if (safetensors_dtype_size(name) != 0) return name;
   value.fail("a dtype");
 }

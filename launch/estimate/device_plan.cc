@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/dtype_names.h"
 
 namespace accelerate::launcher::estimate {
 namespace {
@@ -24,13 +25,8 @@ std::pair<int64_t, std::string> key_of(const std::string& part) {
 
 // A device map's name for a dtype that safetensors calls so.
 std::string dtype_of(const std::string& name) {
-  static const std::map<std::string, std::string>& kNames = *new std::map<std::string, std::string>{
-      {"BOOL", "uint8"},    {"U8", "uint8"},   {"I8", "int8"},     {"F8_E4M3", "float8_e4m3fn"},
-      {"I16", "int16"},     {"U16", "uint16"}, {"F16", "float16"}, {"F8_E5M2", "float8_e5m2"},
-      {"BF16", "bfloat16"}, {"I32", "int32"},  {"U32", "uint32"},  {"F32", "float32"},
-      {"I64", "int64"},     {"U64", "uint64"}, {"F64", "float64"}};
-  const auto found = kNames.find(name);
-  return found == kNames.end() ? "uint8" : found->second;
+  const DtypeName* known = find_dtype(&DtypeName::safetensors, name);
+  return known == nullptr || name == "BOOL" ? "uint8" : std::string(known->torch);
 }
 
 }  // namespace

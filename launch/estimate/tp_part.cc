@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <set>
 #include <utility>
 #include <vector>
@@ -13,52 +12,32 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/base/tp_plan.h"
+#include "accelerate/base/words.h"
 #include "launch/estimate/tp_plan.h"
 
 namespace accelerate::launcher::estimate {
 namespace {
 
-struct Usual {
-  const char* module;
-  const char* word;
-};
-
-// Ends of the names of modules, of which the first counts.
-constexpr Usual kUsual[] = {
-    {"attention.output.dense", "rowwise"},
-    {"attention.dense", "rowwise"},
-    {"intermediate.dense", "colwise"},
-    {"output.dense", "rowwise"},
-    {"dense_h_to_4h", "colwise"},
-    {"dense_4h_to_h", "rowwise"},
-    {"attention.qkv", "colwise"},
-    {"attention.project", "rowwise"},
-    {"mlp.gate", "colwise"},
-    {"mlp.up", "colwise"},
-    {"mlp.down", "rowwise"},
-    {"q_proj", "colwise"},
-    {"k_proj", "colwise"},
-    {"v_proj", "colwise"},
-    {"qkv_proj", "colwise"},
-    {"query_key_value", "colwise"},
-    {"query", "colwise"},
-    {"key", "colwise"},
-    {"value", "colwise"},
-    {"o_proj", "rowwise"},
-    {"out_proj", "rowwise"},
-    {"gate_proj", "colwise"},
-    {"up_proj", "colwise"},
-    {"gate_up_proj", "packed_colwise"},
-    {"down_proj", "rowwise"},
-    {"fc1", "colwise"},
-    {"fc2", "rowwise"},
-    {"embed_tokens", "embedding_rowwise"},
-    {"word_embeddings", "embedding_rowwise"},
-    {"tokens", "embedding_rowwise"},
-    {"wte", "embedding_rowwise"},
-    {"lm_head", "colwise_rep"},
-    {"head", "colwise_rep"},
-};
+// The word for a module by the usual end of its name; empty for others.
+absl::string_view usual_word(absl::string_view module) {
+  static const auto& words = *new WordMap<absl::string_view>(word_map<absl::string_view>({
+      {"rowwise",
+       "attention.output.dense attention.dense output.dense dense_4h_to_h attention.project "
+       "mlp.down o_proj out_proj down_proj fc2"},
+      {"colwise",
+       "intermediate.dense dense_h_to_4h attention.qkv mlp.gate mlp.up q_proj k_proj v_proj "
+       "qkv_proj query_key_value query key value gate_proj up_proj fc1"},
+      {"packed_colwise", "gate_up_proj"},
+      {"embedding_rowwise", "embed_tokens word_embeddings tokens wte"},
+      {"colwise_rep", "lm_head head"},
+  }));
+  while (true) {
+    if (const auto found = words.find(module); found != words.end()) return found->second;
+    const size_t dot = module.find('.');
+    if (dot == module.npos) return "";
+    module.remove_prefix(dot + 1);
+  }
+}
 
 std::string module_of(const std::string& tensor) {
   const size_t dot = tensor.rfind('.');
@@ -114,11 +93,7 @@ bool is_column(absl::string_view word) {
 Words usual_words(const Architecture& architecture) {
   Words words;
   for (const ArchitectureTensor& tensor : architecture.tensors) {
-    const std::string module = module_of(tensor.name);
-    const auto found = std::ranges::find_if(kUsual, [&module](const Usual& usual) {
-      return module == usual.module || absl::EndsWith(module, absl::StrCat(".", usual.module));
-    });
-    words.emplace_back(found == std::end(kUsual) ? "" : found->word);
+    words.emplace_back(usual_word(module_of(tensor.name)));
   }
   const bool has_both = std::ranges::any_of(words, is_row) && std::ranges::any_of(words, is_column);
   return has_both ? words : Words();

@@ -33,16 +33,8 @@ enum class Semantics : uint8_t {
 
 namespace accelerate {
 
-template <>
-struct EnumTable<simulator::TimeOuts> {
-  static constexpr char kName[] = "time-outs";
-  static constexpr const char* kTexts[] = {"diagnose", "wait"};
-};
+ACCELERATE_ENUM_TEXTS(simulator::TimeOuts, "time-outs", "diagnose", "wait")
 
-template <>
-struct EnumTable<simulator::Semantics> {
-  static constexpr char kName[] = "semantics";
-  static constexpr const char* kTexts[] = {"any", "gloo", "nccl", "mpi"};
-};
+ACCELERATE_ENUM_TEXTS(simulator::Semantics, "semantics", "any", "gloo", "nccl", "mpi")
 
 }  // namespace accelerate

@@ -13,11 +13,8 @@
 #include <c10/core/Scalar.h>
 #include <c10/core/ScalarType.h>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "simulator/device/unknown_value.h"
-
-namespace at {
-class Tensor;
-}  // namespace at
 
 namespace accelerate::simulator {
 

@@ -258,34 +258,19 @@ bool matches(absl::string_view pattern, absl::string_view words);
 
 namespace accelerate {
 
-template <>
-struct EnumTable<simulator::Site> {
-  static constexpr char kName[] = "site";
-  static constexpr const char* kTexts[] = {"op",    "alloc", "free",  "collective", "send", "recv",
-                                           "store", "file",  "batch", "sync",       "group"};
-};
+ACCELERATE_ENUM_TEXTS(simulator::Site, "site", "op", "alloc", "free", "collective", "send", "recv",
+                      "store", "file", "batch", "sync", "group")
 
-template <>
-struct EnumTable<simulator::FaultPlace> {
-  static constexpr char kName[] = "place";
-  static constexpr const char* kTexts[] = {"rank",  "node", "link",   "group",
-                                           "store", "disk", "cluster"};
-};
+ACCELERATE_ENUM_TEXTS(simulator::FaultPlace, "place", "rank", "node", "link", "group", "store",
+                      "disk", "cluster")
 
-template <>
-struct EnumTable<simulator::FaultKind> {
-  static constexpr char kName[] = "kind of fault";
-  static constexpr const char* kTexts[] = {
-      "crash",  "exit",          "exception",  "hang",      "terminate", "slow",     "lost",
-      "delay",  "out_of_memory", "shrink",     "flip",      "nan",       "stall",    "fail",
-      "short",  "slow_start",    "power_loss", "torn",      "full",      "io_error", "bit_flip",
-      "silent", "gone",          "skew",       "partition", "down",      "flap",     "one_way"};
-};
+ACCELERATE_ENUM_TEXTS(simulator::FaultKind, "kind of fault", "crash", "exit", "exception", "hang",
+                      "terminate", "slow", "lost", "delay", "out_of_memory", "shrink", "flip",
+                      "nan", "stall", "fail", "short", "slow_start", "power_loss", "torn", "full",
+                      "io_error", "bit_flip", "silent", "gone", "skew", "partition", "down", "flap",
+                      "one_way")
 
-template <>
-struct EnumTable<simulator::FaultLink::Kind> {
-  static constexpr char kName[] = "link";
-  static constexpr const char* kTexts[] = {"nic", "node-link", "host-link", "between"};
-};
+ACCELERATE_ENUM_TEXTS(simulator::FaultLink::Kind, "link", "nic", "node-link", "host-link",
+                      "between")
 
 }  // namespace accelerate

@@ -102,8 +102,7 @@ Rules indexing_rules() {
   return {
       {"index_select", by<index_select>},
       {"take", by<take>},
-      {"nonzero", by_refusal},
-      {"masked_select", by_refusal},
+      {"nonzero masked_select", by_refusal},
       {"nonzero_static", by<nonzero_static>},
       {"narrow_copy", by<narrow_copy>},
       {"searchsorted.Tensor", by<searchsorted>},

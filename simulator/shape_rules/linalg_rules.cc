@@ -100,8 +100,7 @@ Tensor real_to_complex(const Tensor& self, const Dims& dims, int64_t, bool one_s
 
 Rules linalg_rules() {
   return {
-      {"dot", by<dot>},
-      {"vdot", by<dot>},
+      {"dot vdot", by<dot>},
       {"mv", by<matrix_vector>},
       {"addbmm", by<sum_of_products>},
       {"_int_mm", by<integer_product>},
@@ -109,15 +108,12 @@ Rules linalg_rules() {
       {"_cdist_backward", by<distances_gradient>},
       {"_pdist_forward", by<distances_within>},
       {"_pdist_backward", by<second_contiguous>},
-      {"cholesky", by<factor>},
-      {"cholesky_inverse", by<factor>},
+      {"cholesky cholesky_inverse linalg_householder_product", by<factor>},
       {"_cholesky_solve_helper", by<cholesky_solution>},
       {"geqrf", by<qr_parts>},
       {"ormqr", by<third_factor>},
-      {"linalg_householder_product", by<factor>},
       {"linalg_eig", by<eigen>},
-      {"_linalg_eigvals", by<eigenvalues>},
-      {"linalg_eigvals.out", by<eigenvalues>},
+      {"_linalg_eigvals linalg_eigvals.out", by<eigenvalues>},
       {"linalg_solve_triangular", by<solution>},
       {"linalg_lstsq.out", by_refusal},  // there are residuals if the rank is full
       {"linalg_matrix_exp", by<contiguous>},

@@ -49,20 +49,15 @@ Tensor embedding_gradient(const Tensor& gradient, const Tensor&, int64_t num_wei
 
 Rules loss_rules() {
   return {
-      {"mse_loss_backward", by<gradient>},
-      {"smooth_l1_loss_backward", by<gradient>},
+      {"mse_loss_backward smooth_l1_loss_backward huber_loss_backward multi_margin_loss_backward "
+       "multilabel_margin_loss_backward _ctc_loss_backward _ctc_loss_backward.Tensor",
+       by<gradient>},
       {"huber_loss", by<huber_loss>},
-      {"huber_loss_backward", by<gradient>},
       {"binary_cross_entropy", by<binary_cross_entropy>},
-      {"binary_cross_entropy_backward", by<gradient_in_order>},
+      {"binary_cross_entropy_backward nll_loss2d_backward", by<gradient_in_order>},
       {"nll_loss2d_forward", by<nll_loss2d>},
-      {"nll_loss2d_backward", by<gradient_in_order>},
       {"multi_margin_loss", by<multi_margin_loss>},
-      {"multi_margin_loss_backward", by<gradient>},
       {"multilabel_margin_loss_forward", by<multilabel_margin_loss>},
-      {"multilabel_margin_loss_backward", by<gradient>},
-      {"_ctc_loss_backward", by<gradient>},
-      {"_ctc_loss_backward.Tensor", by<gradient>},
       {"embedding_dense_backward", by<embedding_gradient>},
   };
 }

@@ -29,9 +29,10 @@ using Dtype = c10::ScalarType;
 using Results = c10::SmallVector<Tensor, 4>;
 
 struct Rule {
-  /// "median.dim". It is also the rule of the forms with out= and in place that have the same
-  /// arguments; that of an operator in place ("abs_") is of this one alone.
-  const char* op;
+  /// "median.dim", or several between spaces. It is also the rule of the forms with out= and in
+  /// place that have the same arguments; that of an operator in place ("abs_") is of this one
+  /// alone.
+  const char* ops;
   torch::CppFunction (*kernel)();
 };
 using Rules = std::vector<Rule>;

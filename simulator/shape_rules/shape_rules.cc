@@ -8,6 +8,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "simulator/shape_rules/rule.h"
 
@@ -61,8 +63,9 @@ bool needs_rule(const c10::OperatorHandle& op) {
          !returns_lists_in_out(op.schema());
 }
 
-void register_rule(torch::Library& meta, const OpsByName& ops, const Rule& rule) {
-  const std::string text = std::string("aten::") + rule.op;
+void register_rule(torch::Library& meta, const OpsByName& ops, const std::string& rule_op,
+                   torch::CppFunction (*kernel)()) {
+  const std::string text = "aten::" + rule_op;
   const size_t dot = text.find('.');
   const c10::OperatorName name(text.substr(0, dot),
                                dot == std::string::npos ? std::string() : text.substr(dot + 1));
@@ -72,7 +75,7 @@ void register_rule(torch::Library& meta, const OpsByName& ops, const Rule& rule)
   for (const c10::OperatorHandle& op : ops.at(family(name.name))) {
     if (in_place && op.operator_name().name != name.name) continue;
     if (!same_inputs(op.schema(), model->schema()) || !needs_rule(op)) continue;
-    meta.impl(c10::toString(op.operator_name()).c_str(), rule.kernel());
+    meta.impl(c10::toString(op.operator_name()).c_str(), kernel());
   }
 }
 
@@ -88,7 +91,11 @@ void install_shape_rules() {
                                shape_rules::indexing_rules(), shape_rules::convolution_rules(),
                                shape_rules::layer_rules(), shape_rules::loss_rules(),
                                shape_rules::linalg_rules(), shape_rules::update_rules()}) {
-      for (const Rule& rule : rules) register_rule(meta, ops, rule);
+      for (const Rule& rule : rules) {
+        for (const absl::string_view op : absl::StrSplit(rule.ops, ' ')) {
+          register_rule(meta, ops, std::string(op), rule.kernel);
+        }
+      }
     }
     return true;
   }();

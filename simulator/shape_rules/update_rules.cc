@@ -10,17 +10,10 @@ void into_arguments() {}
 
 Rules update_rules() {
   return {
-      {"_fused_adam_", by<into_arguments>},
-      {"_fused_adam_.tensor_lr", by<into_arguments>},
-      {"_fused_adamw_", by<into_arguments>},
-      {"_fused_adamw_.tensor_lr", by<into_arguments>},
-      {"_fused_sgd_", by<into_arguments>},
-      {"_fused_sgd_.tensor_lr", by<into_arguments>},
-      {"_fused_adagrad_", by<into_arguments>},
-      {"_amp_foreach_non_finite_check_and_unscale_", by<into_arguments>},
-      {"_amp_update_scale_", by<into_arguments>},
-      {"_assert_async", by<into_arguments>},
-      {"_assert_async.msg", by<into_arguments>},
+      {"_fused_adam_ _fused_adam_.tensor_lr _fused_adamw_ _fused_adamw_.tensor_lr _fused_sgd_ "
+       "_fused_sgd_.tensor_lr _fused_adagrad_ _amp_foreach_non_finite_check_and_unscale_ "
+       "_amp_update_scale_ _assert_async _assert_async.msg",
+       by<into_arguments>},
   };
 }
 

@@ -14,15 +14,8 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/base/enums.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/tensors/state_dict.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
-
-namespace torch::optim {
-class Optimizer;
-}  // namespace torch::optim
 
 namespace accelerate {
 

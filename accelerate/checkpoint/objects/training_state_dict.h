@@ -10,18 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/step/training_state.h"
 #include "accelerate/tensors/state_dict.h"
-
-namespace torch::nn {
-
-class Module;
-
-}  // namespace torch::nn
 
 namespace accelerate {
 

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/document.h"
+#include "accelerate/base/dtype_names.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/status.h"
 #include "accelerate/files/formats/safetensors_header.h"
@@ -17,28 +18,6 @@ namespace accelerate {
 namespace {
 
 using nlohmann::ordered_json;
-
-constexpr std::pair<const char*, int64_t> kDtypeSizes[] = {
-    {"bool", 1},
-    {"uint8", 1},
-    {"int8", 1},
-    {"uint16", 2},
-    {"int16", 2},
-    {"uint32", 4},
-    {"int32", 4},
-    {"uint64", 8},
-    {"int64", 8},
-    {"float16", 2},
-    {"float32", 4},
-    {"bfloat16", 2},
-    {"float64", 8},
-    {"complex64", 8},
-    {"complex128", 16},
-    {"float8_e4m3fn", 1},
-    {"float8_e5m2", 1},
-    {"float8_e4m3fnuz", 1},
-    {"float8_e5m2fnuz", 1},
-};
 
 // Below the folder that it is relative to.
 bool stays_inside(const std::string& path) {
@@ -82,10 +61,8 @@ OffloadedTensor parse_entry(const DocumentNode& entry) {
 }  // namespace
 
 int64_t offload_dtype_size(absl::string_view dtype) {
-  for (const auto& [name, size] : kDtypeSizes) {
-    if (dtype == name) return size;
-  }
-  return 0;
+  const DtypeName* known = find_dtype(&DtypeName::torch, dtype);
+  return known == nullptr ? 0 : known->bytes;
 }
 
 absl::StatusOr<int64_t> offloaded_bytes(const OffloadedTensor& tensor) {

@@ -29,11 +29,7 @@ namespace accelerate {
 
 enum class TokenizerKind { kBytes, kVocabulary, kNumbers };
 
-template <>
-struct EnumTable<TokenizerKind> {
-  static constexpr char kName[] = "tokenizer";
-  static constexpr const char* kTexts[] = {"bytes", "vocabulary", "numbers"};
-};
+ACCELERATE_ENUM_TEXTS(TokenizerKind, "tokenizer", "bytes", "vocabulary", "numbers")
 
 struct TokenOptions {
   /// The files are this, "_", the key, "_document" and .bin or .idx.

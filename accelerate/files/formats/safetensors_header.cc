@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "accelerate/base/dtype_names.h"
 #include "accelerate/base/json_text.h"
 
 namespace accelerate {
@@ -28,16 +29,6 @@ constexpr int64_t kAlignment = 8;
 constexpr int64_t kMaxHeaderBytes = 100'000'000;
 constexpr int kMaxDepth = 100;
 
-struct Dtype {
-  const char* name;
-  int64_t bytes;
-};
-// In the order of the reference writer's, which sorts by it.
-constexpr Dtype kDtypes[] = {
-    {"BOOL", 1},        {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E4M3FNUZ", 1},
-    {"F8_E5M2FNUZ", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},     {"BF16", 2},    {"I32", 4},
-    {"U32", 4},         {"F32", 4}, {"C64", 8}, {"F64", 8},     {"I64", 8},     {"U64", 8}};
-
 // These dtypes appear in newer versions of the format, and in files of other writers: other tensors
 // of such a file are read. Some elements are not whole bytes.
 struct NewerDtype {
@@ -46,14 +37,6 @@ struct NewerDtype {
 };
 constexpr NewerDtype kNewerDtypes[] = {
     {"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F8_E8M0", 8}, {"C128", 128}};
-
-// -1 for what is not there.
-int dtype_rank(absl::string_view name) {
-  for (size_t i = 0; i < std::size(kDtypes); ++i) {
-    if (name == kDtypes[i].name) return static_cast<int>(i);
-  }
-  return -1;
-}
 
 // 0 for what is not there.
 int64_t bits_of(const std::string& dtype) {
@@ -305,7 +288,8 @@ void place_tensors(std::vector<SafetensorsEntry>& tensors) {
     refuse(in_quotes(entry.name), ": ", in_quotes(entry.dtype), " is not a dtype");
   }
   std::ranges::sort(tensors, {}, [](const SafetensorsEntry& entry) {
-    return std::pair<int, const std::string&>(-dtype_rank(entry.dtype), entry.name);
+    const DtypeName* dtype = find_dtype(&DtypeName::safetensors, entry.dtype);
+    return std::pair<ptrdiff_t, const std::string&>(std::begin(kDtypeNames) - dtype, entry.name);
   });
   int64_t position = 0;
   for (SafetensorsEntry& entry : tensors) {
@@ -345,8 +329,8 @@ std::string text_of(const SafetensorsHeader& header) {
 }  // namespace
 
 int64_t safetensors_dtype_size(const std::string& dtype) {
-  const int rank = dtype_rank(dtype);
-  return rank < 0 ? 0 : kDtypes[rank].bytes;
+  const DtypeName* known = find_dtype(&DtypeName::safetensors, dtype);
+  return known == nullptr ? 0 : known->bytes;
 }
 
 absl::StatusOr<SafetensorsHeader> parse_safetensors_header(absl::string_view file_start,

@@ -160,22 +160,10 @@ void set_betas(torch::optim::Optimizer& optimizer, const std::vector<double>& mo
 
 namespace accelerate {
 
-template <>
-struct EnumTable<optim::CyclicMode> {
-  static constexpr char kName[] = "CyclicMode";
-  static constexpr const char* kTexts[] = {"triangular", "triangular2", "exp_range"};
-};
+ACCELERATE_ENUM_TEXTS(optim::CyclicMode, "CyclicMode", "triangular", "triangular2", "exp_range")
 
-template <>
-struct EnumTable<optim::CyclicScaleMode> {
-  static constexpr char kName[] = "CyclicScaleMode";
-  static constexpr const char* kTexts[] = {"cycle", "iterations"};
-};
+ACCELERATE_ENUM_TEXTS(optim::CyclicScaleMode, "CyclicScaleMode", "cycle", "iterations")
 
-template <>
-struct EnumTable<optim::AnnealStrategy> {
-  static constexpr char kName[] = "AnnealStrategy";
-  static constexpr const char* kTexts[] = {"cos", "linear"};
-};
+ACCELERATE_ENUM_TEXTS(optim::AnnealStrategy, "AnnealStrategy", "cos", "linear")
 
 }  // namespace accelerate

@@ -67,16 +67,8 @@ class ReduceLROnPlateau final : public Scheduler {
 
 namespace accelerate {
 
-template <>
-struct EnumTable<optim::PlateauMode> {
-  static constexpr char kName[] = "PlateauMode";
-  static constexpr const char* kTexts[] = {"min", "max"};
-};
+ACCELERATE_ENUM_TEXTS(optim::PlateauMode, "PlateauMode", "min", "max")
 
-template <>
-struct EnumTable<optim::ThresholdMode> {
-  static constexpr char kName[] = "ThresholdMode";
-  static constexpr const char* kTexts[] = {"rel", "abs"};
-};
+ACCELERATE_ENUM_TEXTS(optim::ThresholdMode, "ThresholdMode", "rel", "abs")
 
 }  // namespace accelerate

@@ -20,11 +20,7 @@ enum class Routing {
   kSkewed,    ///< a fixed rule by which the first expert gets more (RouterOptions::skew)
 };
 
-template <>
-struct EnumTable<Routing> {
-  static constexpr char kName[] = "routing";
-  static constexpr const char* kTexts[] = {"learned", "balanced", "skewed"};
-};
+ACCELERATE_ENUM_TEXTS(Routing, "routing", "learned", "balanced", "skewed")
 
 struct RouterOptions {
   int64_t experts = 0;

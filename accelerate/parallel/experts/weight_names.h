@@ -25,11 +25,7 @@ enum class ExpertNames {
   kDeepSeek,  ///< mlp: gate, experts.N.gate_proj, ..., shared_experts
 };
 
-template <>
-struct EnumTable<ExpertNames> {
-  static constexpr char kName[] = "names of experts";
-  static constexpr const char* kTexts[] = {"mixtral", "qwen", "deepseek"};
-};
+ACCELERATE_ENUM_TEXTS(ExpertNames, "names of experts", "mixtral", "qwen", "deepseek")
 
 /// The tensors by a MixtureOfExperts' names: experts behind each other, in memory of their own, at
 /// the place of their first one; others are the same tensors.

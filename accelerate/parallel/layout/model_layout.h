@@ -16,13 +16,10 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/placement.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

@@ -11,14 +11,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/config/model_parts.h"
 #include "accelerate/config/pipeline_plan.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/pipeline/partition.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

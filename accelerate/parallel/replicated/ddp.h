@@ -23,6 +23,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/comm/process_group.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/forward/technique.h"
@@ -32,10 +33,6 @@
 namespace c10d {
 class Logger;
 }  // namespace c10d
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

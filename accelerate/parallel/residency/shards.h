@@ -62,16 +62,13 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/shard.h"
 #include "accelerate/parallel/residency/sharded_gradients.h"
 #include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/parallel/residency/side_stream.h"
 #include "accelerate/parallel/residency/step_comparison.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 namespace internal {

@@ -13,12 +13,9 @@
 #include <string_view>
 #include <utility>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/operators/block.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

@@ -29,11 +29,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace torch::nn {
-class Module;
-template <typename Contained>
-class ModuleHolder;
-}  // namespace torch::nn
+#include "accelerate/base/libtorch_fwd.h"
 
 namespace accelerate {
 

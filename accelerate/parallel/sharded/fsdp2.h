@@ -10,13 +10,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/tensors/state_dict.h"
-
-namespace torch::optim {
-class Optimizer;
-}  // namespace torch::optim
 
 namespace accelerate {
 

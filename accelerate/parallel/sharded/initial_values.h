@@ -18,12 +18,9 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/comm/process_group.h"
 #include "accelerate/parallel/residency/sharding_options.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

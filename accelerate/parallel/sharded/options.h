@@ -7,15 +7,8 @@
 ///          FullyShardedDataParallel.
 #pragma once
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/parallel/residency/sharding_options.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
-
-namespace torch::optim {
-class Optimizer;
-}  // namespace torch::optim
 
 namespace accelerate {
 

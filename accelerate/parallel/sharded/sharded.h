@@ -22,6 +22,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/base/access.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/comm/process_group.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/forward/technique.h"
@@ -30,10 +31,6 @@
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/parallel/residency/shards.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

@@ -14,12 +14,9 @@
 
 #include <cstdint>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/parallel/residency/sharding_options.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

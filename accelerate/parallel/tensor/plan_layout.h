@@ -10,12 +10,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/config/tensor_parallel_plan.h"
 #include "accelerate/parallel/layout/placement.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

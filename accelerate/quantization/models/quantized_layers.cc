@@ -25,6 +25,7 @@
 #include "accelerate/quantization/models/quantized_weight.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/logger.h"
+#include "accelerate/values/dtypes.h"
 
 namespace accelerate {
 namespace {
@@ -125,9 +126,7 @@ class Layers {
 };
 
 std::string target_text(const BnbQuantizationConfig& config) {
-  return std::visit(absl::Overload{[](c10::ScalarType dtype) -> std::string {
-                                     return std::string(c10::getDtypeNames(dtype).first);
-                                   },
+  return std::visit(absl::Overload{[](c10::ScalarType dtype) { return dtype_name(dtype); },
                                    [](CustomDtype dtype) { return std::string(to_string(dtype)); }},
                     config.target_dtype());
 }
@@ -145,7 +144,7 @@ DeviceMap inferred_map(const Module& model, const BnbQuantizationConfig& config,
     for (const auto& item : model.named_parameters()) {
       const bool is_one = std::ranges::any_of(
           *modules, [&](const std::string& name) { return absl::StrContains(item.key(), name); });
-      if (is_one) sizes.special_dtypes[item.key()] = c10::getDtypeNames(dtype).first;
+      if (is_one) sizes.special_dtypes[item.key()] = dtype_name(dtype);
     }
   };
   set_dtypes(config.skip_modules, config.remaining_dtype());

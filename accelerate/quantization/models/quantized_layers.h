@@ -17,14 +17,11 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
+#include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/device_map/device_map.h"
 #include "accelerate/device_map/max_memory.h"
 #include "accelerate/files/formats/offload_index.h"
 #include "accelerate/quantization/bnb_config.h"
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace accelerate {
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/tracking/tracker_queue.h"
+#include "accelerate/values/dtypes.h"
 
 namespace accelerate {
 namespace {
@@ -110,22 +111,6 @@ TrackerServices services_of(Runtime& runtime, const Environment& environment,
                          .now = [&runtime] { return runtime.now(); },
                          .warn = std::move(warn),
                          .info = std::move(info)};
-}
-
-std::string dtype_name(c10::ScalarType type) {
-  switch (type) {
-    case c10::kFloat: return "float32";
-    case c10::kDouble: return "float64";
-    case c10::kHalf: return "float16";
-    case c10::kBFloat16: return "bfloat16";
-    case c10::kByte: return "uint8";
-    case c10::kChar: return "int8";
-    case c10::kShort: return "int16";
-    case c10::kInt: return "int32";
-    case c10::kLong: return "int64";
-    case c10::kBool: return "bool";
-    default: return c10::toString(type);
-  }
 }
 
 // Its elements on the CPU, one after the other.
