@@ -25,6 +25,9 @@ _joined = aspect(
     doc = "Finds the sources of rooms whose objects do not tell.",
 )
 
+def _source(package, object):
+    return "{}/{}.cc".format(package, object.basename[:-len(".pic.o")])
+
 def _add(linker_inputs, user, up, lines, archives):
     for linker_input in linker_inputs.to_list():
         package = linker_input.owner.package
@@ -38,14 +41,25 @@ def _add(linker_inputs, user, up, lines, archives):
             used_by = user or package.split("/")[0]
             lines["library {} {}/{}".format(used_by, up, archive.short_path)] = True
             for object in library.pic_objects or []:
-                source = object.basename[:-len(".pic.o")]
-                if "_joined_" not in source:
-                    lines["source {}/{}.cc".format(package, source)] = True
+                if "_joined_" not in object.basename:
+                    lines["source " + _source(package, object)] = True
+
+def _own_objects(program, archives):
+    """The objects of a program's sources: of its own ones, and of its folder's that are in no library of the above."""
+    objects = program[OutputGroupInfo].compilation_outputs.to_list()
+    for linker_input in program[_Linked].inputs.to_list():
+        if linker_input.owner.workspace_name or linker_input.owner.package != program.label.package:
+            continue
+        for library in linker_input.libraries:
+            if library.pic_static_library not in archives:
+                objects = objects + (library.pic_objects or [])
+    return objects
 
 def _built_objects_impl(ctx):
     up = "/".join([".." for _ in ctx.label.package.split("/")])
     lines = {}
     archives = {}
+    objects = {}
     for library in ctx.attr.libraries:
         _add(library[CcInfo].linking_context.linker_inputs, None, up, lines, archives)
     for program in ctx.attr.launcher:
@@ -55,13 +69,13 @@ def _built_objects_impl(ctx):
             if not source.owner.workspace_name:
                 lines["source " + source.short_path] = True
     for program in ctx.attr.launcher + ctx.attr.programs:
-        for object in program[OutputGroupInfo].compilation_outputs.to_list():
-            archives[object] = True
-            source = "{}/{}.cc".format(program.label.package, object.basename[:-len(".pic.o")])
+        for object in _own_objects(program, archives):
+            objects[object] = True
+            source = _source(program.label.package, object)
             lines["main {} {}/{}".format(source, up, object.short_path)] = True
     out = ctx.actions.declare_file(ctx.label.name + ".txt")
     ctx.actions.write(out, "\n".join(lines.keys()) + "\n")
-    files = depset([out] + archives.keys())
+    files = depset([out] + archives.keys() + objects.keys())
     return [DefaultInfo(files = files, runfiles = ctx.runfiles(transitive_files = files))]
 
 built_objects = rule(
@@ -76,9 +90,12 @@ built_objects = rule(
             aspects = [_linked, _joined],
             doc = "The launcher's programs.",
         ),
-        "programs": attr.label_list(doc = "Other programs, of the shared libraries."),
+        "programs": attr.label_list(
+            aspects = [_linked],
+            doc = "Other programs, of the shared libraries and of sources in their own folders.",
+        ),
     },
-    doc = """Writes NAME.txt, with a line per source that was compiled, per archive of objects, and per program:
+    doc = """Writes NAME.txt, with a line per source that was compiled, per archive of objects, and per source of a program:
 
     source accelerate/comm/operations.cc
     library accelerate ../../accelerate/comm/liboperations.pic.a

@@ -35,7 +35,9 @@ using simulator::SimDisk;
 using torch::Tensor;
 
 constexpr char kFolder[] = "/sim/run/saved";
-constexpr char kModel[] = "/sim/run/saved/pytorch_model_fsdp_0";
+constexpr char kModel[] = "pytorch_model_fsdp_0";
+constexpr StateDictType kTypes[] = {StateDictType::kShardedStateDict,
+                                    StateDictType::kFullStateDict};
 constexpr int kSteps = 5;
 
 struct Layout {
@@ -109,17 +111,29 @@ AcceleratorOptions options_of(const Layout& layout) {
 
 using Body = std::function<void(DroppingJob&, Rank&)>;
 
-// Weights and moments at the end of what ranks do.
-WholeTensors whole_after(const Layout& layout, const std::shared_ptr<SimDisk>& disk,
-                         const Body& body) {
+// Weights and moments at the end of each thing that ranks do, one after the other.
+std::vector<WholeTensors> whole_after_each(const Layout& layout,
+                                           const std::shared_ptr<SimDisk>& disk,
+                                           const std::vector<Body>& bodies) {
   Cluster cluster(layout.cluster, {.disk = disk});
-  std::vector<PlacedParts> parts(static_cast<size_t>(cluster.world_size()));
+  const auto ranks = static_cast<size_t>(cluster.world_size());
+  std::vector<std::vector<PlacedParts>> parts(bodies.size(), std::vector<PlacedParts>(ranks));
   cluster.run_on_every_rank([&](Rank& rank) {
     DroppingJob job(layout.sizes, layout.options, options_of(layout));
-    body(job, rank);
-    parts[static_cast<size_t>(rank.index())] = placed_parts(job.state(), *job.adam, rank.index());
+    for (size_t i = 0; i < bodies.size(); ++i) {
+      bodies[i](job, rank);
+      parts[i][static_cast<size_t>(rank.index())] =
+          placed_parts(job.state(), *job.adam, rank.index());
+    }
   });
-  return assembled(parts);
+  std::vector<WholeTensors> all;
+  for (const std::vector<PlacedParts>& each : parts) all.push_back(assembled(each));
+  return all;
+}
+
+WholeTensors whole_after(const Layout& layout, const std::shared_ptr<SimDisk>& disk,
+                         const Body& body) {
+  return whole_after_each(layout, disk, {body}).front();
 }
 
 // ---- The model alone.
@@ -174,31 +188,62 @@ TEST(CheckpointAlongTp, HasTheModelInWholeTensorsUnderPlainNames) {
 
 // ---- Under another layout.
 
-void expect_moves(const Layout& a, const Layout& b) {
-  for (const auto type : {StateDictType::kShardedStateDict, StateDictType::kFullStateDict}) {
-    SCOPED_TRACE(absl::StrCat(a.name, " to ", b.name,
-                              type == StateDictType::kFullStateDict ? ", whole" : ", in boxes"));
-    const auto disk = std::make_shared<SimDisk>();
-    const WholeTensors saved = whole_after(a, disk, [type](DroppingJob& job, Rank&) {
-      for (int step = 0; step < 2; ++step) job.train(step);
-      job.accelerator.save_state(kFolder, {.state_dict_type = type});
-    });
-    EXPECT_TRUE(saved.contains("square of blocks.1.gate_up.weight"));
-    EXPECT_EQ(saved.contains("square of blocks.1.keys.weight"), a.options.key_heads > 0);
-    std::string folder = kFolder;
-    if (exists(*disk, join_path(kModel, kShardedMetadataFile)).value_or(false)) {
+std::string folder_of(StateDictType type) {
+  return absl::StrCat(kFolder, type == StateDictType::kFullStateDict ? "_whole" : "_in_boxes");
+}
+
+// A layout's checkpoints, of both types, and what is in them.
+struct Saved {
+  std::shared_ptr<SimDisk> disk = std::make_shared<SimDisk>();
+  WholeTensors all;
+};
+
+void expect_files(const Saved& saved) {
+  for (const StateDictType type : kTypes) {
+    std::string folder = folder_of(type);
+    const std::string model = join_path(folder, kModel);
+    if (exists(*saved.disk, join_path(model, kShardedMetadataFile)).value_or(false)) {
       EXPECT_EQ(type, StateDictType::kShardedStateDict);
       folder = "/sim/run/merged";
-      ASSERT_TRUE(merge_weights(*disk, kModel, folder).ok());
+      ASSERT_TRUE(merge_weights(*saved.disk, model, folder).ok());
     }
-    expect_file(*disk, join_path(folder, "model.safetensors"), weights_of(saved));
-    // The job has trained otherwise before it loads.
-    expect_equal(whole_after(b, disk,
-                             [](DroppingJob& job, Rank&) {
-                               job.train(7);
-                               job.accelerator.load_state(kFolder);
-                             }),
-                 saved);
+    expect_file(*saved.disk, join_path(folder, "model.safetensors"), weights_of(saved.all));
+  }
+}
+
+// Made and looked at once for each layout.
+const Saved& saved_under(const Layout& layout) {
+  static std::map<std::string, Saved>& known = *new std::map<std::string, Saved>;
+  const auto [entry, is_new] = known.try_emplace(layout.name);
+  Saved& saved = entry->second;
+  if (!is_new) return saved;
+  saved.all = whole_after(layout, saved.disk, [](DroppingJob& job, Rank&) {
+    for (int step = 0; step < 2; ++step) job.train(step);
+    for (const StateDictType type : kTypes) {
+      job.accelerator.save_state(folder_of(type), {.state_dict_type = type});
+    }
+  });
+  EXPECT_TRUE(saved.all.contains("square of blocks.1.gate_up.weight"));
+  EXPECT_EQ(saved.all.contains("square of blocks.1.keys.weight"), layout.options.key_heads > 0);
+  expect_files(saved);
+  return saved;
+}
+
+void expect_moves(const Layout& a, const Layout& b) {
+  SCOPED_TRACE(absl::StrCat(a.name, " to ", b.name));
+  const Saved& saved = saved_under(a);
+  std::vector<Body> loads;
+  for (const StateDictType type : kTypes) {
+    loads.emplace_back([type](DroppingJob& job, Rank&) {
+      // The job has trained otherwise before it loads.
+      job.train(7);
+      job.accelerator.load_state(folder_of(type));
+    });
+  }
+  const std::vector<WholeTensors> loaded = whole_after_each(b, saved.disk, loads);
+  for (size_t i = 0; i < loaded.size(); ++i) {
+    SCOPED_TRACE(kTypes[i] == StateDictType::kFullStateDict ? "whole" : "in boxes");
+    expect_equal(loaded[i], saved.all);
   }
 }
 
@@ -264,22 +309,27 @@ TEST(CheckpointAlongTp, GoesOnUnderAnotherTpAsOneDeviceDoes) {
 
 // ---- In the middle of a training.
 
-// Losses by rank, of the steps from `first` on; the job saves behind `last`, if that is not the
-// end.
+// Losses by rank, of the steps from `first` on.
 struct Trained {
   std::vector<Tensor> losses, next_numbers;
   WholeTensors all;
 };
 
-Trained trained(const Layout& layout, const std::shared_ptr<SimDisk>& disk, int first, int last) {
+std::string folder_behind(int steps) { return absl::StrCat(kFolder, "_", steps); }
+
+// To the end, from the checkpoint behind `first` steps on. With `saves` the job makes one behind
+// each step.
+Trained trained(const Layout& layout, const std::shared_ptr<SimDisk>& disk, int first, bool saves) {
   std::vector<Tensor> losses(8), numbers(8);
   Trained found;
   found.all = whole_after(layout, disk, [&](DroppingJob& job, Rank& rank) {
     set_seed(first == 0 ? 7 : 8, {.device_specific = true});
-    if (first > 0) job.accelerator.load_state(kFolder);
+    if (first > 0) job.accelerator.load_state(folder_behind(first));
     std::vector<Tensor> own;
-    for (int step = first; step < last; ++step) own.push_back(job.train(step).cpu());
-    if (last < kSteps) job.accelerator.save_state(kFolder);
+    for (int step = first; step < kSteps; ++step) {
+      own.push_back(job.train(step).cpu());
+      if (saves && step + 1 < kSteps) job.accelerator.save_state(folder_behind(step + 1));
+    }
     const auto index = static_cast<size_t>(rank.index());
     losses[index] = torch::stack(own);
     numbers[index] = torch::rand({4}, job.accelerator.device()).cpu();
@@ -289,24 +339,28 @@ Trained trained(const Layout& layout, const std::shared_ptr<SimDisk>& disk, int 
   return found;
 }
 
+// What a job computes from the checkpoint behind so many steps on.
+void expect_goes_on(const Trained& rest, const Trained& all, int steps) {
+  expect_equal(rest.all, all.all);
+  for (size_t rank = 0; rank < all.losses.size(); ++rank) {
+    if (!all.losses[rank].defined()) continue;
+    EXPECT_TRUE(rest.losses[rank].equal(all.losses[rank].slice(0, steps))) << rank;
+    EXPECT_TRUE(rest.next_numbers[rank].equal(all.next_numbers[rank])) << rank;
+  }
+}
+
 TEST(CheckpointAlongTp, IsNotNoticedByATrainingThatGoesOn) {
   Layout recomputed = with_sequence_shards(tp(2));
   recomputed.options.recomputes = true;
   for (const Layout& layout :
        {tp(2), recomputed, tp(4), tp_and_shards(), tp_and_replicas(), tp_and_zero(2),
         with_keys(tp(4), 2), with_keys(tp_and_shards(), 1)}) {
-    const Trained all = trained(layout, nullptr, 0, kSteps);
+    const Trained all = trained(layout, nullptr, 0, /*saves=*/false);
+    const auto disk = std::make_shared<SimDisk>();
+    expect_goes_on(trained(layout, disk, 0, /*saves=*/true), all, 0);
     for (int stop = 1; stop < kSteps; ++stop) {
       SCOPED_TRACE(absl::StrCat(layout.name, " after ", stop, " steps"));
-      const auto disk = std::make_shared<SimDisk>();
-      trained(layout, disk, 0, stop);
-      const Trained rest = trained(layout, disk, stop, kSteps);
-      expect_equal(rest.all, all.all);
-      for (size_t rank = 0; rank < all.losses.size(); ++rank) {
-        if (!all.losses[rank].defined()) continue;
-        EXPECT_TRUE(rest.losses[rank].equal(all.losses[rank].slice(0, stop))) << rank;
-        EXPECT_TRUE(rest.next_numbers[rank].equal(all.next_numbers[rank])) << rank;
-      }
+      expect_goes_on(trained(layout, disk, stop, /*saves=*/false), all, stop);
     }
   }
 }

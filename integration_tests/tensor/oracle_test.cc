@@ -28,6 +28,9 @@ using lm::Blocks;
 
 constexpr char kFolder[] = "integration_tests/tensor/data";
 constexpr char kFirst[] = "times";
+// How many steps are compared where PyTorch has no answer for the layout: by then weights depend on
+// gradients, on their norms and on the momentum of several steps.
+constexpr int kFirstSteps = 4;
 
 struct Layout {
   std::string name = {};  // as the answers have it
@@ -74,10 +77,13 @@ FormulaTraining training_of(const Answers& answers, Blocks blocks, const Layout&
   return training;
 }
 
-void expect_equal(const std::string& beside, const FormulaOutcome& outcome, const Answer& answer) {
-  ASSERT_EQ(outcome.losses.size(), answer.losses.size()) << beside;
-  ASSERT_EQ(outcome.norms.size(), answer.norms.size()) << beside;
-  for (size_t i = 0; i < answer.losses.size(); ++i) {
+// The first steps of the answer, or all of them.
+void expect_equal(const std::string& beside, const FormulaOutcome& outcome, const Answer& answer,
+                  int steps) {
+  ASSERT_EQ(outcome.losses.size(), static_cast<size_t>(steps)) << beside;
+  ASSERT_EQ(outcome.norms.size(), static_cast<size_t>(steps)) << beside;
+  ASSERT_LE(outcome.losses.size(), answer.losses.size()) << beside;
+  for (size_t i = 0; i < outcome.losses.size(); ++i) {
     EXPECT_NEAR(outcome.losses[i], answer.losses[i], 1e-6 * answer.losses[i])
         << beside << ", step " << i;
     EXPECT_NEAR(outcome.norms[i], answer.norms[i], 1e-5 * answer.norms[i])
@@ -149,10 +155,12 @@ class TensorParallelAnswers : public ::testing::TestWithParam<Case> {};
 TEST_P(TensorParallelAnswers, AreThoseOfOneProcessAndOfPyTorch) {
   const auto& [file, blocks, layout, modes] = GetParam();
   const Answers answers = read_answers(file);
-  const FormulaOutcome outcome = train_by_formula(training_of(answers, blocks, layout, modes));
-  expect_equal("one process", outcome, of_one_process(answers, blocks));
   const Answer* const of_torch = answers.find(layout_of(GetParam()), blocks);
-  if (of_torch != nullptr) expect_equal("PyTorch", outcome, *of_torch);
+  FormulaTraining training = training_of(answers, blocks, layout, modes);
+  if (of_torch == nullptr) training.steps = kFirstSteps;
+  const FormulaOutcome outcome = train_by_formula(training);
+  expect_equal("one process", outcome, of_one_process(answers, blocks), training.steps);
+  if (of_torch != nullptr) expect_equal("PyTorch", outcome, *of_torch, answers.steps);
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, TensorParallelAnswers, ::testing::ValuesIn(cases()), name_of);
@@ -177,7 +185,8 @@ TEST(TrainingByTheFormula, OfOneProcessHasItsAnswers) {
   for (const Blocks blocks : {Blocks::kGpt, Blocks::kLlama}) {
     FormulaTraining training = training_of(answers, blocks, {.cluster = "1x1:h100"});
     training.sizes.reset();
-    expect_equal(text_of(blocks), train_by_formula(training), of_one_process(answers, blocks));
+    expect_equal(text_of(blocks), train_by_formula(training), of_one_process(answers, blocks),
+                 answers.steps);
   }
 }
 
@@ -189,7 +198,9 @@ TEST(TensorParallelTraining, IsTheSameWhereBlocksAreComputedAgain) {
       FormulaTraining training =
           training_of(answers, blocks, layouts().front(), {.sequence_shards = sequence_shards});
       training.lm.activation_checkpointing = true;
-      expect_equal(text_of(blocks), train_by_formula(training), of_one_process(answers, blocks));
+      training.steps = kFirstSteps;
+      expect_equal(text_of(blocks), train_by_formula(training), of_one_process(answers, blocks),
+                   kFirstSteps);
     }
   }
 }
@@ -201,6 +212,7 @@ TEST(TensorParallelTraining, OfLlamaOnFourRanksIsThatOfOneProcess) {
   const auto outcome = [&](const Layout& layout, const PlanModes& modes, bool is_alone) {
     FormulaTraining training = training_of(answers, Blocks::kLlama, layout, modes);
     training.config = config;
+    training.steps = kFirstSteps;
     training.change = with_modes(modes, config);
     if (is_alone) training.sizes.reset();
     return train_by_formula(training);
@@ -211,7 +223,7 @@ TEST(TensorParallelTraining, OfLlamaOnFourRanksIsThatOfOneProcess) {
     expect_equal("tp 4",
                  outcome(layouts()[1], {.sequence_shards = has_modes, .parallel_loss = has_modes},
                          /*is_alone=*/false),
-                 expected);
+                 expected, kFirstSteps);
   }
 }
 
@@ -228,7 +240,7 @@ TEST(TensorParallelTraining, IsTheSameBitForBitInEveryOrderOfRanks) {
     training.seed = 1;
     const FormulaOutcome first = train_by_formula(training);
     ASSERT_EQ(first.norms.size(), 3);
-    for (training.seed = 2; training.seed <= 20; ++training.seed) {
+    for (training.seed = 2; training.seed <= orders_of_ranks(); ++training.seed) {
       const FormulaOutcome outcome = train_by_formula(training);
       EXPECT_EQ(outcome.losses, first.losses) << text_of(blocks) << ", seed " << training.seed;
       EXPECT_EQ(outcome.norms, first.norms) << text_of(blocks) << ", seed " << training.seed;

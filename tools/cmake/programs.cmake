@@ -34,11 +34,21 @@ set_target_properties(accelerate_launch_settings PROPERTIES EXPORT_NAME launch_s
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION})
 add_library(Accelerate::launch_settings ALIAS accelerate_launch_settings)
 
+# accelerate_built(OUT SOURCE...): the sources of a program, or what Bazel made of them.
+function(accelerate_built out)
+  set(found "")
+  foreach(source IN LISTS ARGN)
+    if(DEFINED "built_main_${source}")
+      set(source "${built_main_${source}}")
+    endif()
+    list(APPEND found "${source}")
+  endforeach()
+  set(${out} ${found} PARENT_SCOPE)
+endfunction()
+
 # accelerate_program(TARGET NAME MAIN LIBRARIES...): a program of the source MAIN, or of what Bazel made of it.
 function(accelerate_program target name main)
-  if(DEFINED "built_main_${main}")
-    set(main "${built_main_${main}}")
-  endif()
+  accelerate_built(main "${main}")
   add_executable(${target} ${main})
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_compile_options(${target} PRIVATE ${accelerate_copts})
@@ -55,8 +65,9 @@ accelerate_program(accelerate_self_test accelerate-self-test integration_tests/s
 # What `accelerate plan` starts: a language model of the examples on simulated clusters.
 accelerate_program(accelerate_plan accelerate-plan accelerate/examples/lm/plan_main.cc
   Accelerate::accelerate Accelerate::simulator)
-target_sources(accelerate_plan PRIVATE accelerate/examples/lm/layout_plan.cc
+accelerate_built(plan_sources accelerate/examples/lm/layout_plan.cc
   accelerate/examples/lm/config.cc accelerate/examples/lm/model.cc)
+target_sources(accelerate_plan PRIVATE ${plan_sources})
 # What `accelerate simulate --from_dump` starts: a reader of dumps, whose calls a simulated cluster makes again.
 accelerate_program(accelerate_dump_report accelerate-dump-report simulator/cluster/dump_report_main.cc
   Accelerate::accelerate Accelerate::simulator)
