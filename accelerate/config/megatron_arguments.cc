@@ -1,7 +1,7 @@
 #include "accelerate/config/megatron_arguments.h"
 
 #include <algorithm>
-#include <utility>
+#include <iterator>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 
 namespace accelerate {
 namespace {
@@ -19,99 +18,186 @@ using enum MegatronArgumentForm;
 constexpr MegatronArgumentUse kUsed = MegatronArgumentUse::kUsed;
 constexpr MegatronArgumentUse kWithoutEffect = MegatronArgumentUse::kWithoutEffect;
 
-// Names between spaces; a flag that does not follow from its name has a row of all_arguments().
-struct Group {
-  MegatronArgumentUse use;
-  MegatronArgumentForm form;
-  const char* names;
-};
-constexpr Group kGroups[] = {
-    {kUsed, kNoFlag,
-     "consumed_samples data_parallel_size eos_token_id log_learning_rate_to_tensorboard lr_mult "
-     "megatron_dataset_flag model_return_dict model_type_name no_wd_decay_cond num_labels "
-     "num_micro_batches orig_vocab_size padded_vocab_size pretraining_flag return_logits "
-     "scale_lr_cond"},
-    {kUsed, kOn,
-     "add_qkv_bias attention_softmax_in_fp32 bf16 calculate_per_token_loss eod_mask_loss fp16 "
-     "group_query_attention log_memory_to_tensorboard log_num_zeros_in_grad log_params_norm "
-     "log_throughput log_timers_to_tensorboard log_validation_ppl_to_tensorboard "
-     "log_world_size_to_tensorboard no_load_optim no_save_optim optimizer_cpu_offload "
-     "qk_layernorm reset_attention_mask reset_position_ids sequence_parallel swiglu "
-     "untie_embeddings_and_output_weights use_custom_fsdp use_distributed_optimizer "
-     "use_precision_aware_optimizer use_rotary_position_embeddings"},
-    {kUsed, kOff, "check_for_nan_in_loss_and_grad log_loss_scale_to_tensorboard"},
-    {kUsed, kInteger,
-     "context_parallel_size decoder_last_pipeline_num_layers decoder_seq_length "
-     "encoder_seq_length eval_interval eval_iters expert_model_parallel_size "
-     "expert_tensor_parallel_size ffn_hidden_size global_batch_size hidden_size kv_channels "
-     "log_interval lr_decay_iters lr_decay_samples lr_warmup_iters lr_warmup_samples "
-     "make_vocab_size_divisible_by max_position_embeddings micro_batch_size num_attention_heads "
-     "num_layers num_layers_per_virtual_pipeline_stage num_query_groups num_workers "
-     "pipeline_model_parallel_size pipeline_model_parallel_split_rank recompute_num_layers "
-     "rotary_base seed seq_length tensor_model_parallel_size tensorboard_log_interval "
-     "train_iters train_samples vocab_size"},
-    {kUsed, kNumber,
-     "adam_beta1 adam_beta2 adam_eps attention_dropout clip_grad end_weight_decay hidden_dropout "
-     "init_method_std lr lr_warmup_fraction lr_warmup_init min_lr norm_epsilon rotary_percent "
-     "sgd_momentum start_weight_decay weight_decay"},
-    {kUsed, kText,
-     "DDP_impl lr_decay_style normalization optimizer position_embedding_type "
-     "recompute_granularity recompute_method split tensorboard_dir vocab_file "
-     "weight_decay_incr_style"},
-    {kUsed, kTexts, "data_path"},
-    {kWithoutEffect, kOn,
-     "cross_entropy_loss_fusion manual_gc moe_grouped_gemm moe_permute_fusion "
-     "overlap_cpu_optimizer_d2h_h2d overlap_grad_reduce overlap_param_gather "
-     "recompute_activations tp_comm_overlap use_cpu_initialization use_flash_attn "
-     "use_mcore_models"},
-    {kWithoutEffect, kOff,
-     "async_tensor_model_parallel_allreduce bias_dropout_fusion bias_gelu_fusion "
-     "bias_swiglu_fusion create_attention_mask_in_dataloader gradient_accumulation_fusion "
-     "masked_softmax_fusion mmap_bin_files persist_layer_norm"},
-    {kWithoutEffect, kInteger,
-     "distributed_timeout_minutes empty_unused_memory_level manual_gc_interval"},
-    {kWithoutEffect, kText,
-     "attention_backend data_cache_path distributed_backend merge_file tokenizer_model "
-     "tokenizer_type transformer_impl"},
+constexpr MegatronArgument kArguments[] = {
+    {"DDP_impl", kUsed, kText},
+    {"adam_beta1", kUsed, kNumber},
+    {"adam_beta2", kUsed, kNumber},
+    {"adam_eps", kUsed, kNumber},
+    {"add_bias_linear", kUsed, kOff, "disable-bias-linear"},
+    {"add_qkv_bias", kUsed, kOn},
+    {"apply_rope_fusion", kWithoutEffect, kOff, "no-rope-fusion"},
+    {"async_tensor_model_parallel_allreduce", kWithoutEffect, kOff,
+     "no-async-tensor-model-parallel-allreduce"},
+    {"attention_backend", kWithoutEffect, kText},
+    {"attention_dropout", kUsed, kNumber},
+    {"attention_softmax_in_fp32", kUsed, kOn},
+    {"barrier_with_L1_time", kWithoutEffect, kOff, "no-barrier-with-level-1-timing"},
+    {"bf16", kUsed, kOn},
+    {"bias_dropout_fusion", kWithoutEffect, kOff, "no-bias-dropout-fusion"},
+    {"bias_gelu_fusion", kWithoutEffect, kOff, "no-bias-gelu-fusion"},
+    {"bias_swiglu_fusion", kWithoutEffect, kOff, "no-bias-swiglu-fusion"},
+    {"calculate_per_token_loss", kUsed, kOn},
+    {"check_for_nan_in_loss_and_grad", kUsed, kOff, "no-check-for-nan-in-loss-and-grad"},
+    {"clip_grad", kUsed, kNumber},
+    {"consumed_samples", kUsed, kNoFlag},
+    {"context_parallel_size", kUsed, kInteger},
+    {"create_attention_mask_in_dataloader", kWithoutEffect, kOff,
+     "no-create-attention-mask-in-dataloader"},
+    {"cross_entropy_loss_fusion", kWithoutEffect, kOn},
+    {"data_cache_path", kWithoutEffect, kText},
+    {"data_parallel_size", kUsed, kNoFlag},
+    {"data_path", kUsed, kTexts},
+    {"decoder_last_pipeline_num_layers", kUsed, kInteger},
+    {"decoder_seq_length", kUsed, kInteger},
+    {"distributed_backend", kWithoutEffect, kText},
+    {"distributed_timeout_minutes", kWithoutEffect, kInteger},
+    {"empty_unused_memory_level", kWithoutEffect, kInteger},
+    {"encoder_seq_length", kUsed, kInteger},
+    {"end_weight_decay", kUsed, kNumber},
+    {"eod_mask_loss", kUsed, kOn},
+    {"eos_token_id", kUsed, kNoFlag},
+    {"eval_interval", kUsed, kInteger},
+    {"eval_iters", kUsed, kInteger},
+    {"expert_model_parallel_size", kUsed, kInteger},
+    {"expert_tensor_parallel_size", kUsed, kInteger},
+    {"ffn_hidden_size", kUsed, kInteger},
+    {"fp16", kUsed, kOn},
+    {"global_batch_size", kUsed, kInteger},
+    {"gradient_accumulation_fusion", kWithoutEffect, kOff, "no-gradient-accumulation-fusion"},
+    {"group_query_attention", kUsed, kOn},
+    {"hidden_dropout", kUsed, kNumber},
+    {"hidden_size", kUsed, kInteger},
+    {"init_method_std", kUsed, kNumber},
+    {"kv_channels", kUsed, kInteger},
+    {"log_interval", kUsed, kInteger},
+    {"log_learning_rate_to_tensorboard", kUsed, kNoFlag},
+    {"log_loss_scale_to_tensorboard", kUsed, kOff, "no-log-loss-scale-to-tensorboard"},
+    {"log_memory_to_tensorboard", kUsed, kOn},
+    {"log_num_zeros_in_grad", kUsed, kOn},
+    {"log_params_norm", kUsed, kOn},
+    {"log_throughput", kUsed, kOn},
+    {"log_timers_to_tensorboard", kUsed, kOn},
+    {"log_validation_ppl_to_tensorboard", kUsed, kOn},
+    {"log_world_size_to_tensorboard", kUsed, kOn},
+    {"lr", kUsed, kNumber},
+    {"lr_decay_iters", kUsed, kInteger},
+    {"lr_decay_samples", kUsed, kInteger},
+    {"lr_decay_style", kUsed, kText},
+    {"lr_mult", kUsed, kNoFlag},
+    {"lr_warmup_fraction", kUsed, kNumber},
+    {"lr_warmup_init", kUsed, kNumber},
+    {"lr_warmup_iters", kUsed, kInteger},
+    {"lr_warmup_samples", kUsed, kInteger},
+    {"make_vocab_size_divisible_by", kUsed, kInteger},
+    {"manual_gc", kWithoutEffect, kOn},
+    {"manual_gc_interval", kWithoutEffect, kInteger},
+    {"masked_softmax_fusion", kWithoutEffect, kOff, "no-masked-softmax-fusion"},
+    {"max_position_embeddings", kUsed, kInteger},
+    {"megatron_dataset_flag", kUsed, kNoFlag},
+    {"merge_file", kWithoutEffect, kText},
+    {"micro_batch_size", kUsed, kInteger},
+    {"min_lr", kUsed, kNumber},
+    {"mmap_bin_files", kWithoutEffect, kOff, "no-mmap-bin-files"},
+    {"model_return_dict", kUsed, kNoFlag},
+    {"model_type_name", kUsed, kNoFlag},
+    {"moe_grouped_gemm", kWithoutEffect, kOn},
+    {"moe_permute_fusion", kWithoutEffect, kOn},
+    {"no_load_optim", kUsed, kOn},
+    {"no_save_optim", kUsed, kOn},
+    {"no_wd_decay_cond", kUsed, kNoFlag},
+    {"norm_epsilon", kUsed, kNumber},
+    {"normalization", kUsed, kText},
+    {"num_attention_heads", kUsed, kInteger},
+    {"num_labels", kUsed, kNoFlag},
+    {"num_layers", kUsed, kInteger},
+    {"num_layers_per_virtual_pipeline_stage", kUsed, kInteger},
+    {"num_micro_batches", kUsed, kNoFlag},
+    {"num_query_groups", kUsed, kInteger},
+    {"num_workers", kUsed, kInteger},
+    {"optimizer", kUsed, kText},
+    {"optimizer_cpu_offload", kUsed, kOn},
+    {"orig_vocab_size", kUsed, kNoFlag},
+    {"overlap_cpu_optimizer_d2h_h2d", kWithoutEffect, kOn},
+    {"overlap_grad_reduce", kWithoutEffect, kOn},
+    {"overlap_p2p_comm", kWithoutEffect, kOff, "no-overlap-p2p-communication"},
+    {"overlap_param_gather", kWithoutEffect, kOn},
+    {"padded_vocab_size", kUsed, kNoFlag},
+    {"persist_layer_norm", kWithoutEffect, kOff, "no-persist-layer-norm"},
+    {"pipeline_model_parallel_size", kUsed, kInteger},
+    {"pipeline_model_parallel_split_rank", kUsed, kInteger},
+    {"position_embedding_type", kUsed, kText},
+    {"pretraining_flag", kUsed, kNoFlag},
+    {"qk_layernorm", kUsed, kOn},
+    {"recompute_activations", kWithoutEffect, kOn},
+    {"recompute_granularity", kUsed, kText},
+    {"recompute_method", kUsed, kText},
+    {"recompute_num_layers", kUsed, kInteger},
+    {"reset_attention_mask", kUsed, kOn},
+    {"reset_position_ids", kUsed, kOn},
+    {"return_logits", kUsed, kNoFlag},
+    {"rotary_base", kUsed, kInteger},
+    {"rotary_percent", kUsed, kNumber},
+    {"scale_lr_cond", kUsed, kNoFlag},
+    {"seed", kUsed, kInteger},
+    {"seq_length", kUsed, kInteger},
+    {"sequence_parallel", kUsed, kOn},
+    {"sgd_momentum", kUsed, kNumber},
+    {"split", kUsed, kText},
+    {"start_weight_decay", kUsed, kNumber},
+    {"swiglu", kUsed, kOn},
+    {"tensor_model_parallel_size", kUsed, kInteger},
+    {"tensorboard_dir", kUsed, kText},
+    {"tensorboard_log_interval", kUsed, kInteger},
+    {"tokenizer_model", kWithoutEffect, kText},
+    {"tokenizer_type", kWithoutEffect, kText},
+    {"tp_comm_overlap", kWithoutEffect, kOn},
+    {"train_iters", kUsed, kInteger},
+    {"train_samples", kUsed, kInteger},
+    {"transformer_impl", kWithoutEffect, kText},
+    {"untie_embeddings_and_output_weights", kUsed, kOn},
+    {"use_cpu_initialization", kWithoutEffect, kOn},
+    {"use_custom_fsdp", kUsed, kOn},
+    {"use_distributed_optimizer", kUsed, kOn},
+    {"use_flash_attn", kWithoutEffect, kOn},
+    {"use_mcore_models", kWithoutEffect, kOn},
+    {"use_precision_aware_optimizer", kUsed, kOn},
+    {"use_rotary_position_embeddings", kUsed, kOn},
+    {"vocab_file", kUsed, kText},
+    {"vocab_size", kUsed, kInteger},
+    {"weight_decay", kUsed, kNumber},
+    {"weight_decay_incr_style", kUsed, kText},
 };
 
-std::vector<MegatronArgument> all_arguments() {
-  std::vector<MegatronArgument> all = {
-      {"add_bias_linear", kUsed, kOff, "disable-bias-linear"},
-      {"apply_rope_fusion", kWithoutEffect, kOff, "no-rope-fusion"},
-      {"barrier_with_L1_time", kWithoutEffect, kOff, "no-barrier-with-level-1-timing"},
-      {"overlap_p2p_comm", kWithoutEffect, kOff, "no-overlap-p2p-communication"},
-  };
-  for (const Group& group : kGroups) {
-    for (const absl::string_view name : absl::StrSplit(group.names, ' ')) {
-      std::string flag = absl::StrReplaceAll(name, {{"_", "-"}});
-      if (group.form == kOff) flag.insert(0, "no-");
-      all.push_back({std::string(name), group.use, group.form, std::move(flag)});
-    }
-  }
-  std::ranges::sort(all, {}, &MegatronArgument::name);
-  return all;
-}
+constexpr const char* kLoggingFlags[] = {
+    "log_learning_rate_to_tensorboard",
+    "log_loss_scale_to_tensorboard",
+    "log_memory_to_tensorboard",
+    "log_num_zeros_in_grad",
+    "log_params_norm",
+    "log_throughput",
+    "log_timers_to_tensorboard",
+    "log_validation_ppl_to_tensorboard",
+    "log_world_size_to_tensorboard",
+};
 
 }  // namespace
 
-const std::vector<MegatronArgument>& megatron_arguments() {
-  static const auto& kArguments = *new std::vector<MegatronArgument>(all_arguments());
-  return kArguments;
-}
+absl::Span<const MegatronArgument> megatron_arguments() { return kArguments; }
 
 const MegatronArgument* find_megatron_argument(absl::string_view name) {
-  const auto& all = megatron_arguments();
-  const auto found = std::ranges::find(all, name, &MegatronArgument::name);
-  return found == all.end() ? nullptr : &*found;
+  const auto* const found = std::ranges::find_if(
+      kArguments, [&](const MegatronArgument& each) { return name == each.name; });
+  return found == std::end(kArguments) ? nullptr : found;
 }
 
 const MegatronArgument* find_megatron_flag(absl::string_view flag) {
-  const auto& all = megatron_arguments();
-  const auto found = std::ranges::find_if(all, [&](const MegatronArgument& each) {
-    return each.form != kNoFlag && flag == absl::StrCat("--", each.flag);
+  const auto* const found = std::ranges::find_if(kArguments, [&](const MegatronArgument& each) {
+    if (each.form == kNoFlag) return false;
+    const std::string own =
+        each.flag != nullptr ? each.flag : absl::StrReplaceAll(each.name, {{"_", "-"}});
+    return flag == absl::StrCat("--", own);
   });
-  return found == all.end() ? nullptr : &*found;
+  return found == std::end(kArguments) ? nullptr : found;
 }
 
 std::vector<std::string> check_megatron_arguments(const nlohmann::ordered_json& arguments,
@@ -132,12 +218,6 @@ std::vector<std::string> check_megatron_arguments(const nlohmann::ordered_json& 
   return idle;
 }
 
-std::vector<std::string> megatron_logging_flags() {
-  std::vector<std::string> names;
-  for (const MegatronArgument& each : megatron_arguments()) {
-    if (each.name.starts_with("log_") && each.form != kInteger) names.push_back(each.name);
-  }
-  return names;
-}
+absl::Span<const char* const> megatron_logging_flags() { return kLoggingFlags; }
 
 }  // namespace accelerate

@@ -10,6 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace accelerate {
 
@@ -30,15 +31,15 @@ enum class MegatronArgumentForm {
 };
 
 struct MegatronArgument {
-  std::string name;
+  const char* name;
   MegatronArgumentUse use;
   MegatronArgumentForm form;
-  /// The flag, where there is one, without its two hyphens.
-  std::string flag;
+  /// The flag without its two hyphens. Null: the name, with hyphens for underscores.
+  const char* flag = nullptr;
 };
 
 /// In alphabetical order; all other names are unknown.
-const std::vector<MegatronArgument>& megatron_arguments();
+absl::Span<const MegatronArgument> megatron_arguments();
 
 /// Null for an unknown name.
 const MegatronArgument* find_megatron_argument(absl::string_view name);
@@ -52,6 +53,6 @@ std::vector<std::string> check_megatron_arguments(const nlohmann::ordered_json& 
                                                   const char* who);
 
 /// The names of the arguments that a logger is told of by set_all_logging_options.
-std::vector<std::string> megatron_logging_flags();
+absl::Span<const char* const> megatron_logging_flags();
 
 }  // namespace accelerate

@@ -138,7 +138,7 @@ TEST(MegatronArguments, EachFlagIsOneArguments) {
         std::pair("--num-layers", "num_layers")}) {
     const MegatronArgument* const argument = find_megatron_flag(flag);
     ASSERT_NE(argument, nullptr) << flag;
-    EXPECT_EQ(argument->name, name);
+    EXPECT_STREQ(argument->name, name);
   }
   EXPECT_EQ(find_megatron_flag("--consumed-samples"), nullptr);
   EXPECT_EQ(find_megatron_flag("--add-bias-linear"), nullptr);

@@ -280,7 +280,7 @@ void MegatronLMPlugin::set_scheduler_args(std::optional<int64_t> total_num_steps
 }
 
 void MegatronLMPlugin::set_tensorboard_logging_options() {
-  for (const std::string& flag : megatron_logging_flags()) megatron_lm_default_args[flag] = true;
+  for (const char* flag : megatron_logging_flags()) megatron_lm_default_args[flag] = true;
 }
 
 MegatronLMPlugin resolve(MegatronLMPlugin plugin, const Environment& environment) {

@@ -202,7 +202,7 @@ void log_what_there_is(const json& /*in*/, json& out) {
   for (const auto& [name, value] : out["args"].items()) {
     if (!name.starts_with("log_")) args[name] = value;
   }
-  for (const std::string& flag : megatron_logging_flags()) args[flag] = true;
+  for (const char* flag : megatron_logging_flags()) args[flag] = true;
   out["args"] = std::move(args);
 }
 
