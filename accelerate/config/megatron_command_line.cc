@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
-#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/fields.h"
+#include "accelerate/base/unwrapped.h"
 #include "accelerate/config/megatron_arguments.h"
 
 namespace accelerate {
@@ -119,15 +119,6 @@ absl::string_view field_of(absl::string_view argument) {
 }
 
 template <typename T>
-struct ValueOf {
-  using Type = T;
-};
-template <typename T>
-struct ValueOf<std::optional<T>> {
-  using Type = T;
-};
-
-template <typename T>
 concept IsPlainField = std::same_as<T, bool> || std::same_as<T, int64_t> ||
                        std::same_as<T, double> || std::same_as<T, std::string>;
 
@@ -137,7 +128,7 @@ void set_fields(MegatronLMPlugin& plugin, const Json& args) {
     const Json& value = item.value();
     const absl::string_view wanted = field_of(argument);
     visit_fields(plugin, [&](const char* name, auto& field) {
-      using Value = typename ValueOf<std::remove_cvref_t<decltype(field)>>::Type;
+      using Value = typename internal::Unwrapped<std::remove_cvref_t<decltype(field)>>::Type;
       if constexpr (IsPlainField<Value>) {
         if (wanted == name) field = value.template get<Value>();
       }
