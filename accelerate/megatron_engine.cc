@@ -17,6 +17,7 @@
 #include "accelerate/config/tensor_parallel_plan.h"
 #include "accelerate/operators/block.h"
 #include "accelerate/parallel/apply.h"
+#include "accelerate/parallel/experts/mixture.h"
 #include "accelerate/parallel/sharded/activation_checkpointing.h"
 #include "accelerate/parallel/tensor/plan_layout.h"
 #include "accelerate/pipeline/schedule.h"
@@ -100,6 +101,26 @@ void check_ranks(const Accelerator& accelerator, const MegatronLMPlugin& plugin)
       " shares of the data; call set_prepared_args for as many ranks, as prepare_megatron_lm does");
 }
 
+// Ranks along tp have parts of the inside of experts as the model's mixtures say. Where nobody says
+// otherwise the plug-in has 1, as HF Accelerate does, which asks for nothing.
+void check_experts(const MegatronLMPlugin& plugin, const torch::nn::Module& model) {
+  constexpr char kSize[] = "expert_tensor_parallel_size";
+  const int64_t tp = whole(plugin, "tensor_model_parallel_size", 1);
+  const int64_t size = whole(plugin, kSize, 1);
+  const bool is_asked =
+      size > 1 || (plugin.other_megatron_args && plugin.other_megatron_args->contains(kSize));
+  if (tp == 1 || !is_asked) return;
+  for (const auto& item : model.named_modules()) {
+    const auto* const mixture = dynamic_cast<const MixtureOfExpertsImpl*>(item.value().get());
+    if (mixture == nullptr) continue;
+    const bool divides = mixture->options().divides_along_tp;
+    TORCH_CHECK_VALUE(divides == (size == tp), "MegatronEngine: ", kSize, " is ", size,
+                      ", but ranks along tp have ", divides ? "parts" : "all",
+                      " of the experts of mixture \"", item.key(), "\"; set it to ",
+                      divides ? tp : 1, ", or divides_along_tp of its MixtureOptions");
+  }
+}
+
 // The schedule of a pipeline, and the plan with shards of sequences.
 KwargsHandlers with_arguments(KwargsHandlers handlers, const MegatronLMPlugin& plugin,
                               const torch::nn::Module& model) {
@@ -171,6 +192,7 @@ MegatronCore::MegatronCore(Accelerator& accelerator, const torch::nn::Module& mo
                     "MegatronEngine: the Accelerator has prepared a model, and has one engine");
   refuse_what_is_not_done(plugin_);
   check_ranks(accelerator, plugin_);
+  check_experts(plugin_, model);
   schedule_ = megatron_schedule(plugin_.megatron_lm_default_args);
   step_ = step_of(plugin_);
   const bool has_batch = plugin_.custom_get_batch_function != nullptr;

@@ -381,12 +381,13 @@ TEST(EngineCheckpoint, GoesOnWithOtherDegrees) {
 
 // ---- Bad input: what all ranks are told.
 
-std::string refused(const MegatronLMPlugin& plugin, int ranks = 2) {
+std::string refused(const MegatronLMPlugin& plugin, int ranks = 2,
+                    const lm::Config& config = small_model()) {
   std::vector<std::string> errors(static_cast<size_t>(ranks));
   Cluster cluster("1x" + std::to_string(ranks) + ":h100");
   cluster.run_on_every_rank([&](Rank& rank) {
     errors[static_cast<size_t>(rank.index())] =
-        value_error_of([&] { EngineJob(small_model(), plugin, {}); });
+        value_error_of([&] { EngineJob(config, plugin, {}); });
   });
   EXPECT_THAT(errors, ::testing::Each(errors[0]));
   return errors[0];
@@ -412,6 +413,19 @@ TEST(EngineBadInput, ArgumentsThatItDoesNotFollowAreNamed) {
     return MegatronLoss{.loss = inputs.back().sum()};
   };
   EXPECT_THAT(refused(plugin), HasSubstr("but no custom_get_batch_function"));
+}
+
+// The model's mixtures are divided along tp; a plug-in that says nothing asks for nothing.
+TEST(EngineBadInput, ExpertsThatTpDividesOtherwiseAreNamed) {
+  const lm::Config experts = tiny_model(lm::Blocks::kLlama, /*has_experts=*/true);
+  MegatronLMPlugin plugin = plugin_of_formula(experts.layers, {.tp_degree = 2});
+  EXPECT_EQ(refused(plugin, 2, experts), "no error");
+  plugin.other_megatron_args.value()["expert_tensor_parallel_size"] = 1;
+  EXPECT_THAT(refused(plugin, 2, experts),
+              AllOf(HasSubstr("expert_tensor_parallel_size is 1"), HasSubstr("blocks.0.mlp"),
+                    HasSubstr("set it to 2, or divides_along_tp")));
+  plugin.other_megatron_args.value()["expert_tensor_parallel_size"] = 2;
+  EXPECT_EQ(refused(plugin, 2, experts), "no error");
 }
 
 TEST(EngineBadInput, AModelWithoutBlocksCannotBeComputedAgain) {
