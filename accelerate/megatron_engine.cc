@@ -1,29 +1,23 @@
 #include "accelerate/megatron_engine.h"
 
 #include <algorithm>
-#include <limits>
-#include <tuple>
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/Generator.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_join.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/pipeline_plan.h"
 #include "accelerate/config/tensor_parallel_plan.h"
 #include "accelerate/operators/block.h"
 #include "accelerate/parallel/apply.h"
-#include "accelerate/parallel/pipeline/pipeline_technique.h"
+#include "accelerate/parallel/experts/mixture.h"
 #include "accelerate/parallel/sharded/activation_checkpointing.h"
 #include "accelerate/parallel/tensor/plan_layout.h"
 #include "accelerate/pipeline/schedule.h"
@@ -107,6 +101,26 @@ void check_ranks(const Accelerator& accelerator, const MegatronLMPlugin& plugin)
       " shares of the data; call set_prepared_args for as many ranks, as prepare_megatron_lm does");
 }
 
+// Ranks along tp have parts of the inside of experts as the model's mixtures say. Where nobody says
+// otherwise the plug-in has 1, as HF Accelerate does, which asks for nothing.
+void check_experts(const MegatronLMPlugin& plugin, const torch::nn::Module& model) {
+  constexpr char kSize[] = "expert_tensor_parallel_size";
+  const int64_t tp = whole(plugin, "tensor_model_parallel_size", 1);
+  const int64_t size = whole(plugin, kSize, 1);
+  const bool is_asked =
+      size > 1 || (plugin.other_megatron_args && plugin.other_megatron_args->contains(kSize));
+  if (tp == 1 || !is_asked) return;
+  for (const auto& item : model.named_modules()) {
+    const auto* const mixture = dynamic_cast<const MixtureOfExpertsImpl*>(item.value().get());
+    if (mixture == nullptr) continue;
+    const bool divides = mixture->options().divides_along_tp;
+    TORCH_CHECK_VALUE(divides == (size == tp), "MegatronEngine: ", kSize, " is ", size,
+                      ", but ranks along tp have ", divides ? "parts" : "all",
+                      " of the experts of mixture \"", item.key(), "\"; set it to ",
+                      divides ? tp : 1, ", or divides_along_tp of its MixtureOptions");
+  }
+}
+
 // The schedule of a pipeline, and the plan with shards of sequences.
 KwargsHandlers with_arguments(KwargsHandlers handlers, const MegatronLMPlugin& plugin,
                               const torch::nn::Module& model) {
@@ -145,27 +159,6 @@ Tensors with_output(const Tensors& rows, const at::Tensor& output) {
 // As a mask that does not depend on the row.
 bool is_for_all_rows(const at::Tensor& tensor) { return tensor.dim() > 1 && tensor.size(0) == 1; }
 
-// A token for each row of logits, [rows, vocabulary] on the CPU: [rows, 1].
-at::Tensor next_tokens(at::Tensor logits, const MegatronGenerateOptions& options,
-                       const at::Generator& generator) {
-  if (options.top_k == 1) return logits.argmax(1, /*keepdim=*/true);
-  constexpr double kNever = -std::numeric_limits<double>::infinity();
-  logits = logits / options.temperature;
-  if (options.top_k > 1) {
-    const int64_t count = std::min(options.top_k, logits.size(1));
-    const at::Tensor least = std::get<0>(logits.topk(count, 1)).narrow(1, count - 1, 1);
-    logits = logits.masked_fill(logits.lt(least), kNever);
-  } else if (options.top_p > 0) {
-    const auto [sorted, order] = logits.sort(1, /*descending=*/true);
-    const at::Tensor shares = sorted.softmax(1);
-    // The probability of the tokens before each one.
-    const at::Tensor before = shares.cumsum(1) - shares;
-    const at::Tensor kept = sorted.masked_fill(before.gt(options.top_p), kNever);
-    logits = at::zeros_like(logits).scatter(1, order, kept);
-  }
-  return logits.softmax(1).multinomial(1, /*replacement=*/true, generator);
-}
-
 }  // namespace
 
 std::vector<at::Tensor> average_losses_across_data_parallel_group(
@@ -199,6 +192,7 @@ MegatronCore::MegatronCore(Accelerator& accelerator, const torch::nn::Module& mo
                     "MegatronEngine: the Accelerator has prepared a model, and has one engine");
   refuse_what_is_not_done(plugin_);
   check_ranks(accelerator, plugin_);
+  check_experts(plugin_, model);
   schedule_ = megatron_schedule(plugin_.megatron_lm_default_args);
   step_ = step_of(plugin_);
   const bool has_batch = plugin_.custom_get_batch_function != nullptr;
@@ -225,6 +219,9 @@ MegatronCore::MegatronCore(Accelerator& accelerator, const torch::nn::Module& mo
                     ", but only the loss of GPTTrainStep's tokens is made of parts of sequences; "
                     "set calculate_per_token_loss, without functions of the program, or "
                     "context_parallel_size=1");
+  if (is_true(plugin_, "sequence_parallel")) {
+    length_unit_ = whole(plugin_, "tensor_model_parallel_size", 1);
+  }
   const Json& clip = argument(plugin_, "clip_grad");
   TORCH_CHECK_VALUE(clip.is_number() && clip.get<double>() >= 0,
                     "clip_grad: expected a number of at least 0, got ", json_text(clip));
@@ -289,8 +286,15 @@ MegatronInputs MegatronCore::inputs_of(const MegatronBatch& batch, bool is_train
   return inputs;
 }
 
-TrainBatchOptions MegatronCore::window(const MegatronInputs& inputs) const {
-  const int64_t parts = std::min(*plugin_.num_micro_batches, inputs.model.size(0));
+TrainBatchOptions MegatronCore::window(const ModelState& model, const MegatronInputs& inputs,
+                                       bool is_training) const {
+  int64_t parts = std::min(*plugin_.num_micro_batches, inputs.model.size(0));
+  // Ranks that divide rows of parameters or experts meet in each pass, so that all make as many.
+  const ProcessGroupPtr& shards = model.placements().shards;
+  if (!is_training && shards != nullptr) {
+    const at::Tensor own = at::full({1}, -parts, at::TensorOptions(device_).dtype(at::kLong));
+    parts = -reduce_tensor(shards, own, Reduction::kMax).item<int64_t>();
+  }
   return {.micro_batches = static_cast<int>(parts), .positions = inputs.positions};
 }
 
@@ -316,7 +320,7 @@ at::Tensor MegatronCore::run_forward_steps(Accelerator& accelerator, const Model
         return {.sum = output};
       },
       .by_tokens = false};
-  const TrainBatchOptions options = window(inputs);
+  const TrainBatchOptions options = window(state, inputs, is_training);
   return is_training ? accelerator.step_.train_batch(state, calls, options)
                      : accelerator.step_.evaluate_batch(state, calls, options);
 }
@@ -331,45 +335,6 @@ at::Tensor MegatronCore::mean_loss(const at::Tensor& output, const Tensors& rows
     return plugin_.custom_loss_function(with_output(rows, output)).loss;
   if (!is_gpt_) return step_->loss(with_output(rows, output)).loss;
   return step_->loss({rows[1], losses_of_tokens(output, rows[0]), output}).loss;
-}
-
-at::Tensor MegatronCore::generate(
-    const ModelState& model, const at::Tensor& inputs, const MegatronGenerateOptions& options,
-    const std::function<at::Tensor(const at::Tensor& tokens)>& last_logits) const {
-  const auto* const gpt = dynamic_cast<const GPTTrainStep*>(step_.get());
-  TORCH_CHECK_VALUE(gpt != nullptr, "megatron_generate: ", step_->name(),
-                    " is not for models that read from left to right, as GPTTrainStep is");
-  TORCH_CHECK_VALUE(inputs.dim() == 2 && inputs.size(1) > 0,
-                    "megatron_generate: expected tokens [rows, length], got ", inputs.sizes());
-  TORCH_CHECK_VALUE(options.temperature > 0 && options.top_k >= 0 && options.top_p >= 0 &&
-                        options.top_p <= 1 && (options.top_k == 0 || options.top_p == 0),
-                    "megatron_generate: temperature=", options.temperature,
-                    ", top_k=", options.top_k, ", top_p=", options.top_p,
-                    "; the first is above 0, the last from 0 to 1, and one of the others is 0");
-  constexpr int64_t kUsual = 64;
-  const int64_t more = options.max_length ? *options.max_length - inputs.size(1)
-                                          : options.max_new_tokens.value_or(kUsual);
-  const auto* const pipeline = model.find_technique<PipelineTechnique>();
-  const int last = pipeline == nullptr ? 0 : pipeline->stages().ranks.back();
-  const at::NoGradGuard no_grad;
-  const at::Generator generator = at::detail::createCPUGenerator(options.seed);
-  const int64_t end = gpt->mask_options().eod_token;
-  at::Tensor tokens = inputs.to(at::kLong).to(device_);
-  at::Tensor has_ended = at::zeros({inputs.size(0), 1}, at::kBool);
-  for (int64_t i = 0; i < more && !has_ended.all().item<bool>(); ++i) {
-    const at::Tensor logits = last_logits(tokens);
-    at::Tensor next = logits.defined() ? next_tokens(logits, options, generator)
-                                       : at::empty({tokens.size(0), 1}, at::kLong);
-    if (pipeline != nullptr) {
-      at::Tensor told = next.to(device_);
-      broadcast_tensor(pipeline->group(), told, last);
-      next = told.to(at::kCPU);
-    }
-    next = next.masked_fill(has_ended, end);
-    has_ended = has_ended.logical_or(next.eq(end));
-    tokens = at::cat({tokens, next.to(device_)}, 1);
-  }
-  return tokens;
 }
 
 void MegatronCore::set_rates() const {

@@ -160,7 +160,10 @@ class MegatronCore {
                                const MegatronModel& model) const;
 
   MegatronInputs inputs_of(const MegatronBatch& batch, bool is_training) const;
-  TrainBatchOptions window(const MegatronInputs& inputs) const;
+  /// Collective over the ranks that divide the rows of the model's parameters, unless
+  /// `is_training`.
+  TrainBatchOptions window(const ModelState& model, const MegatronInputs& inputs,
+                           bool is_training) const;
   TokenLoss token_loss(const at::Tensor& output, const std::vector<at::Tensor>& rows) const;
   at::Tensor mean_loss(const at::Tensor& output, const std::vector<at::Tensor>& rows) const;
 
@@ -169,6 +172,10 @@ class MegatronCore {
   at::Tensor generate(const ModelState& model, const at::Tensor& inputs,
                       const MegatronGenerateOptions& options,
                       const std::function<at::Tensor(const at::Tensor& tokens)>& last_logits) const;
+
+  /// The tokens, and behind them as many as ranks with shards of sequences need to divide them,
+  /// which those before do not see.
+  at::Tensor divisible(const at::Tensor& tokens) const;
 
   void set_rates() const;
   void count_step() { samples_ += *plugin_.global_batch_size; }
@@ -186,6 +193,8 @@ class MegatronCore {
   bool is_gpt_ = false;
   bool counts_tokens_ = false;
   bool divides_sequences_ = false;
+  /// Sequences have a multiple of so many tokens.
+  int64_t length_unit_ = 1;
   int64_t samples_ = 0;
 };
 
@@ -249,7 +258,7 @@ class MegatronEngine {
     return step;
   }
 
-  /// Forward passes alone, of any number of rows. Collective.
+  /// Forward passes alone, of any number of rows above 0. Collective.
   MegatronStep eval_step(const MegatronBatch& batch) {
     (*model_)->eval();
     return run(core_.inputs_of(batch, /*is_training=*/false), /*is_training=*/false);
@@ -259,10 +268,11 @@ class MegatronEngine {
   /// [rows, length and more], on the rank's device. A row that has ended goes on with ends of
   /// documents; it stops when all have ended. Each token goes through the stages of a pipeline in
   /// their order; the last one chooses it, and tells the others. Collective over the ranks along tp
-  /// and pp, which give the same tokens and options. Ranks that divide a model's rows or experts
-  /// (use_distributed_optimizer, context_parallel_size, expert_model_parallel_size) call it
-  /// together, too, and have to need equally many tokens.
-  /// Errors: also for a model of another kind than GPT's.
+  /// and pp, which give the same tokens and options; over those that divide rows of parameters or
+  /// experts (use_distributed_optimizer, expert_model_parallel_size), which may give others, and
+  /// make passes for each other until all have ended; and over replicas of a model with buffers.
+  /// Errors: also for a model of another kind than GPT's, and for tokens or options that differ
+  ///         along tp and pp, naming two ranks.
   at::Tensor megatron_generate(const at::Tensor& inputs,
                                const MegatronGenerateOptions& options = {}) {
     (*model_)->eval();
@@ -340,11 +350,12 @@ class MegatronEngine {
 
   at::Tensor last_logits(const at::Tensor& tokens) {
     at::Tensor logits;
-    const auto keep = [&logits](const at::Tensor& output, const at::Tensor& /*rows*/) {
-      logits = output.select(1, -1).to(at::kCPU, at::kFloat);
+    const auto keep = [&](const at::Tensor& output, const at::Tensor& /*rows*/) {
+      logits = output.select(1, tokens.size(1) - 1).to(at::kCPU, at::kFloat);
       return logits.sum();
     };
-    accelerator_.evaluate_batch(*model_, std::pair(tokens, tokens), keep, {.micro_batches = 1});
+    const at::Tensor given = core_.divisible(tokens);
+    accelerator_.evaluate_batch(*model_, std::pair(given, given), keep, {.micro_batches = 1});
     return logits;
   }
 
@@ -352,7 +363,8 @@ class MegatronEngine {
   at::Tensor run_window(const internal::MegatronInputs& inputs, bool is_training, LossFn loss_fn) {
     if constexpr (internal::TakesOneTensor<Module>) {
       const std::pair<at::Tensor, Tensors> batch(inputs.model, inputs.loss);
-      const TrainBatchOptions options = core_.window(inputs);
+      const TrainBatchOptions options =
+          core_.window(*internal::Access::to(*model_), inputs, is_training);
       return is_training ? accelerator_.train_batch(*model_, batch, loss_fn, options)
                          : accelerator_.evaluate_batch(*model_, batch, loss_fn, options);
     } else {

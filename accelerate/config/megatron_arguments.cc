@@ -1,6 +1,7 @@
 #include "accelerate/config/megatron_arguments.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 
 #include <c10/util/Exception.h>
@@ -17,6 +18,15 @@ using enum MegatronArgumentForm;
 
 constexpr MegatronArgumentUse kUsed = MegatronArgumentUse::kUsed;
 constexpr MegatronArgumentUse kWithoutEffect = MegatronArgumentUse::kWithoutEffect;
+
+// Why arguments have no effect, where it is not that they choose kernels, overlaps or messages.
+constexpr char kCausal[] = "models hide later tokens by themselves";
+constexpr char kInMemory[] = "orders of samples are in memory, and files are read as all others";
+constexpr char kGroups[] = "the Accelerator makes the groups of ranks";
+constexpr char kNoGarbage[] = "no memory waits for a collector";
+constexpr char kTokens[] = "data are tokens already";
+constexpr char kNoScores[] = "fused attention keeps no scores that are computed again";
+constexpr char kProgramsOwn[] = "the program makes the model";
 
 constexpr MegatronArgument kArguments[] = {
     {"DDP_impl", kUsed, kText},
@@ -42,15 +52,15 @@ constexpr MegatronArgument kArguments[] = {
     {"consumed_samples", kUsed, kNoFlag},
     {"context_parallel_size", kUsed, kInteger},
     {"create_attention_mask_in_dataloader", kWithoutEffect, kOff,
-     "no-create-attention-mask-in-dataloader"},
+     "no-create-attention-mask-in-dataloader", nullptr, kCausal},
     {"cross_entropy_loss_fusion", kWithoutEffect, kOn},
-    {"data_cache_path", kWithoutEffect, kText},
+    {"data_cache_path", kWithoutEffect, kText, nullptr, kInMemory},
     {"data_parallel_size", kUsed, kNoFlag},
     {"data_path", kUsed, kTexts},
     {"decoder_last_pipeline_num_layers", kUsed, kInteger},
     {"decoder_seq_length", kUsed, kInteger},
-    {"distributed_backend", kWithoutEffect, kText},
-    {"distributed_timeout_minutes", kWithoutEffect, kInteger},
+    {"distributed_backend", kWithoutEffect, kText, nullptr, kGroups},
+    {"distributed_timeout_minutes", kWithoutEffect, kInteger, nullptr, kGroups},
     {"empty_unused_memory_level", kWithoutEffect, kInteger},
     {"encoder_seq_length", kUsed, kInteger},
     {"end_weight_decay", kUsed, kNumber},
@@ -89,15 +99,15 @@ constexpr MegatronArgument kArguments[] = {
     {"lr_warmup_iters", kUsed, kInteger},
     {"lr_warmup_samples", kUsed, kInteger},
     {"make_vocab_size_divisible_by", kUsed, kInteger},
-    {"manual_gc", kWithoutEffect, kOn},
-    {"manual_gc_interval", kWithoutEffect, kInteger},
+    {"manual_gc", kWithoutEffect, kOn, nullptr, kNoGarbage},
+    {"manual_gc_interval", kWithoutEffect, kInteger, nullptr, kNoGarbage},
     {"masked_softmax_fusion", kWithoutEffect, kOff, "no-masked-softmax-fusion"},
     {"max_position_embeddings", kUsed, kInteger},
     {"megatron_dataset_flag", kUsed, kNoFlag},
-    {"merge_file", kWithoutEffect, kText},
+    {"merge_file", kWithoutEffect, kText, nullptr, kTokens},
     {"micro_batch_size", kUsed, kInteger},
     {"min_lr", kUsed, kNumber},
-    {"mmap_bin_files", kWithoutEffect, kOff, "no-mmap-bin-files"},
+    {"mmap_bin_files", kWithoutEffect, kOff, "no-mmap-bin-files", kInMemory},
     {"model_return_dict", kUsed, kNoFlag},
     {"model_type_name", kUsed, kNoFlag},
     {"moe_grouped_gemm", kWithoutEffect, kOn},
@@ -128,7 +138,7 @@ constexpr MegatronArgument kArguments[] = {
     {"position_embedding_type", kUsed, kText},
     {"pretraining_flag", kUsed, kNoFlag},
     {"qk_layernorm", kUsed, kOn},
-    {"recompute_activations", kWithoutEffect, kOn},
+    {"recompute_activations", kWithoutEffect, kOn, nullptr, kNoScores},
     {"recompute_granularity", kUsed, kText},
     {"recompute_method", kUsed, kText},
     {"recompute_num_layers", kUsed, kInteger},
@@ -148,18 +158,18 @@ constexpr MegatronArgument kArguments[] = {
     {"tensor_model_parallel_size", kUsed, kInteger},
     {"tensorboard_dir", kUsed, kText},
     {"tensorboard_log_interval", kUsed, kInteger},
-    {"tokenizer_model", kWithoutEffect, kText},
-    {"tokenizer_type", kWithoutEffect, kText},
+    {"tokenizer_model", kWithoutEffect, kText, nullptr, kTokens},
+    {"tokenizer_type", kWithoutEffect, kText, nullptr, kTokens},
     {"tp_comm_overlap", kWithoutEffect, kOn},
     {"train_iters", kUsed, kInteger},
     {"train_samples", kUsed, kInteger},
     {"transformer_impl", kWithoutEffect, kText},
     {"untie_embeddings_and_output_weights", kUsed, kOn},
-    {"use_cpu_initialization", kWithoutEffect, kOn},
+    {"use_cpu_initialization", kWithoutEffect, kOn, nullptr, kProgramsOwn},
     {"use_custom_fsdp", kUsed, kOn},
     {"use_distributed_optimizer", kUsed, kOn},
     {"use_flash_attn", kWithoutEffect, kOn},
-    {"use_mcore_models", kWithoutEffect, kOn},
+    {"use_mcore_models", kWithoutEffect, kOn, nullptr, kProgramsOwn},
     {"use_precision_aware_optimizer", kUsed, kOn},
     {"use_rotary_position_embeddings", kUsed, kOn},
     {"vocab_file", kUsed, kText},
@@ -200,22 +210,43 @@ const MegatronArgument* find_megatron_flag(absl::string_view flag) {
   return found == std::end(kArguments) ? nullptr : found;
 }
 
-std::vector<std::string> check_megatron_arguments(const nlohmann::ordered_json& arguments,
-                                                  const char* who) {
+std::vector<IdleMegatronArgument> check_megatron_arguments(const nlohmann::ordered_json& arguments,
+                                                           const char* who) {
   TORCH_CHECK_VALUE(arguments.is_object(), who, ": expected an object of names and values");
   std::vector<std::string> unknown;
-  std::vector<std::string> idle;
+  std::vector<IdleMegatronArgument> idle;
   for (const auto& [name, value] : arguments.items()) {
     const MegatronArgument* argument = find_megatron_argument(name);
     if (argument == nullptr) {
       unknown.push_back(name);
     } else if (argument->use == kWithoutEffect) {
-      idle.push_back(name);
+      idle.push_back({name, argument->why});
     }
   }
   TORCH_CHECK_VALUE(unknown.empty(), who, ": nothing here reads ", absl::StrJoin(unknown, ", "),
                     "; leave them out, because the run would differ from what they ask for");
   return idle;
+}
+
+std::string text_of(const std::vector<IdleMegatronArgument>& idle) {
+  std::vector<std::string> reasons;
+  std::vector<std::vector<std::string>> names;  // by reason
+  for (const IdleMegatronArgument& each : idle) {
+    const auto found = std::ranges::find(reasons, each.why);
+    const auto i = static_cast<size_t>(found - reasons.begin());
+    if (found == reasons.end()) {
+      reasons.emplace_back(each.why);
+      names.emplace_back();
+    }
+    names[i].push_back(each.name);
+  }
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < reasons.size(); ++i) {
+    texts.push_back(absl::StrCat(absl::StrJoin(names[i], ", "),
+                                 names[i].size() == 1 ? " has" : " have",
+                                 " no effect: ", reasons[i]));
+  }
+  return absl::StrJoin(texts, "; ");
 }
 
 absl::Span<const char* const> megatron_logging_flags() { return kLoggingFlags; }

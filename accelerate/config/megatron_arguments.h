@@ -36,6 +36,14 @@ struct MegatronArgument {
   MegatronArgumentForm form;
   /// The flag without its two hyphens. Null: the name, with hyphens for underscores.
   const char* flag = nullptr;
+  /// Of one without effect: what makes it so.
+  const char* why = "LibTorch chooses its kernels and messages by itself";
+};
+
+/// An argument without effect, by the name that it was given by.
+struct IdleMegatronArgument {
+  std::string name;
+  std::string why;
 };
 
 /// In alphabetical order; all other names are unknown.
@@ -47,10 +55,14 @@ const MegatronArgument* find_megatron_argument(absl::string_view name);
 /// The argument that a flag is for, as "--no-rope-fusion"; null for an unknown one.
 const MegatronArgument* find_megatron_flag(absl::string_view flag);
 
-/// Names of the object's keys that have no effect. Errors: for an object with unknown keys, all of
-/// which are named, and for a value that is not an object; they begin with `who`.
-std::vector<std::string> check_megatron_arguments(const nlohmann::ordered_json& arguments,
-                                                  const char* who);
+/// The object's keys that have no effect. Errors: for an object with unknown keys, all of which are
+/// named, and for a value that is not an object; they begin with `who`.
+std::vector<IdleMegatronArgument> check_megatron_arguments(const nlohmann::ordered_json& arguments,
+                                                           const char* who);
+
+/// "tokenizer_type, merge_file have no effect: data are tokens already; ...": by reasons, in the
+/// order of their first names.
+std::string text_of(const std::vector<IdleMegatronArgument>& idle);
 
 /// The names of the arguments that a logger is told of by set_all_logging_options.
 absl::Span<const char* const> megatron_logging_flags();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
-#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/fields.h"
+#include "accelerate/base/unwrapped.h"
 #include "accelerate/config/megatron_arguments.h"
 
 namespace accelerate {
@@ -23,6 +23,8 @@ namespace {
 using enum MegatronArgumentForm;
 using Json = nlohmann::ordered_json;
 
+constexpr char kTp[] = "tensor_model_parallel_size";
+constexpr char kExpertTp[] = "expert_tensor_parallel_size";
 constexpr char kMicroBatch[] = "micro_batch_size";
 constexpr char kGlobalBatch[] = "global_batch_size";
 
@@ -84,11 +86,10 @@ Json value_of(const GivenFlag& given, MegatronArgumentForm form) {
 
 // What Megatron-LM has where its command line says nothing, and a plug-in does not have.
 Json usual_arguments() {
-  return {{"tensor_model_parallel_size", 1},
+  return {{kTp, 1},
           {"pipeline_model_parallel_size", 1},
           {"context_parallel_size", 1},
           {"expert_model_parallel_size", 1},
-          {"expert_tensor_parallel_size", 1},
           {"sequence_parallel", false},
           {"use_distributed_optimizer", false},
           {"attention_dropout", 0.1},
@@ -119,15 +120,6 @@ absl::string_view field_of(absl::string_view argument) {
 }
 
 template <typename T>
-struct ValueOf {
-  using Type = T;
-};
-template <typename T>
-struct ValueOf<std::optional<T>> {
-  using Type = T;
-};
-
-template <typename T>
 concept IsPlainField = std::same_as<T, bool> || std::same_as<T, int64_t> ||
                        std::same_as<T, double> || std::same_as<T, std::string>;
 
@@ -137,7 +129,7 @@ void set_fields(MegatronLMPlugin& plugin, const Json& args) {
     const Json& value = item.value();
     const absl::string_view wanted = field_of(argument);
     visit_fields(plugin, [&](const char* name, auto& field) {
-      using Value = typename ValueOf<std::remove_cvref_t<decltype(field)>>::Type;
+      using Value = typename internal::Unwrapped<std::remove_cvref_t<decltype(field)>>::Type;
       if constexpr (IsPlainField<Value>) {
         if (wanted == name) field = value.template get<Value>();
       }
@@ -181,30 +173,31 @@ MegatronCommandLine read_megatron_command_line(const std::vector<std::string>& a
   MegatronCommandLine line;
   Json args = usual_arguments();
   std::vector<std::string> unknown;
-  const auto add_once = [](std::vector<std::string>& flags, const std::string& flag) {
-    if (std::ranges::count(flags, flag) == 0) flags.push_back(flag);
-  };
+  std::vector<IdleMegatronArgument> idle;
   for (const GivenFlag& given : flags_of(arguments)) {
     const MegatronArgument* const argument = find_megatron_flag(given.flag);
     if (argument == nullptr) {
-      add_once(unknown, given.flag);
+      if (std::ranges::count(unknown, given.flag) == 0) unknown.push_back(given.flag);
       continue;
     }
-    const Json value = value_of(given, argument->form);
-    if (argument->use == MegatronArgumentUse::kWithoutEffect) {
-      add_once(line.without_effect, given.flag);
-    } else {
-      args[argument->name] = value;
+    Json value = value_of(given, argument->form);
+    if (argument->use == MegatronArgumentUse::kUsed) {
+      args[argument->name] = std::move(value);
+    } else if (std::ranges::count(idle, given.flag, &IdleMegatronArgument::name) == 0) {
+      idle.push_back({given.flag, argument->why});
     }
   }
   TORCH_CHECK_VALUE(unknown.empty(), "Megatron-LM's command line: nothing here reads ",
                     absl::StrJoin(unknown, ", "),
                     "; leave them out, because the run would differ from what they ask for");
   // Shards of sequences are along tp, and Megatron-LM has none without.
-  if (args["sequence_parallel"] == true && args["tensor_model_parallel_size"] == 1) {
+  if (args["sequence_parallel"] == true && args[kTp] == 1) {
     args["sequence_parallel"] = false;
-    line.without_effect.emplace_back("--sequence-parallel");
+    idle.push_back({"--sequence-parallel", "one rank along tp has whole sequences"});
   }
+  if (!idle.empty()) TORCH_WARN("Megatron-LM's command line: ", text_of(idle));
+  for (const IdleMegatronArgument& each : idle) line.without_effect.push_back(each.name);
+  if (!args.contains(kExpertTp)) args[kExpertTp] = Json(args[kTp]);
   const bool is_fp16 = args.contains("fp16"), is_bf16 = args.contains("bf16");
   TORCH_CHECK_VALUE(!is_fp16 || !is_bf16, "--fp16 and --bf16 are two precisions; give one of them");
   if (is_fp16) line.mixed_precision = PrecisionType::kFp16;
@@ -212,7 +205,7 @@ MegatronCommandLine read_megatron_command_line(const std::vector<std::string>& a
   args["num_micro_batches"] = micro_batches_of(args, options.num_ranks);
   args["model_type_name"] = options.model_type_name;
   // The vocabulary's size as the tokenizer has it; it is padded where a model is prepared.
-  if (args.contains("vocab_size")) args["orig_vocab_size"] = args["vocab_size"];
+  if (args.contains("vocab_size")) args["orig_vocab_size"] = Json(args["vocab_size"]);
   set_fields(line.plugin, args);
   line.plugin.megatron_dataset_flag = args.contains("data_path");
   if (args.contains(kMicroBatch)) {

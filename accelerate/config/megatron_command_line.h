@@ -9,9 +9,9 @@
 ///                                                 MegatronLMDummyDataLoader(line.dataset_args));
 ///
 /// The line says the optimizer and the schedule as well, so that a program prepares neither. What
-/// it does not say is as Megatron-LM has it. accelerate/config/megatron_arguments.h has the
-/// arguments; the flag of one that nothing reads is an error. Where a flag stands twice, the last
-/// one counts.
+/// it does not say is as Megatron-LM has it: experts are divided along tp, too.
+/// accelerate/config/megatron_arguments.h has the arguments; the flag of one that nothing reads is
+/// an error. Where a flag stands twice, the last one counts.
 ///
 /// Units:   as in Megatron-LM: batch sizes are sequences, lengths are tokens.
 /// Errors:  c10::ValueError naming the flags, what stands behind them and what was expected.
@@ -44,7 +44,8 @@ struct MegatronCommandLine {
   PrecisionType mixed_precision = PrecisionType::kNo;
   /// With --micro-batch-size: what a MegatronLMDummyDataLoader is made of, an object.
   nlohmann::ordered_json dataset_args = nullptr;
-  /// Flags that choose no result here, in their order.
+  /// Flags that choose no result here, each once, in their order; --sequence-parallel without tp is
+  /// behind them. A warning says why.
   std::vector<std::string> without_effect;
 };
 

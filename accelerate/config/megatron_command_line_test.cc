@@ -10,6 +10,7 @@
 
 #include "accelerate/config/megatron_arguments.h"
 #include "accelerate/platform/environment.h"
+#include "accelerate/testing/recorded_warnings.h"
 #include "accelerate/testing/value_error.h"
 
 namespace accelerate {
@@ -86,14 +87,39 @@ TEST(MegatronCommandLine, TakesMegatronLmsValuesWhereItSaysNothing) {
   EXPECT_EQ(line.mixed_precision, PrecisionType::kNo);
 }
 
+// Once each, and says why.
 TEST(MegatronCommandLine, ListsWhatHasNoEffect) {
+  const RecordedWarnings warnings;
   const MegatronCommandLine line = read_megatron_command_line(
-      {"--use-flash-attn", "--no-rope-fusion", "--sequence-parallel", "--use-flash-attn"});
+      {"--use-flash-attn", "--merge-file", "merges", "--no-rope-fusion", "--sequence-parallel",
+       "--tokenizer-type", "GPT2BPETokenizer", "--use-flash-attn"});
   EXPECT_THAT(line.without_effect,
-              ElementsAre("--use-flash-attn", "--no-rope-fusion", "--sequence-parallel"))
+              ElementsAre("--use-flash-attn", "--merge-file", "--no-rope-fusion",
+                          "--tokenizer-type", "--sequence-parallel"))
       << "one rank along tp has whole sequences";
+  EXPECT_THAT(warnings.texts(),
+              ElementsAre("UserWarning: Megatron-LM's command line: --use-flash-attn, "
+                          "--no-rope-fusion have no effect: LibTorch chooses its kernels and "
+                          "messages by itself; --merge-file, --tokenizer-type have no effect: data "
+                          "are tokens already; --sequence-parallel has no effect: one rank along "
+                          "tp has whole sequences"));
   EXPECT_EQ(line.plugin.sequence_parallelism, false);
   EXPECT_FALSE(line.plugin.other_megatron_args->contains("use_flash_attn"));
+}
+
+TEST(MegatronCommandLine, DividesExpertsAlongTpWhereItSaysNothing) {
+  const auto size = [](Texts arguments) {
+    arguments.insert(arguments.end(), {"--tensor-model-parallel-size", "4"});
+    const MegatronCommandLine line = read_megatron_command_line(arguments, {.num_ranks = 4});
+    const int64_t size = line.plugin.expert_tensor_parallel_size.value();
+    EXPECT_EQ(line.plugin.other_megatron_args->at("expert_tensor_parallel_size"), size);
+    return size;
+  };
+  EXPECT_EQ(size({}), 4);
+  EXPECT_EQ(size({"--expert-tensor-parallel-size", "1"}), 1);
+  EXPECT_THAT(
+      refused({"--tensor-model-parallel-size", "4", "--expert-tensor-parallel-size", "2"}, 4),
+      HasSubstr("set it to 1 or 4"));
 }
 
 TEST(MegatronCommandLine, TheLastOfSeveralCounts) {

@@ -294,14 +294,10 @@ MegatronLMPlugin resolve(MegatronLMPlugin plugin, const Environment& environment
     if (plugin.set_all_logging_options) plugin.set_tensorboard_logging_options();
   }
   if (plugin.other_megatron_args) {
-    const std::vector<std::string> idle =
+    const std::vector<IdleMegatronArgument> idle =
         check_megatron_arguments(*plugin.other_megatron_args, "other_megatron_args");
     plugin.megatron_lm_default_args.update(*plugin.other_megatron_args);
-    if (!idle.empty()) {
-      TORCH_WARN("other_megatron_args: ", absl::StrJoin(idle, ", "),
-                 idle.size() == 1 ? " has" : " have",
-                 " no effect: LibTorch chooses its kernels and messages by itself");
-    }
+    if (!idle.empty()) TORCH_WARN("other_megatron_args: ", text_of(idle));
   }
   return plugin;
 }

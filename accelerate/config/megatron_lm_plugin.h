@@ -102,7 +102,8 @@ struct MegatronLMPlugin {
   std::optional<double> hidden_dropout = std::nullopt;
   /// true
   std::optional<bool> attention_softmax_in_fp32 = std::nullopt;
-  /// 1 or tp_degree: 1. Whether ranks along tp divide experts is MixtureOptions::divides_along_tp.
+  /// 1 or tp_degree: 1. Whether ranks along tp divide experts is MixtureOptions::divides_along_tp,
+  /// with which other_megatron_args and a tp_degree here have to agree.
   std::optional<int64_t> expert_tensor_parallel_size = std::nullopt;
   /// The loss is divided by the number of tokens of all ranks: true.
   std::optional<bool> calculate_per_token_loss = std::nullopt;

@@ -134,6 +134,11 @@ TEST(MegatronLMPlugin, RefusesArgumentsThatNothingReads) {
   EXPECT_EQ(plugin.gradient_clipping, 1.0) << "the field stays";
   EXPECT_THAT(warnings.texts(),
               ElementsAre(AllOf(HasSubstr("use_flash_attn"), HasSubstr("no effect"))));
+  resolved({.other_megatron_args =
+                Json{{"manual_gc", true}, {"tp_comm_overlap", true}, {"manual_gc_interval", 5}}});
+  EXPECT_THAT(warnings.texts().back(),
+              HasSubstr("other_megatron_args: manual_gc, manual_gc_interval have no effect: no "
+                        "memory waits for a collector; tp_comm_overlap has no effect: LibTorch"));
 }
 
 TEST(MegatronLMPlugin, EveryArgumentOfItsOwnIsKnown) {

@@ -39,6 +39,7 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json_fwd.hpp>
 
+#include "accelerate/base/unwrapped.h"
 #include "accelerate/tensors/tree.h"
 
 namespace accelerate {
@@ -62,15 +63,6 @@ concept ItemIndexedDataset = requires(Dataset& dataset, size_t index) {
 };
 
 namespace internal {
-
-template <typename T>
-struct Unwrapped {
-  using Type = T;
-};
-template <typename T>
-struct Unwrapped<std::optional<T>> {
-  using Type = T;
-};
 
 template <typename Dataset>
 concept ItemStream = requires(Dataset& dataset) {

@@ -67,6 +67,18 @@ MeshSizes mesh_of(ShardingStrategy strategy, const PartialState& state) {
   return {.dp_replicate = ranks / in_first, .dp_shard = in_first};
 }
 
+// What works in place of a configuration that divides models, where the strategy does not.
+std::string without_shards(const ParallelismConfig& config) {
+  RankLayout layout = config.layout();
+  layout.dp_replicate *= layout.dp_shard;
+  layout.dp_shard = layout.ep = 1;
+  if (layout.num_ranks() == layout.dp_replicate) {
+    return "leave the parallelism_config out, or choose FULL_SHARD";
+  }
+  if (find_illegal(layout)) return "choose FULL_SHARD";
+  return absl::StrCat("the nearest layout that works: ", layout.text(), "; or choose FULL_SHARD");
+}
+
 void check_agrees_with_mesh(const FullyShardedDataParallelPlugin& plugin,
                             const ParallelismConfig& config, int ranks) {
   const ShardingStrategy strategy = plugin.strategy();
@@ -74,12 +86,16 @@ void check_agrees_with_mesh(const FullyShardedDataParallelPlugin& plugin,
   // Where models are divided at all, ranks along cp and sp divide them too.
   const bool agrees =
       divides(strategy) ? config.enabled(MeshAxis::kDpShardCpSp) : !config.divides_models();
-  TORCH_CHECK_VALUE(agrees, "fsdp_plugin: its strategy is ", to_string(strategy),
-                    ", but the parallelism_config's dp_shard_size is ", config.dp_shard_size(),
-                    divides(strategy)     ? ", so nothing would be divided; set it to the number "
-                                            "of ranks that share a model"
-                    : config.ep_enabled() ? ", and experts are divided; set it to 1, and ep_size"
-                                          : "; set it to 1");
+  if (agrees) return;
+  const std::string experts =
+      config.ep_enabled() ? absl::StrCat(" and its ep_size ", config.ep_size()) : "";
+  TORCH_CHECK_VALUE(
+      false, "fsdp_plugin: its strategy is ", to_string(strategy),
+      ", but the parallelism_config's dp_shard_size is ", config.dp_shard_size(),
+      divides(strategy)
+          ? ", so nothing would be divided; set it to the number of ranks that share "
+            "a model"
+          : absl::StrCat(experts, ", so models are divided; ", without_shards(config)));
 }
 
 // Why it costs time to divide layers among these ranks, and what costs less.

@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,24 +25,17 @@
 namespace accelerate {
 namespace {
 
-using lm::Blocks;
 using simulator::Cluster;
 using simulator::Rank;
 using simulator::SimDisk;
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr char kFolder[] = "/sim/run/saved";
-constexpr int64_t kLayers = 2;
 constexpr int64_t kRows = 8;
 
-lm::Config small_model() {
-  return lm::model_config("tiny", {.blocks = Blocks::kLlama, .layers = kLayers});
-}
-
 MegatronLMPlugin plugin_of(const MegatronLMPlugin& degrees) {
-  return plugin_of_formula(kLayers, degrees);
+  return plugin_of_formula(kSmallLayers, degrees);
 }
 
 struct Layout {
@@ -86,6 +78,23 @@ TEST(Engine, EvaluatesWithoutTraining) {
                   EXPECT_LT(job.engine().eval_step(job.batch(0)).loss.item<double>(), loss);
                 });
   }
+}
+
+// Ranks that divide rows of parameters make as many passes, whatever their rows are.
+TEST(Engine, EvaluatesOtherNumbersOfRowsOnEachShare) {
+  double expected = 0;
+  run_engines("1x1:h100", nullptr, small_model(), plugin_of({}), {}, [&](EngineJob& job, int) {
+    const MegatronBatch rows = {{"text", job.batch(0).at("text").narrow(0, 0, 5)}};
+    expected = job.engine().eval_step(rows).loss.item<double>();
+  });
+  run_engines("1x2:h100", nullptr, small_model(), plugin_of({.use_distributed_optimizer = true}),
+              {}, [&](EngineJob& job, int rank) {
+                // Four of the first share, and one of the other.
+                const MegatronBatch rows = {
+                    {"text", job.batch(0).at("text").narrow(0, 0, rank == 0 ? 4 : 1)}};
+                EXPECT_NEAR(job.engine().eval_step(rows).loss.item<double>(), expected,
+                            2e-6 * expected);
+              });
 }
 
 TEST(Engine, ReturnsLogitsOfTheLastStage) {
@@ -150,7 +159,7 @@ TEST(Engine, TakesATrainStepOfTheProgram) {
   plugin.custom_train_step_kwargs = nlohmann::ordered_json{{"factor", 2}};
   plugin.custom_train_step_class = [](const nlohmann::ordered_json& args,
                                       const nlohmann::ordered_json& kwargs) {
-    EXPECT_EQ(args.at("num_layers"), kLayers);
+    EXPECT_EQ(args.at("num_layers"), kSmallLayers);
     EXPECT_EQ(kwargs.at("factor"), 2);
     return std::make_shared<StepOfTheProgram>();
   };
@@ -192,194 +201,6 @@ TEST(Engine, GivesTheBatchAndTheLossOfItsTrainStep) {
   });
 }
 
-TEST(Engine, GeneratesTheMostLikelyTokens) {
-  constexpr int64_t kGiven = 3, kMore = 4;
-  std::vector<at::Tensor> generated;
-  for (const MegatronLMPlugin& degrees : {MegatronLMPlugin{}, MegatronLMPlugin{.tp_degree = 2}}) {
-    run_engines(degrees.tp_degree ? "1x2:h100" : "1x1:h100", nullptr, small_model(),
-                plugin_of(degrees), {}, [&](EngineJob& job, int rank) {
-                  for (int step = 0; step < 2; ++step) job.engine().train_step(job.batch(step));
-                  const at::Tensor start = job.batch(0).at("text").narrow(1, 0, kGiven);
-                  const at::Tensor tokens =
-                      job.engine().megatron_generate(start, {.max_new_tokens = kMore, .top_k = 1});
-                  ASSERT_EQ(tokens.size(1), kGiven + kMore);
-                  EXPECT_TRUE(tokens.cpu().narrow(1, 0, kGiven).equal(start));
-                  const at::NoGradGuard no_grad;
-                  auto model = job.engine().model();
-                  for (int64_t i = kGiven; i < kGiven + kMore; ++i) {
-                    const at::Tensor logits = model(tokens.narrow(1, 0, i)).cpu().select(1, -1);
-                    EXPECT_TRUE(logits.argmax(1).equal(tokens.cpu().select(1, i))) << i;
-                  }
-                  if (rank == 0) generated.push_back(tokens.cpu());
-                });
-  }
-  ASSERT_EQ(generated.size(), 2U);
-  EXPECT_TRUE(generated[0].equal(generated[1])) << "with layers that ranks divide as well";
-}
-
-// A token goes through all stages before the last one chooses the next.
-TEST(Engine, StagesGenerateWhatOneProcessDoes) {
-  constexpr int64_t kModelLayers = 4, kGiven = 3;
-  const std::vector<MegatronGenerateOptions> kinds = {
-      {.max_new_tokens = 4, .top_k = 1},
-      {.max_length = kGiven + 5, .top_k = 5, .seed = 5},
-      {.max_new_tokens = 4, .temperature = 0.7, .top_p = 0.9, .seed = 7},
-      {.max_new_tokens = 4, .seed = 3}};
-  // By rank, in the order of the kinds.
-  const auto generated = [&](int ranks, const MegatronLMPlugin& degrees) {
-    std::vector<std::vector<at::Tensor>> all(static_cast<size_t>(ranks));
-    run_engines("1x" + std::to_string(ranks) + ":h100", nullptr,
-                lm::model_config("tiny", {.blocks = Blocks::kLlama, .layers = kModelLayers}),
-                plugin_of_formula(kModelLayers, degrees), {}, [&](EngineJob& job, int rank) {
-                  for (int step = 0; step < 2; ++step) job.engine().train_step(job.batch(step));
-                  const at::Tensor start =
-                      job.batch(0).at("text").narrow(0, 0, 3).narrow(1, 0, kGiven);
-                  for (const MegatronGenerateOptions& options : kinds) {
-                    all[static_cast<size_t>(rank)].push_back(
-                        job.engine().megatron_generate(start, options).cpu());
-                  }
-                });
-    return all;
-  };
-  const std::vector<at::Tensor> expected = generated(1, {}).front();
-  ASSERT_EQ(expected.size(), kinds.size());
-  EXPECT_EQ(expected[0].size(1), kGiven + 4);
-  EXPECT_FALSE(expected[3].equal(expected[0])) << "which are the most likely tokens";
-  const std::vector<Layout> jobs = {
-      {2, {.pp_degree = 2}},
-      {2, {.pp_degree = 2, .num_layers_per_virtual_pipeline_stage = 1}},
-      {4, {.pp_degree = 4}},
-      {4, {.tp_degree = 2, .pp_degree = 2}}};
-  for (size_t job = 0; job < jobs.size(); ++job) {
-    const auto all = generated(jobs[job].ranks, jobs[job].degrees);
-    for (size_t rank = 0; rank < all.size(); ++rank) {
-      ASSERT_EQ(all[rank].size(), kinds.size());
-      for (size_t i = 0; i < kinds.size(); ++i) {
-        EXPECT_TRUE(all[rank][i].equal(expected[i]))
-            << "job " << job << ", rank " << rank << ", options " << i;
-      }
-    }
-  }
-}
-
-// All ranks learn from the last stage that the row has ended.
-TEST(Engine, StagesStopWhenAllRowsHaveEnded) {
-  constexpr int64_t kGiven = 3, kMost = 6;
-  MegatronLMPlugin plugin = plugin_of({.pp_degree = 2});
-  at::Tensor usual;
-  const auto run = [&](const std::function<void(const at::Tensor& tokens, int rank)>& body) {
-    run_engines("1x2:h100", nullptr, small_model(), plugin, {}, [&](EngineJob& job, int rank) {
-      const at::Tensor start = job.batch(0).at("text").narrow(0, 0, 1).narrow(1, 0, kGiven);
-      body(job.engine().megatron_generate(start, {.max_new_tokens = kMost, .top_k = 1}).cpu(),
-           rank);
-    });
-  };
-  run([&](const at::Tensor& tokens, int rank) {
-    if (rank == 0) usual = tokens;
-  });
-  ASSERT_EQ(usual.size(1), kGiven + kMost);
-  // The first token that is generated ends the row now.
-  plugin.other_megatron_args.value()["eos_token_id"] = usual[0][kGiven].item<int64_t>();
-  run([&](const at::Tensor& tokens, int rank) {
-    EXPECT_TRUE(tokens.equal(usual.narrow(1, 0, kGiven + 1))) << rank;
-  });
-}
-
-TEST(Engine, DrawsAlikeOnAllRanks) {
-  std::vector<at::Tensor> drawn(2);
-  run_engines("1x2:h100", nullptr, small_model(), plugin_of({.tp_degree = 2}), {},
-              [&](EngineJob& job, int rank) {
-                const at::Tensor start = torch::tensor({{97, 98}}, at::kLong);
-                for (const MegatronGenerateOptions& options :
-                     {MegatronGenerateOptions{.max_length = 8, .top_k = 3, .seed = 5},
-                      MegatronGenerateOptions{.max_length = 8, .top_p = 0.5, .seed = 5}}) {
-                  drawn[static_cast<size_t>(rank)] =
-                      job.engine().megatron_generate(start, options).cpu();
-                  EXPECT_LE(drawn[static_cast<size_t>(rank)].size(1), 8);
-                }
-                EXPECT_THAT(value_error_of([&] {
-                              job.engine().megatron_generate(start, {.top_k = 2, .top_p = 0.5});
-                            }),
-                            HasSubstr("top_k=2, top_p=0.5"));
-              });
-  EXPECT_TRUE(drawn[0].equal(drawn[1]));
-}
-
-// Each token is followed by one of the next three numbers, whatever is before it.
-class BigramsImpl : public torch::nn::Module {
- public:
-  static constexpr int64_t kSize = 8;
-
-  BigramsImpl() {
-    constexpr double kNever = -30;
-    constexpr double kShares[] = {0.5, 0.3, 0.2};
-    const at::Tensor logits = torch::full({kSize, kSize}, kNever);
-    for (int64_t token = 0; token < kSize; ++token) {
-      for (int64_t i = 0; i < 3; ++i) {
-        logits[token][(token + 1 + i) % kSize].fill_(std::log(kShares[i]));
-      }
-    }
-    logits_ = register_parameter("logits", logits);
-  }
-  at::Tensor forward(const at::Tensor& tokens) { return torch::embedding(logits_, tokens); }
-
- private:
-  at::Tensor logits_;
-};
-TORCH_MODULE(Bigrams);
-
-// An engine of a model that is not lm's, on one rank.
-template <typename Net, typename Body>
-void run_engine_of(const MegatronLMPlugin& plugin, const Body& body) {
-  Cluster("1x1:h100").run_on_every_rank([&](Rank& /*rank*/) {
-    const Net net;
-    const torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
-    Accelerator accelerator({.megatron_lm_plugin = plugin});
-    set_prepared_args(*accelerator.megatron_lm_plugin(),
-                      {.optimizer = megatron_optimizer_facts(sgd),
-                       .scheduler = MegatronLMDummyScheduler{},
-                       .batch_sizes = {2}},
-                      1);
-    MegatronEngine engine(accelerator, net.ptr());
-    body(engine, *net);
-  });
-}
-
-TEST(Engine, DrawsAmongTheMostLikelyTokensAlone) {
-  run_engine_of<Bigrams>(plugin_of({}), [](auto& engine, const auto& /*net*/) {
-    const auto drawn = [&engine](MegatronGenerateOptions options) {
-      std::set<int64_t> tokens;
-      options.max_new_tokens = 1;
-      for (options.seed = 0; options.seed < 4; ++options.seed) {
-        const at::Tensor all = engine.megatron_generate(torch::zeros({16, 1}, at::kLong), options);
-        for (int64_t row = 0; row < 16; ++row) tokens.insert(all[row][1].item<int64_t>());
-      }
-      return tokens;
-    };
-    EXPECT_THAT(drawn({}), ElementsAre(1, 2, 3));
-    EXPECT_THAT(drawn({.temperature = 0.01}), ElementsAre(1));
-    EXPECT_THAT(drawn({.top_k = 1}), ElementsAre(1));
-    EXPECT_THAT(drawn({.top_k = 2}), ElementsAre(1, 2));
-    EXPECT_THAT(drawn({.top_k = 3}), ElementsAre(1, 2, 3));
-    EXPECT_THAT(drawn({.top_p = 0.4}), ElementsAre(1));
-    EXPECT_THAT(drawn({.top_p = 0.6}), ElementsAre(1, 2));
-    EXPECT_THAT(drawn({.top_p = 0.9}), ElementsAre(1, 2, 3));
-  });
-}
-
-TEST(Engine, RowsThatHaveEndedGoOnWithEnds) {
-  MegatronLMPlugin plugin = plugin_of({});
-  plugin.other_megatron_args.value()["eos_token_id"] = 3;
-  run_engine_of<Bigrams>(plugin, [](auto& engine, const auto& /*net*/) {
-    const at::Tensor start = torch::tensor({1, 6}, at::kLong).view({2, 1});
-    const at::Tensor tokens =
-        engine.megatron_generate(start, {.max_new_tokens = 9, .top_k = 1}).cpu();
-    const at::Tensor expected =
-        torch::tensor({1, 2, 3, 3, 3, 3, 6, 7, 0, 1, 2, 3}, at::kLong).view({2, 6});
-    EXPECT_TRUE(tokens.equal(expected)) << tokens;
-  });
-}
-
 struct CountedImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) {
     ++calls;
@@ -413,7 +234,7 @@ int calls_of_a_step(MegatronLMPlugin plugin, const nlohmann::ordered_json& other
   plugin = plugin_of(plugin);
   if (!others.is_null()) plugin.other_megatron_args.value().update(others);
   int calls = 0;
-  run_engine_of<ThreeBlocks>(plugin, [&calls](auto& engine, const auto& net) {
+  run_engine_of<ThreeBlocks>("1x1:h100", plugin, [&calls](auto& engine, const auto& net, int) {
     engine.train_step(MegatronBatch{{"text", torch::ones({2, 5}, at::kLong)}});
     for (const Counted& each : net.blocks) calls += each->calls;
   });
@@ -560,12 +381,13 @@ TEST(EngineCheckpoint, GoesOnWithOtherDegrees) {
 
 // ---- Bad input: what all ranks are told.
 
-std::string refused(const MegatronLMPlugin& plugin, int ranks = 2) {
+std::string refused(const MegatronLMPlugin& plugin, int ranks = 2,
+                    const lm::Config& config = small_model()) {
   std::vector<std::string> errors(static_cast<size_t>(ranks));
   Cluster cluster("1x" + std::to_string(ranks) + ":h100");
   cluster.run_on_every_rank([&](Rank& rank) {
     errors[static_cast<size_t>(rank.index())] =
-        value_error_of([&] { EngineJob(small_model(), plugin, {}); });
+        value_error_of([&] { EngineJob(config, plugin, {}); });
   });
   EXPECT_THAT(errors, ::testing::Each(errors[0]));
   return errors[0];
@@ -591,6 +413,19 @@ TEST(EngineBadInput, ArgumentsThatItDoesNotFollowAreNamed) {
     return MegatronLoss{.loss = inputs.back().sum()};
   };
   EXPECT_THAT(refused(plugin), HasSubstr("but no custom_get_batch_function"));
+}
+
+// The model's mixtures are divided along tp; a plug-in that says nothing asks for nothing.
+TEST(EngineBadInput, ExpertsThatTpDividesOtherwiseAreNamed) {
+  const lm::Config experts = tiny_model(lm::Blocks::kLlama, /*has_experts=*/true);
+  MegatronLMPlugin plugin = plugin_of_formula(experts.layers, {.tp_degree = 2});
+  EXPECT_EQ(refused(plugin, 2, experts), "no error");
+  plugin.other_megatron_args.value()["expert_tensor_parallel_size"] = 1;
+  EXPECT_THAT(refused(plugin, 2, experts),
+              AllOf(HasSubstr("expert_tensor_parallel_size is 1"), HasSubstr("blocks.0.mlp"),
+                    HasSubstr("set it to 2, or divides_along_tp")));
+  plugin.other_megatron_args.value()["expert_tensor_parallel_size"] = 2;
+  EXPECT_EQ(refused(plugin, 2, experts), "no error");
 }
 
 TEST(EngineBadInput, AModelWithoutBlocksCannotBeComputedAgain) {

@@ -6,9 +6,7 @@
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
-#include "accelerate/megatron/preparation.h"
 #include "integration_tests/experts/expert_training.h"
-#include "simulator/cluster/cluster.h"
 
 namespace accelerate {
 
@@ -17,6 +15,10 @@ using simulator::Rank;
 
 lm::Config tiny_model(lm::Blocks blocks, bool has_experts) {
   return has_experts ? tiny_experts() : lm::model_config("tiny", {.blocks = blocks});
+}
+
+lm::Config small_model() {
+  return lm::model_config("tiny", {.blocks = lm::Blocks::kLlama, .layers = kSmallLayers});
 }
 
 MegatronLMPlugin plugin_of_formula(int64_t layers, const MegatronLMPlugin& degrees) {

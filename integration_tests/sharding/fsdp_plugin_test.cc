@@ -162,11 +162,7 @@ TEST(FsdpPlugin, FitsItsMesh) {
               AllOf(HasSubstr("FULL_SHARD"), HasSubstr("nothing would be divided")));
   EXPECT_THAT(error_of("1x2", {.parallelism_config = shards,
                                .fsdp_plugin = Plugin{.sharding_strategy = "NO_SHARD"}}),
-              AllOf(HasSubstr("NO_SHARD"), HasSubstr("set it to 1")));
-  const ParallelismConfig experts({.cp_size = 2, .ep_size = 2}, Environment());
-  EXPECT_THAT(error_of("1x2", {.parallelism_config = experts,
-                               .fsdp_plugin = Plugin{.sharding_strategy = "NO_SHARD"}}),
-              AllOf(HasSubstr("NO_SHARD"), HasSubstr("experts are divided")));
+              AllOf(HasSubstr("NO_SHARD"), HasSubstr("leave the parallelism_config out")));
   EXPECT_EQ(error_of("1x2", {.parallelism_config = shards, .fsdp_plugin = Plugin{}}), "no error");
   EXPECT_THAT(error_of("1x2:tpu-v4", {.fsdp_plugin = Plugin{}}), HasSubstr("TPUs do not divide"));
   Cluster("1x1").run_on_every_rank([](Rank&) {
@@ -174,6 +170,33 @@ TEST(FsdpPlugin, FitsItsMesh) {
     EXPECT_EQ(alone.distributed_type(), DistributedType::kNo);
     EXPECT_EQ(alone.torch_device_mesh(), nullptr);
   });
+}
+
+// What a refusal names in place of a layout works.
+TEST(FsdpPlugin, NoShardIsToldALayoutThatWorks) {
+  const auto error = [](const std::string& cluster, const ParallelismOptions& sizes,
+                        const char* strategy) {
+    return error_of(cluster, {.parallelism_config = ParallelismConfig(sizes, Environment()),
+                              .fsdp_plugin = Plugin{.sharding_strategy = strategy}});
+  };
+  EXPECT_THAT(error("1x4", {.dp_shard_size = 2, .tp_size = 2}, "NO_SHARD"),
+              HasSubstr("dp_shard_size is 2, so models are divided; the nearest layout that works: "
+                        "dp_replicate 2 x tp 2; or choose FULL_SHARD"));
+  EXPECT_EQ(error("1x4", {.dp_replicate_size = 2, .tp_size = 2}, "NO_SHARD"), "no error");
+  EXPECT_EQ(error("1x4", {.dp_shard_size = 2, .tp_size = 2}, "FULL_SHARD"), "no error");
+  EXPECT_THAT(error("1x2", {.cp_size = 2, .ep_size = 2}, "NO_SHARD"),
+              HasSubstr("dp_shard_size is 1 and its ep_size 2, so models are divided; the nearest "
+                        "layout that works: cp 2; or choose FULL_SHARD"));
+  EXPECT_EQ(error("1x2", {.cp_size = 2}, "NO_SHARD"), "no error");
+  EXPECT_EQ(error("1x2", {.cp_size = 2, .ep_size = 2}, "FULL_SHARD"), "no error");
+  EXPECT_THAT(error("1x4", {.dp_shard_size = 4, .ep_size = 2}, "NO_SHARD"),
+              HasSubstr("dp_shard_size is 4 and its ep_size 2, so models are divided; leave the "
+                        "parallelism_config out, or choose FULL_SHARD"));
+  // Replicas cannot divide sequences.
+  EXPECT_THAT(error("1x4", {.dp_shard_size = 2, .cp_size = 2, .ep_size = 2}, "NO_SHARD"),
+              HasSubstr("so models are divided; choose FULL_SHARD"));
+  EXPECT_EQ(error("1x4", {.dp_shard_size = 2, .cp_size = 2, .ep_size = 2}, "FULL_SHARD"),
+            "no error");
 }
 
 // ---- Fields.
