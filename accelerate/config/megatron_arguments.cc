@@ -27,6 +27,7 @@ constexpr char kNoGarbage[] = "no memory waits for a collector";
 constexpr char kTokens[] = "data are tokens already";
 constexpr char kNoScores[] = "fused attention keeps no scores that are computed again";
 constexpr char kProgramsOwn[] = "the program makes the model";
+constexpr char kProgramsLogs[] = "the program says what it logs";
 
 constexpr MegatronArgument kArguments[] = {
     {"DDP_impl", kUsed, kText},
@@ -55,6 +56,7 @@ constexpr MegatronArgument kArguments[] = {
      "no-create-attention-mask-in-dataloader", nullptr, kCausal},
     {"cross_entropy_loss_fusion", kWithoutEffect, kOn},
     {"data_cache_path", kWithoutEffect, kText, nullptr, kInMemory},
+    {"data_impl", kWithoutEffect, kText, nullptr, kInMemory},
     {"data_parallel_size", kUsed, kNoFlag},
     {"data_path", kUsed, kTexts},
     {"decoder_last_pipeline_num_layers", kUsed, kInteger},
@@ -72,12 +74,15 @@ constexpr MegatronArgument kArguments[] = {
     {"expert_tensor_parallel_size", kUsed, kInteger},
     {"ffn_hidden_size", kUsed, kInteger},
     {"fp16", kUsed, kOn},
+    {"fsdp_double_buffer", kWithoutEffect, kOn},
+    {"fsdp_manual_registration", kWithoutEffect, kOn},
     {"global_batch_size", kUsed, kInteger},
     {"gradient_accumulation_fusion", kWithoutEffect, kOff, "no-gradient-accumulation-fusion"},
     {"group_query_attention", kUsed, kOn},
     {"hidden_dropout", kUsed, kNumber},
     {"hidden_size", kUsed, kInteger},
     {"init_method_std", kUsed, kNumber},
+    {"init_model_with_meta_device", kWithoutEffect, kOn, nullptr, kProgramsOwn},
     {"kv_channels", kUsed, kInteger},
     {"log_interval", kUsed, kInteger},
     {"log_learning_rate_to_tensorboard", kUsed, kNoFlag},
@@ -89,6 +94,7 @@ constexpr MegatronArgument kArguments[] = {
     {"log_timers_to_tensorboard", kUsed, kOn},
     {"log_validation_ppl_to_tensorboard", kUsed, kOn},
     {"log_world_size_to_tensorboard", kUsed, kOn},
+    {"logging_level", kWithoutEffect, kInteger, nullptr, kProgramsLogs},
     {"lr", kUsed, kNumber},
     {"lr_decay_iters", kUsed, kInteger},
     {"lr_decay_samples", kUsed, kInteger},
@@ -110,8 +116,11 @@ constexpr MegatronArgument kArguments[] = {
     {"mmap_bin_files", kWithoutEffect, kOff, "no-mmap-bin-files", kInMemory},
     {"model_return_dict", kUsed, kNoFlag},
     {"model_type_name", kUsed, kNoFlag},
+    {"moe_flex_dispatcher_backend", kWithoutEffect, kText},
     {"moe_grouped_gemm", kWithoutEffect, kOn},
     {"moe_permute_fusion", kWithoutEffect, kOn},
+    {"moe_token_dispatcher_type", kWithoutEffect, kText},
+    {"nccl_ub", kWithoutEffect, kOn, "use-nccl-ub"},
     {"no_load_optim", kUsed, kOn},
     {"no_save_optim", kUsed, kOn},
     {"no_wd_decay_cond", kUsed, kNoFlag},
@@ -172,6 +181,8 @@ constexpr MegatronArgument kArguments[] = {
     {"use_mcore_models", kWithoutEffect, kOn, nullptr, kProgramsOwn},
     {"use_precision_aware_optimizer", kUsed, kOn},
     {"use_rotary_position_embeddings", kUsed, kOn},
+    {"use_tokenizer_model_from_checkpoint_args", kWithoutEffect, kOff,
+     "no-use-tokenizer-model-from-checkpoint-args", kTokens},
     {"vocab_file", kUsed, kText},
     {"vocab_size", kUsed, kInteger},
     {"weight_decay", kUsed, kNumber},

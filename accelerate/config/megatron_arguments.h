@@ -36,7 +36,7 @@ struct MegatronArgument {
   MegatronArgumentForm form;
   /// The flag without its two hyphens. Null: the name, with hyphens for underscores.
   const char* flag = nullptr;
-  /// Of one without effect: what makes it so.
+  /// Why an argument without effect has none.
   const char* why = "LibTorch chooses its kernels and messages by itself";
 };
 
