@@ -53,7 +53,7 @@ constexpr MegatronArgument kArguments[] = {
     {"consumed_samples", kUsed, kNoFlag},
     {"context_parallel_size", kUsed, kInteger},
     {"create_attention_mask_in_dataloader", kWithoutEffect, kOff,
-     "no-create-attention-mask-in-dataloader", nullptr, kCausal},
+     "no-create-attention-mask-in-dataloader", kCausal},
     {"cross_entropy_loss_fusion", kWithoutEffect, kOn},
     {"data_cache_path", kWithoutEffect, kText, nullptr, kInMemory},
     {"data_impl", kWithoutEffect, kText, nullptr, kInMemory},

@@ -11,6 +11,7 @@
 #include <torch/optim/optimizer.h>
 #include <torch/optim/rmsprop.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/config/zero_keys.h"
 #include "accelerate/optim/foreach_optimizers.h"
@@ -38,7 +39,7 @@ void check_settings(const Asked& asked, std::optional<Asked> ZeroConfig::* block
   const std::string type = to_string(asked.type);
   for (const accelerate::internal::ZeroKey& row : accelerate::internal::zero_keys()) {
     const bool has = row.types.empty() || std::ranges::count(row.types, type) > 0;
-    TORCH_CHECK_VALUE(has || !row.info.key.starts_with(prefix) || row.is_default(whole), type,
+    TORCH_CHECK_VALUE(has || !absl::StartsWith(row.info.key, prefix) || row.is_default(whole), type,
                       " of the DeepSpeed configuration: this library's has no ",
                       row.info.key.substr(prefix.size()));
   }

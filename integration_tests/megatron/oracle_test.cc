@@ -69,7 +69,7 @@ std::string name_of(const ::testing::TestParamInfo<Case>& info) {
   return name;
 }
 
-Answers answers() { return read_answers("integration_tests/megatron/data/megatron_core.json"); }
+Answers core_answers() { return read_answers("integration_tests/megatron/data/megatron_core.json"); }
 
 // The first steps of the answer, or all of them.
 void expect_equal(const std::string& beside, const FormulaOutcome& outcome, const Answer& answer,
@@ -89,7 +89,7 @@ class EngineAnswers : public ::testing::TestWithParam<Case> {};
 
 TEST_P(EngineAnswers, AreMegatronCores) {
   const Case& given = GetParam();
-  const Answers answers = accelerate::answers();
+  const Answers answers = core_answers();
   const FormulaOutcome outcome =
       train_by_engine(given.cluster, tiny_model(given.blocks, given.has_experts),
                       plugin_of_formula(kLayers, given.degrees), answers.formula, answers.steps);
@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(Degrees, EngineAnswers, ::testing::ValuesIn(cases()), n
 
 // Every token counts in this text, so that means of means are the same.
 TEST(EngineWithoutTokens, HasTheSameLosses) {
-  const Answers answers = accelerate::answers();
+  const Answers answers = core_answers();
   const MegatronLMPlugin plugin =
       plugin_of_formula(kLayers, {.tp_degree = 2, .calculate_per_token_loss = false});
   expect_equal(
@@ -113,7 +113,7 @@ TEST(EngineWithoutTokens, HasTheSameLosses) {
 
 // The model's blocks are computed again, all of them or the first one of each stage.
 TEST(Recomputation, HasTheSameLosses) {
-  const Answers answers = accelerate::answers();
+  const Answers answers = core_answers();
   for (const char* method : {"uniform", "block"}) {
     for (const bool has_stages : {false, true}) {
       MegatronLMPlugin plugin = plugin_of_formula(kLayers, {.recompute_activations = true});
@@ -130,7 +130,7 @@ TEST(Recomputation, HasTheSameLosses) {
 
 // Ranks have some tokens of each sequence, and perhaps some layers.
 TEST(ContextParallelism, HasTheSameLosses) {
-  const Answers answers = accelerate::answers();
+  const Answers answers = core_answers();
   for (const Blocks blocks : {Blocks::kGpt, Blocks::kLlama}) {
     for (const bool has_stages : {false, true}) {
       MegatronLMPlugin plugin = plugin_of_formula(kLayers, {.context_parallel_size = 2});
@@ -146,7 +146,7 @@ TEST(ContextParallelism, HasTheSameLosses) {
 
 // Between stages, ranks along tp send parts of sequences.
 TEST(SequenceShards, HaveTheSameLossesWithStages) {
-  const Answers answers = accelerate::answers();
+  const Answers answers = core_answers();
   for (const Blocks blocks : {Blocks::kGpt, Blocks::kLlama}) {
     const MegatronLMPlugin plugin =
         plugin_of_formula(kLayers, {.tp_degree = 2, .pp_degree = 2, .sequence_parallelism = true});
@@ -159,7 +159,7 @@ TEST(SequenceShards, HaveTheSameLossesWithStages) {
 
 // Data-parallel ranks divide the optimizer, beside ranks along tp and pp.
 TEST(DistributedOptimizer, HasTheSameLosses) {
-  const Answers answers = accelerate::answers();
+  const Answers answers = core_answers();
   for (const MegatronLMPlugin& degrees :
        {MegatronLMPlugin{.tp_degree = 2, .use_distributed_optimizer = true},
         MegatronLMPlugin{.pp_degree = 2, .use_distributed_optimizer = true}}) {

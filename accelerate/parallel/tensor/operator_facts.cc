@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "accelerate/base/words.h"
 
 namespace accelerate {
@@ -56,7 +57,7 @@ Kind kind_of(std::string_view name) {
   // The ways to compute attention, which give statistics besides.
   if (name.starts_with("_scaled_dot_product")) return kAttention;
   if (name.starts_with("new_") || name.starts_with("empty")) return kCreation;
-  const auto found = kinds.find(name);
+  const auto found = kinds.find(absl::string_view(name.data(), name.size()));
   return found == kinds.end() ? kPointwise : found->second;
 }
 
