@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 #
-# ci/faults.sh [sites|replays|fr_trace [COUNT]]: deaths in backward passes, repeated failures, and PyTorch's analyser.
+# ci/faults.sh [sites|replays|saves|fr_trace [COUNT]]: deaths in backward passes, repeated failures, disks that fail, and
+# PyTorch's analyser.
 #
 # One part, or all of them; each ends with a line of its own.
 #   sites     ranks that train with replicas, shards and ZeRO die at COUNT (1,000) random places of backward passes; each
 #             run ends with the death named, without a memory error by AddressSanitizer
 #   replays   COUNT (200) failing runs are repeated from their logs, to the bit
+#   saves     every file operation of jobs that save and resume fails in every way, of which a usual run draws some; the
+#             next run finds the last complete checkpoint, and goes on to the bit
 #   fr_trace  the dumps of 20 jobs in which one rank goes wrong are read by torch.distributed.flight_recorder, which names
 #             the rank that we name. PyTorch is the newest of the Python registry, in the virtual environment of
 #             ci/torch.sh; where it cannot be installed, the line says so and the part ends well
@@ -25,6 +28,11 @@ replays() {
   local runs=${count:-200}
   tools/dev test --test_timeout=3600 --test_env=ACCELERATE_REPLAYED_RUNS="$runs" //simulator/cluster:replay_test
   echo "faults: $runs failing runs were repeated to the bit"
+}
+
+saves() {
+  tools/dev test --test_timeout=3600 --test_env=ACCELERATE_CRASH_SWEEP=all //integration_tests/checkpoint:crash_sweep_test
+  echo 'faults: no failing file operation cost a checkpoint'
 }
 
 fr_trace() {
@@ -49,11 +57,12 @@ case $part in
   '')
     sites
     replays
+    saves
     fr_trace
     ;;
-  sites | replays | fr_trace) "$part" ;;
+  sites | replays | saves | fr_trace) "$part" ;;
   *)
-    echo 'usage: ci/faults.sh [sites|replays|fr_trace [COUNT]]' >&2
+    echo 'usage: ci/faults.sh [sites|replays|saves|fr_trace [COUNT]]' >&2
     exit 2
     ;;
 esac

@@ -3,7 +3,8 @@
 # ci/layouts.sh [COUNT [FIRST]]: many ways to divide a training among ranks, and checkpoints of all of them.
 #
 # COUNT random layouts (200) of 8 and 16 ranks, from the seed FIRST (20) on, train three steps as one process does, and
-# twice with the same bits; the tests of every run take the seeds 0 to 19. Then each of 38 layouts of a model with
+# twice with the same bits; the tests of every run take the seeds 0 to 19. So do all products of axes with two ranks
+# beside each technique, of which every run takes those of two axes. Then each of 38 layouts of a model with
 # experts, and each of 25 of one without, loads the checkpoints of each, to the bit. A failure has the variables that
 # repeat one layout alone. At last the lane compares the layouts of a model of 70 billion parameters on 128 devices.
 #
@@ -19,8 +20,9 @@ if [[ ! $count =~ ^[1-9][0-9]*$ || ! $first =~ ^[0-9]+$ ]]; then
 fi
 tools/dev test --test_timeout=7200 --test_env=ACCELERATE_RANDOM_LAYOUTS="$count" \
   --test_env=ACCELERATE_FIRST_LAYOUT="$first" --test_env=ACCELERATE_LAYOUT_PAIRS=all \
-  //integration_tests/composition:random_layouts_test //integration_tests/composition:checkpoint_pairs_test
-echo "layouts: $count random layouts from the seed $first on train as one process, and all pairs load checkpoints"
+  --test_env=ACCELERATE_LAYOUT_PRODUCTS=all //integration_tests/composition:random_layouts_test \
+  //integration_tests/composition:products_test //integration_tests/composition:checkpoint_pairs_test
+echo "layouts: $count random layouts from the seed $first on train as one process, as do all products of axes, and all pairs load checkpoints"
 
 tools/dev bazel build --noshow_progress --ui_event_filters=-info //launch:accelerate
 start=$(date +%s%N)

@@ -19,9 +19,10 @@ quietly() {
   "$@" >"$work/log" 2>&1 || { cat "$work/log"; fail "$*"; }
 }
 
-# ci/cmake.sh compiles all of this with g++, as the authors of projects do. Here it is clang, without optimisation.
+# ci/cmake.sh compiles all of this with g++, as the authors of projects do. Here it is clang, without optimisation, and
+# LLVM's linker.
 # Parsing LibTorch's headers and those that were installed takes most of a source's time: it is done once.
-export CXX=$work/c++
+export CXX=$work/c++ LDFLAGS=-fuse-ld=lld
 readonly quick=(-DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O0")
 cat >"$CXX" <<'END'
 #!/usr/bin/env bash
@@ -75,7 +76,6 @@ prints() {
   echo "$expected: ${*##*/}"
 }
 
-prints 'ranks 1 loss 0.17720' "$train"
 prints 'ranks 2 loss 0.17720' "$train" --cluster 1x2
 prints 'ranks 2 loss 0.17720' "$train" --ranks 2
 prints 'ranks 2 loss 0.17720' "$launcher" launch --simulate 1x2 "$train"
@@ -95,9 +95,6 @@ said=$(ctest --test-dir "$work/consumer" --output-on-failure 2>&1) && fail 'anot
 said=$("$launcher" launch --config_file "$work/bf16.yaml" --dry_run "$train" 2>&1) || fail "launch said: $said"
 [[ $said == *ACCELERATE_MIXED_PRECISION=bf16* ]] || fail "the configuration of a program gives: $said"
 
-said=$("$launcher" test 2>&1) || fail "accelerate test said: $said"
-[[ $said == *'The self-test passed'* ]] || fail "accelerate test said: $said"
-
 # A copy of an example is a project of its own.
 cp -r "$repo/accelerate/examples/quickstart" "$work/quickstart"
 quietly cmake -S "$work/quickstart" -B "$work/quickstart/build" -G Ninja "-DCMAKE_PREFIX_PATH=$work/installed" \
@@ -109,10 +106,10 @@ grep '^100% tests passed, 0 tests failed out of 3' "$work/log" || fail 'quicksta
 # refuses EXPECTED EDIT: the package with this edit is that of another LibTorch, and says so before anything is compiled.
 refuses() {
   local package=$work/other said
-  rm -rf "$package" "$work/other_build"
+  rm -rf "$package"
   cp -r "$(dirname "$(find "$work/installed" -name AccelerateConfig.cmake)")" "$package"
   sed -i "$2" "$package/AccelerateConfig.cmake"
-  ! said=$(cmake -S "$work/quickstart" -B "$work/other_build" -G Ninja "-DAccelerate_DIR=$package" 2>&1) ||
+  ! said=$(cmake -S "$work/quickstart" -B "$work/quickstart/build" "-DAccelerate_DIR=$package" 2>&1) ||
     fail "CMake takes a package with $2"
   said=$(tr -s '[:space:]' ' ' <<<"$said")
   [[ $said == *"$1"* ]] || fail "a package with $2 says: $said"
@@ -146,8 +143,8 @@ done
 
 # The pages that a reader follows with what is installed, as accelerate/docs/install.md leaves it, all in the
 # folder of the quick tour. They compile without optimisation, as a reader's project does. The quick tour
-# is the first, because it builds the program that most of the others start, README.md among them; commands.md
-# is the last, because it leaves a configuration that `accelerate launch` reads.
+# is the first, because it builds the program that most of the others start; commands.md is the last, because it
+# leaves a configuration that `accelerate launch` reads.
 mkdir "$work/pages" "$work/home"
 ln -s "$work/installed" "$work/home/accelerate"
 # What pages suppose: the example lm, its text, and the file that the Python of weights_from_python.md writes.
@@ -158,8 +155,8 @@ mkdir "$work/pages/from_python"
 cp -L integration_tests/outside/from_python/model.safetensors "$work/pages/from_python"
 ln -s build/train "$work/pages/train"
 export HOME=$work/home OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
-for page in accelerate/docs/{quicktour,install} README accelerate/docs/{simulator,simulator_accuracy,slurm,from_cluster_to_simulator,find_oom,concepts_seed} \
-  accelerate/docs/{debug_a_hang,write_a_simulated_test,weights_from_python,launching,debugging,backends,place} \
+for page in accelerate/docs/{quicktour,install,simulator_accuracy,slurm,from_cluster_to_simulator,find_oom,concepts_seed} \
+  accelerate/docs/{debug_a_hang,write_a_simulated_test,weights_from_python,launching,debugging,backends} \
   accelerate/docs/{deepspeed,sharding,concepts_sharding,comparing_setups,logging,estimate_memory} simulator/hardware/README accelerate/docs/commands; do
   PATH=$work/installed/bin:$work/examples:$PATH CMAKE_PREFIX_PATH=$work/installed OMP_NUM_THREADS=1 \
     python3 "$repo/tools/documents/run_page.py" "$repo/$page.md" "$work/pages" ||

@@ -29,8 +29,11 @@
 
 namespace accelerate {
 
+inline constexpr int kSteps = 4;
+
 struct Training {
   std::string shape = "2x4:h100";
+  int steps = kSteps;
   /// How each rank's Accelerator divides the model, computes and accumulates.
   AcceleratorOptions options = {};
   std::optional<ParallelismOptions> parallelism = std::nullopt;  ///< of the options
@@ -50,9 +53,7 @@ struct Outcome {
   std::vector<torch::Tensor> weights;
 };
 
-inline constexpr int kSteps = 4;
-
-/// Rank 0's outcome of kSteps steps.
+/// Rank 0's outcome of all steps.
 template <typename Net>
 Outcome train_on_cluster(const Training& training) {
   Outcome outcome;
@@ -72,7 +73,7 @@ Outcome train_on_cluster(const Training& training) {
     }
     auto [model, optimizer] = accelerator.prepare(net, base);
     Outcome own;
-    for (int pass = 0; own.skipped.size() < kSteps; ++pass) {
+    for (int pass = 0; own.skipped.size() < static_cast<size_t>(training.steps); ++pass) {
       const auto scope = accelerator.accumulate(model);
       const auto call = [&](const torch::Tensor& x) { return model(x); };
       const auto recompute = [&](const torch::Tensor& x) { return checkpoint(call, x); };

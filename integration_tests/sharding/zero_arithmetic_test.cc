@@ -188,6 +188,7 @@ TEST(ZeroArithmetic, IsThatOfReplicasInFp8) {
                       .max_norm = 0.05,
                       .more = std::move(more)};
     Training training = training_of(job);
+    training.steps = 3;
     training.options.kwargs_handlers = std::move(handlers);
     return train_on_cluster<lm::LmImpl>(training);
   };
@@ -348,12 +349,13 @@ TEST(ZeroArithmetic, RefusesTwoRecipesForFp8) {
 // ---- fp16.
 
 // Replicas compute by automatic mixed precision and ZeRO with parameters in fp16, so the numbers of
-// one are near the other's, and those of ZeRO's stages are nearer to each other.
+// one are near the other's, and those of ZeRO's stages are nearer to each other. On nodes of four
+// ranks, of which two have second shards.
 void expect_fp16_of_replicas(const Json& scale,
                              const std::function<Tensor(const Tensor&, int, int)>& change_loss,
                              const std::vector<bool>& skipped) {
   const auto outcome_of = [&](const Json& way) {
-    ZeroJob job{.zero = way, .precision = PrecisionType::kFp16, .adam = true};
+    ZeroJob job{.shape = "2x4:h100", .zero = way, .precision = PrecisionType::kFp16, .adam = true};
     if (!way.is_null()) job.more = {{"fp16", scale}};
     Training training = training_of(job);
     training.change_loss = change_loss;

@@ -17,7 +17,7 @@ namespace accelerate {
 using Json = nlohmann::ordered_json;
 
 struct ZeroJob {
-  std::string shape = "2x4:h100";
+  std::string shape = "2x2:h100";
   Json zero = nullptr;  ///< zero_optimization; null: replicas
   PrecisionType precision = PrecisionType::kNo;
   bool adam = false;
@@ -74,7 +74,7 @@ inline std::vector<Json> ways() {
     ways.push_back(way);
   }
   Json second_shards = {
-      {"stage", 3}, {"stage3_param_persistence_threshold", 0}, {"zero_hpz_partition_size", 4}};
+      {"stage", 3}, {"stage3_param_persistence_threshold", 0}, {"zero_hpz_partition_size", 2}};
   ways.push_back(second_shards);
   second_shards["offload_optimizer"] = on_host();
   ways.push_back(second_shards);

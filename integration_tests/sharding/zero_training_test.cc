@@ -70,10 +70,10 @@ TEST(ZeroTraining, TakesTheMemoryOfTheFormulaToTheByte) {
     const bool optimizer_on_host = way.contains("offload_optimizer");
     const bool parameters_on_host = way.contains("offload_param");
     const ZeroJob job{.zero = zero, .precision = PrecisionType::kBf16};
-    Cluster("2x4:h100").run_on_every_rank([&](Rank& rank) {
+    Cluster(job.shape).run_on_every_rank([&](Rank& rank) {
       Accelerator accelerator(options_of(job));
       lm::Lm net(tiny());
-      const Formula formula(net->parameters(), 8, rank.index());
+      const Formula formula(net->parameters(), 4, rank.index());
       optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-3));
       auto [model, optimizer] = accelerator.prepare(net, adamw);
       const auto held = [&](MemoryCategory category) {

@@ -14,7 +14,7 @@ The first line of a fenced block says what becomes of it:
     ```sh fails            bash runs it, and it fails
     ```sh dry-run          bash runs it, with --dry_run added to every `accelerate launch`
     ```sh by=ci/slurm.sh   that script runs it: each command stands in it (or in one of several, with commas
-                           between them), or it follows the page with --by
+                           between them), or it follows the page with --by; by=PAGE.md: who follows that page
     ```cmake by=FILE       likewise: its calls stand in that project
     ```sh by-hand          no lane runs it, as the page says in words ("by hand")
     ```sh not-tried        nobody has run it, as the page says in words ("not tried")
