@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <string>
-#include <utility>
 
 #include <c10/util/Exception.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
