@@ -54,6 +54,10 @@ int fail(Invocation& invocation, absl::string_view command, const absl::Status& 
   return exit_code;
 }
 
+int refuse(Invocation& invocation, absl::string_view command, absl::string_view why) {
+  return fail(invocation, command, absl::InvalidArgumentError(why), kExitBadCommandLine);
+}
+
 absl::StatusOr<std::string> find_program(const Invocation& invocation, const std::string& program) {
   return process::find_program(program, process::search_path_of(invocation.environment));
 }

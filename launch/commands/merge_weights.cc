@@ -29,10 +29,9 @@ struct Options {
 
 int run(const Options& options, Invocation& invocation) {
   if (options.checkpoint_dir.empty() || options.output_path.empty()) {
-    return fail(invocation, kName,
-                absl::InvalidArgumentError("two folders are needed: the checkpoint's and the one "
-                                           "to write to; see accelerate merge-weights --help"),
-                kExitBadCommandLine);
+    return refuse(invocation, kName,
+                  "two folders are needed: the checkpoint's and the one "
+                  "to write to; see accelerate merge-weights --help");
   }
   if (options.unsafe_serialization) {
     invocation.err << "accelerate merge-weights: --unsafe_serialization has no effect: safetensors "

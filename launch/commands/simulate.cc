@@ -142,9 +142,7 @@ int explain(const Options& options, Invocation& invocation) {
       simulator::ClusterSpec::parse(is_cluster ? options.on : absl::StrCat("1x1:", options.on));
   if (!spec.ok()) return fail(invocation, kName, spec.status(), kExitBadCommandLine);
   if (!spec->device.has_value()) {
-    return fail(invocation, kName,
-                absl::InvalidArgumentError(absl::StrCat("\"", options.on, "\" names no device")),
-                kExitBadCommandLine);
+    return refuse(invocation, kName, absl::StrCat("\"", options.on, "\" names no device"));
   }
   const auto text = options.collective.empty()
                         ? simulator::explain_operation(options.operation, *spec->device)
@@ -166,15 +164,12 @@ int run(const Options& options, Invocation& invocation) {
     return explain(options, invocation);
   }
   if (!options.on.empty()) {
-    return fail(invocation, kName,
-                absl::InvalidArgumentError("--on needs --explain_op or --explain_collective"),
-                kExitBadCommandLine);
+    return refuse(invocation, kName, "--on needs --explain_op or --explain_collective");
   }
-  return fail(invocation, kName,
-              absl::InvalidArgumentError("the cluster comes first: accelerate simulate SPEC "
-                                         "[OPTIONS] PROGRAM [ARGS...], as in 2x4:h100; accelerate "
-                                         "simulate --list shows what it may name"),
-              kExitBadCommandLine);
+  return refuse(invocation, kName,
+                "the cluster comes first: accelerate simulate SPEC "
+                "[OPTIONS] PROGRAM [ARGS...], as in 2x4:h100; accelerate "
+                "simulate --list shows what it may name");
 }
 
 RunCommand declare(CLI::App& app) {
