@@ -9,7 +9,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "accelerate/files/formats/merge_weights.h"
 #include "accelerate/platform/host_files.h"

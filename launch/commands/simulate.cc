@@ -10,7 +10,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
