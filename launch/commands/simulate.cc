@@ -3,7 +3,6 @@
 // without a program: `--list`, what a SPEC may name, `--explain-op` and `--explain-collective`, how
 // long a kernel and a collective take, and `--from-dump`, what the dumps of a failed job tell.
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
+#include "launch/perf/figure_text.h"
 #include "launch/settings/settings.h"
 #include "simulator/hardware/choice_names.h"
 #include "simulator/hardware/cluster_spec.h"
@@ -40,23 +40,7 @@ struct Options {
   settings::TypedFlags typed;  // for the help alone
 };
 
-// Columns of equal width, two spaces apart.
-std::string table_text(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths(rows[0].size());
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line = " ";
-    for (size_t i = 0; i < row.size(); ++i) {
-      line += " " + row[i];
-      if (i + 1 < row.size()) line.append(widths[i] + 1 - row[i].size(), ' ');
-    }
-    absl::StrAppend(&text, line, "\n");
-  }
-  return text;
-}
+constexpr size_t kIndent = 2;
 
 std::string link_text(const std::string& kind, const simulator::LinkModel& link) {
   return absl::StrCat(kind, " ",
@@ -80,7 +64,7 @@ std::string devices_text() {
          is_torus ? "the same torus"
                   : link_text(simulator::internal::name_of(usual.network_fabric), usual.nic)});
   }
-  return table_text(rows);
+  return perf::plain_table(rows, kIndent);
 }
 
 std::string list_text() {
@@ -97,7 +81,7 @@ std::string list_text() {
       "  FILE.json                      a cluster of your own hardware\n\n"
       "Devices, with one link of each network in one direction:\n",
       devices_text(), "\nKeys:\n",
-      table_text(
+      perf::plain_table(
           {{"mem", "memory of a device", "mem=64GB"},
            {"hbm", "memory bandwidth", "hbm=3.35TB/s"},
            {"flops", "peak in bfloat16; other formats keep their ratio", "flops=500TFLOPS"},
@@ -129,7 +113,8 @@ std::string list_text() {
            {"nic_latency", "its latency", "nic_latency=2us"},
            {"nccl", "version of NCCL, if measured", "nccl=2.21.5"},
            {"disk", "a node's disk, or off", "disk=7GB/s"},
-           {"disk_latency", "its latency", "disk_latency=50us"}}));
+           {"disk_latency", "its latency", "disk_latency=50us"}},
+          kIndent));
 }
 
 int explain(const Options& options, Invocation& invocation) {
