@@ -1,7 +1,6 @@
 #include "accelerate/compile/technique.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>

@@ -6,7 +6,6 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

@@ -7,7 +7,6 @@
 
 #include <c10/util/Exception.h>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"

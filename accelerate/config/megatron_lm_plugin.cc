@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
-#include <utility>
 
 #include <c10/util/Exception.h>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/config/megatron_arguments.h"

@@ -1,6 +1,5 @@
 #include "accelerate/modules/module_tensors.h"
 
-#include <algorithm>
 #include <memory>
 
 #include <ATen/ops/empty_like.h>

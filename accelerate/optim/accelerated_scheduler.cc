@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <string>
-#include <utility>
 
 #include <c10/util/Exception.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
@@ -22,11 +21,6 @@ namespace accelerate {
 namespace {
 
 constexpr char kStepCount[] = "_step_count";
-
-bool is_first_rank() {
-  const Runtime* runtime = Runtime::find_current();
-  return runtime == nullptr || runtime->topology().rank == 0;
-}
 
 }  // namespace
 
@@ -93,7 +87,7 @@ void AcceleratedScheduler::warn_if_over(int steps) {
   // A padded last batch in each epoch makes training somewhat longer than a right schedule.
   if (!end || shared_->asked_steps < *end + (*end + 1) / 2) return;
   shared_->warned = true;
-  if (!is_first_rank()) return;
+  if (!Runtime::is_on_first_rank()) return;
   TORCH_WARN("the learning-rate schedule was over after its ", *end, " steps, which ", steps,
              " data-parallel processes used up in ", (*end + steps - 1) / steps,
              " optimizer steps, and training goes on. A prepared scheduler advances once for each "

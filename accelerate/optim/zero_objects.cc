@@ -25,11 +25,6 @@ namespace {
 using torch::optim::OptimizerParamGroup;
 using OptimizerPtr = std::unique_ptr<torch::optim::Optimizer>;
 
-bool is_first_rank() {
-  const Runtime* runtime = Runtime::find_current();
-  return runtime == nullptr || runtime->topology().rank == 0;
-}
-
 // A setting that the type does not have must be what it is by default.
 template <typename Asked>
 void check_settings(const Asked& asked, std::optional<Asked> ZeroConfig::* block,
@@ -183,7 +178,7 @@ std::unique_ptr<Scheduler> make_scheduler(const ZeroScheduler& asked,
                                           torch::optim::Optimizer& optimizer) {
   check_settings(asked, &ZeroConfig::scheduler, "scheduler.params.");
   std::unique_ptr<Scheduler> scheduler = made_scheduler(asked, optimizer);
-  if (!is_first_rank()) return scheduler;
+  if (!Runtime::is_on_first_rank()) return scheduler;
   if (asked.total_num_steps > 0 && asked.total_num_steps < asked.warmup_num_steps) {
     TORCH_WARN(to_string(asked.type), ": total_num_steps is ", asked.total_num_steps,
                ", fewer than the ", asked.warmup_num_steps,

@@ -1,7 +1,6 @@
 #include "accelerate/parallel/gradient_sums.h"
 
 #include <map>
-#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>

@@ -1,7 +1,6 @@
 #include "accelerate/platform/simulated_run.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 
 #include "absl/strings/match.h"

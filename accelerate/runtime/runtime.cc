@@ -97,6 +97,10 @@ Runtime& Runtime::current() {
 
 Runtime* Runtime::find_current() { return current_runtime; }
 
+bool Runtime::is_on_first_rank() {
+  return current_runtime == nullptr || current_runtime->topology().rank == 0;
+}
+
 void tag_memory(const at::Tensor& tensor, MemoryKind kind) {
   if (current_runtime != nullptr) current_runtime->tag_memory(tensor, kind);
 }

@@ -139,6 +139,8 @@ class Runtime {
   static Runtime& current();
   /// The same, or null where none is installed.
   static Runtime* find_current();
+  /// Whether the current one is rank 0's, or there is none.
+  static bool is_on_first_rank();
 
   const Topology& topology() const { return topology_; }
   Environment& environment() { return environment_; }

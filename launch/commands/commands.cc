@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
-#include <utility>
 
 #include <CLI/CLI.hpp>
 
@@ -53,6 +52,10 @@ int fail(Invocation& invocation, absl::string_view command, const absl::Status& 
                                       invocation.err_has_colour)
                  << std::endl;
   return exit_code;
+}
+
+int refuse(Invocation& invocation, absl::string_view command, absl::string_view why) {
+  return fail(invocation, command, absl::InvalidArgumentError(why), kExitBadCommandLine);
 }
 
 absl::StatusOr<std::string> find_program(const Invocation& invocation, const std::string& program) {

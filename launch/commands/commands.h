@@ -57,6 +57,8 @@ std::string called_name(const Invocation& invocation, absl::string_view command)
 /// Writes `accelerate COMMAND: message`, and returns the exit code.
 int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
          int exit_code = kExitLauncherFailed);
+/// The same for a command line that cannot be followed; returns kExitBadCommandLine.
+int refuse(Invocation& invocation, absl::string_view command, absl::string_view why);
 
 /// The file of a program by its name or path, with the PATH of the invocation. Errors: NotFound,
 /// PermissionDenied.

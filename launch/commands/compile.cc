@@ -169,9 +169,7 @@ int run(const Options& options, const std::vector<std::string>& words, Invocatio
   });
   if (!cache.ok()) return fail(invocation, kName, cache.status());
   if (!words.empty() && (options.list || options.clear)) {
-    return fail(invocation, kName,
-                absl::InvalidArgumentError("--list and --clear stand alone, without a program"),
-                kExitBadCommandLine);
+    return refuse(invocation, kName, "--list and --clear stand alone, without a program");
   }
   if (options.list) return list(*cache, invocation);
   if (options.clear) return clear(*cache, invocation);

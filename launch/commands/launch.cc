@@ -311,21 +311,17 @@ bool has_program(const Invocation& invocation) {
 }
 
 int fail_without_program(Invocation& invocation) {
-  return fail(invocation, kName,
-              absl::InvalidArgumentError(
-                  "no program given; usage: accelerate launch [OPTIONS] PROGRAM [ARGS...]"),
-              kExitBadCommandLine);
+  return refuse(invocation, kName,
+                "no program given; usage: accelerate launch [OPTIONS] PROGRAM [ARGS...]");
 }
 
 // The program on several clusters. Each run's settings are the others with another cluster.
 int run_on_clusters(const TypedFlags& typed, Invocation& invocation) {
-  const auto refuse = [&](const std::string& why) {
-    return fail(invocation, kName, absl::InvalidArgumentError(why), kExitBadCommandLine);
-  };
   const char* const name = typed.contains("sweep") ? "sweep" : "fit";
   for (const char* other : {"fit", "simulate", "seeds", "print_config", "dry_run"}) {
     if (other != std::string_view(name) && typed.contains(other)) {
-      return refuse(absl::StrCat("--", name, " and --", other, " exclude each other"));
+      return refuse(invocation, kName,
+                    absl::StrCat("--", name, " and --", other, " exclude each other"));
     }
   }
   if (!has_program(invocation)) return fail_without_program(invocation);
@@ -342,7 +338,8 @@ int run_on_clusters(const TypedFlags& typed, Invocation& invocation) {
   if (const std::string tokens = take("tokens_per_sample");
       !tokens.empty() &&
       (!absl::SimpleAtoi(tokens, &sweep.tokens_per_sample) || sweep.tokens_per_sample < 1)) {
-    return refuse(absl::StrCat("--tokens_per_sample=", tokens, ": expected at least 1"));
+    return refuse(invocation, kName,
+                  absl::StrCat("--tokens_per_sample=", tokens, ": expected at least 1"));
   }
   sweep.plan = [&](const std::string& cluster) -> absl::StatusOr<plan::SimulationPlan> {
     TypedFlags simulated = one_run;

@@ -48,10 +48,8 @@ int write_all(const std::string& folder, Invocation& invocation) {
 int run(const Options& options, Invocation& invocation) {
   if (!options.output_dir.empty()) {
     if (options.command.empty()) return write_all(options.output_dir, invocation);
-    return fail(invocation, kName,
-                absl::InvalidArgumentError(
-                    "--output_dir writes the pages of all commands; leave out the command"),
-                kExitBadCommandLine);
+    return refuse(invocation, kName,
+                  "--output_dir writes the pages of all commands; leave out the command");
   }
   const std::string file =
       absl::StrCat("accelerate", options.command.empty() ? "" : "-", options.command, ".1");
@@ -62,11 +60,9 @@ int run(const Options& options, Invocation& invocation) {
   }
   std::vector<std::string> names;
   for (const Command& command : all_commands()) names.push_back(command.name);
-  return fail(invocation, kName,
-              absl::InvalidArgumentError(absl::StrCat("unknown command ", options.command,
-                                                      did_you_mean(options.command, names),
-                                                      "; see accelerate --help")),
-              kExitBadCommandLine);
+  return refuse(invocation, kName,
+                absl::StrCat("unknown command ", options.command,
+                             did_you_mean(options.command, names), "; see accelerate --help"));
 }
 
 RunCommand declare(CLI::App& app) {

@@ -9,7 +9,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "accelerate/files/formats/merge_weights.h"
 #include "accelerate/platform/host_files.h"
@@ -29,10 +28,9 @@ struct Options {
 
 int run(const Options& options, Invocation& invocation) {
   if (options.checkpoint_dir.empty() || options.output_path.empty()) {
-    return fail(invocation, kName,
-                absl::InvalidArgumentError("two folders are needed: the checkpoint's and the one "
-                                           "to write to; see accelerate merge-weights --help"),
-                kExitBadCommandLine);
+    return refuse(invocation, kName,
+                  "two folders are needed: the checkpoint's and the one "
+                  "to write to; see accelerate merge-weights --help");
   }
   if (options.unsafe_serialization) {
     invocation.err << "accelerate merge-weights: --unsafe_serialization has no effect: safetensors "

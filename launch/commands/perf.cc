@@ -275,9 +275,7 @@ class PerfRun {
 
 int run(const Options& options, Invocation& invocation) {
   if (options.mode == Mode::kNone) {
-    return fail(invocation, kName,
-                absl::InvalidArgumentError("expected record, compare, accept or bench"),
-                kExitBadCommandLine);
+    return refuse(invocation, kName, "expected record, compare, accept or bench");
   }
   return PerfRun(options, invocation).run();
 }

@@ -72,10 +72,9 @@ int run(const Options& options, Invocation& invocation) {
     return finish(invocation);
   }
   if (options.model.empty() || options.cluster.empty()) {
-    return fail(invocation, kName,
-                absl::InvalidArgumentError("a model and a cluster are needed: accelerate plan "
-                                           "llama-70b --on 16x8:h100"),
-                kExitBadCommandLine);
+    return refuse(invocation, kName,
+                  "a model and a cluster are needed: accelerate plan "
+                  "llama-70b --on 16x8:h100");
   }
   if (absl::Status ok = check_cluster(options.cluster); !ok.ok()) {
     return fail(invocation, kName, ok, kExitBadCommandLine);

@@ -2,9 +2,7 @@
 //
 // See accelerate/files/formats/preprocess_tokens.h.
 
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include <CLI/CLI.hpp>

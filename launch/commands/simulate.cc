@@ -3,19 +3,18 @@
 // without a program: `--list`, what a SPEC may name, `--explain-op` and `--explain-collective`, how
 // long a kernel and a collective take, and `--from-dump`, what the dumps of a failed job tell.
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
+#include "launch/perf/figure_text.h"
 #include "launch/settings/settings.h"
 #include "simulator/hardware/choice_names.h"
 #include "simulator/hardware/cluster_spec.h"
@@ -41,23 +40,7 @@ struct Options {
   settings::TypedFlags typed;  // for the help alone
 };
 
-// Columns of equal width, two spaces apart.
-std::string table_text(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths(rows[0].size());
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line = " ";
-    for (size_t i = 0; i < row.size(); ++i) {
-      line += " " + row[i];
-      if (i + 1 < row.size()) line.append(widths[i] + 1 - row[i].size(), ' ');
-    }
-    absl::StrAppend(&text, line, "\n");
-  }
-  return text;
-}
+constexpr size_t kIndent = 2;
 
 std::string link_text(const std::string& kind, const simulator::LinkModel& link) {
   return absl::StrCat(kind, " ",
@@ -81,7 +64,7 @@ std::string devices_text() {
          is_torus ? "the same torus"
                   : link_text(simulator::internal::name_of(usual.network_fabric), usual.nic)});
   }
-  return table_text(rows);
+  return perf::plain_table(rows, kIndent);
 }
 
 std::string list_text() {
@@ -98,7 +81,7 @@ std::string list_text() {
       "  FILE.json                      a cluster of your own hardware\n\n"
       "Devices, with one link of each network in one direction:\n",
       devices_text(), "\nKeys:\n",
-      table_text(
+      perf::plain_table(
           {{"mem", "memory of a device", "mem=64GB"},
            {"hbm", "memory bandwidth", "hbm=3.35TB/s"},
            {"flops", "peak in bfloat16; other formats keep their ratio", "flops=500TFLOPS"},
@@ -130,7 +113,8 @@ std::string list_text() {
            {"nic_latency", "its latency", "nic_latency=2us"},
            {"nccl", "version of NCCL, if measured", "nccl=2.21.5"},
            {"disk", "a node's disk, or off", "disk=7GB/s"},
-           {"disk_latency", "its latency", "disk_latency=50us"}}));
+           {"disk_latency", "its latency", "disk_latency=50us"}},
+          kIndent));
 }
 
 int explain(const Options& options, Invocation& invocation) {
@@ -142,9 +126,7 @@ int explain(const Options& options, Invocation& invocation) {
       simulator::ClusterSpec::parse(is_cluster ? options.on : absl::StrCat("1x1:", options.on));
   if (!spec.ok()) return fail(invocation, kName, spec.status(), kExitBadCommandLine);
   if (!spec->device.has_value()) {
-    return fail(invocation, kName,
-                absl::InvalidArgumentError(absl::StrCat("\"", options.on, "\" names no device")),
-                kExitBadCommandLine);
+    return refuse(invocation, kName, absl::StrCat("\"", options.on, "\" names no device"));
   }
   const auto text = options.collective.empty()
                         ? simulator::explain_operation(options.operation, *spec->device)
@@ -166,15 +148,12 @@ int run(const Options& options, Invocation& invocation) {
     return explain(options, invocation);
   }
   if (!options.on.empty()) {
-    return fail(invocation, kName,
-                absl::InvalidArgumentError("--on needs --explain_op or --explain_collective"),
-                kExitBadCommandLine);
+    return refuse(invocation, kName, "--on needs --explain_op or --explain_collective");
   }
-  return fail(invocation, kName,
-              absl::InvalidArgumentError("the cluster comes first: accelerate simulate SPEC "
-                                         "[OPTIONS] PROGRAM [ARGS...], as in 2x4:h100; accelerate "
-                                         "simulate --list shows what it may name"),
-              kExitBadCommandLine);
+  return refuse(invocation, kName,
+                "the cluster comes first: accelerate simulate SPEC "
+                "[OPTIONS] PROGRAM [ARGS...], as in 2x4:h100; accelerate "
+                "simulate --list shows what it may name");
 }
 
 RunCommand declare(CLI::App& app) {

@@ -5,7 +5,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"

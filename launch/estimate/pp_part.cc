@@ -7,7 +7,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"

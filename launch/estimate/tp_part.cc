@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"

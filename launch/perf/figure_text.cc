@@ -36,14 +36,14 @@ std::string value_text(absl::string_view metric, double value) {
   return "";
 }
 
-std::string plain_table(const Rows& rows) {
+std::string plain_table(const Rows& rows, size_t indent) {
   std::vector<size_t> widths(rows[0].size());
   for (const auto& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
   std::string text;
   for (const auto& row : rows) {
-    std::string line;
+    std::string line(indent, ' ');
     for (size_t i = 0; i < row.size(); ++i) {
       absl::StrAppend(&line, row[i], std::string(widths[i] - row[i].size() + 2, ' '));
     }

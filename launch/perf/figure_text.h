@@ -3,6 +3,7 @@
 /// Threads: pure functions.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,8 @@ std::string value_text(absl::string_view metric, double value);
 
 /// Rows of as many cells each, the first of which is the head.
 using Rows = std::vector<std::vector<std::string>>;
-/// Columns with two spaces between them.
-std::string plain_table(const Rows& rows);
+/// Columns with two spaces between them, behind so many.
+std::string plain_table(const Rows& rows, size_t indent = 0);
 /// `alignment`: the line below the head, "| --- | --: |".
 std::string markdown_table(const Rows& rows, absl::string_view alignment);
 

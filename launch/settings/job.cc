@@ -5,14 +5,12 @@
 #include <fstream>
 #include <optional>
 #include <system_error>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/slurm.h"
 #include "launch/process/process_plan.h"

@@ -1,7 +1,6 @@
 #include "simulator/c10d/replicas.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include <ATen/core/Formatting.h>
 #include <ATen/ops/from_blob.h>

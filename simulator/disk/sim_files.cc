@@ -281,6 +281,14 @@ class HostScratch final : public ScratchFile {
   const std::unique_ptr<ScratchFile> file_;
 };
 
+// The file that was opened, in a Wrapper, whose last argument it is.
+template <typename Wrapper, typename File, typename... Arguments>
+absl::StatusOr<std::unique_ptr<Wrapper>> in_wrapper(absl::StatusOr<std::unique_ptr<File>> opened,
+                                                    Arguments... arguments) {
+  if (!opened.ok()) return opened.status();
+  return std::make_unique<Wrapper>(std::move(arguments)..., *std::move(opened));
+}
+
 }  // namespace
 
 SimFiles::SimFiles(int rank, std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> plan,
@@ -329,56 +337,40 @@ absl::Status SimFiles::begin(const char* name, const std::string& first,
 }
 
 absl::StatusOr<std::unique_ptr<ReadableFile>> SimFiles::open(const std::string& path) {
-  const absl::Status status = begin("open", path);
-  if (!status.ok()) return status;
-  if (!is_simulated(path)) {
-    absl::StatusOr<std::unique_ptr<ReadableFile>> file = machine_->open(path);
-    if (!file.ok()) return file.status();
-    return std::make_unique<HostReader>(Access{rank_, plan_, host_queue_, disk_ == nullptr, path},
-                                        *std::move(file));
+  if (absl::Status begun = begin("open", path); !begun.ok()) return begun;
+  if (is_simulated(path)) {
+    return in_wrapper<Reader>(disk_->open_file(path), Access{rank_, plan_, queue_}, path);
   }
-  absl::StatusOr<std::unique_ptr<SimReadableFile>> file = disk_->open_file(path);
-  if (!file.ok()) return file.status();
-  return std::make_unique<Reader>(Access{rank_, plan_, queue_}, path, *std::move(file));
+  return in_wrapper<HostReader>(machine_->open(path),
+                                Access{rank_, plan_, host_queue_, disk_ == nullptr, path});
 }
 
 absl::StatusOr<std::unique_ptr<WritableFile>> SimFiles::create(const std::string& path) {
-  const absl::Status status = begin("create", path, /*needs_room=*/true);
-  if (!status.ok()) return status;
-  if (!is_simulated(path)) {
-    absl::StatusOr<std::unique_ptr<WritableFile>> file = machine_->create(path);
-    if (!file.ok()) return file.status();
-    return std::make_unique<HostWriter>(Access{rank_, plan_, host_queue_, disk_ == nullptr, path},
-                                        *std::move(file));
+  if (absl::Status begun = begin("create", path, /*needs_room=*/true); !begun.ok()) return begun;
+  if (is_simulated(path)) {
+    return in_wrapper<Writer>(disk_->create_file(path), Access{rank_, plan_, queue_}, path);
   }
-  absl::StatusOr<std::unique_ptr<SimWritableFile>> file = disk_->create_file(path);
-  if (!file.ok()) return file.status();
-  return std::make_unique<Writer>(Access{rank_, plan_, queue_}, path, *std::move(file));
+  return in_wrapper<HostWriter>(machine_->create(path),
+                                Access{rank_, plan_, host_queue_, disk_ == nullptr, path});
 }
 
 absl::StatusOr<std::unique_ptr<ScratchFile>> SimFiles::open_scratch(const std::string& path) {
-  const absl::Status status = begin("open_scratch", path, /*needs_room=*/true);
-  if (!status.ok()) return status;
-  if (!is_simulated(path)) {
-    absl::StatusOr<std::unique_ptr<ScratchFile>> file = machine_->open_scratch(path);
-    if (!file.ok()) return file.status();
-    return std::make_unique<HostScratch>(Access{rank_, plan_, host_queue_, disk_ == nullptr, path},
-                                         *std::move(file));
+  const absl::Status begun = begin("open_scratch", path, /*needs_room=*/true);
+  if (!begun.ok()) return begun;
+  if (is_simulated(path)) {
+    return in_wrapper<Scratch>(disk_->open_scratch_file(path), Access{rank_, plan_, queue_}, path);
   }
-  absl::StatusOr<std::unique_ptr<SimScratchFile>> file = disk_->open_scratch_file(path);
-  if (!file.ok()) return file.status();
-  return std::make_unique<Scratch>(Access{rank_, plan_, queue_}, path, *std::move(file));
+  return in_wrapper<HostScratch>(machine_->open_scratch(path),
+                                 Access{rank_, plan_, host_queue_, disk_ == nullptr, path});
 }
 
 absl::StatusOr<FileInfo> SimFiles::info(const std::string& path) {
-  const absl::Status status = begin("info", path);
-  if (!status.ok()) return status;
+  if (absl::Status begun = begin("info", path); !begun.ok()) return begun;
   return owner(path).info(path);
 }
 
 absl::StatusOr<std::vector<std::string>> SimFiles::list(const std::string& directory) {
-  const absl::Status status = begin("list", directory);
-  if (!status.ok()) return status;
+  if (absl::Status begun = begin("list", directory); !begun.ok()) return begun;
   return owner(directory).list(directory);
 }
 

@@ -16,7 +16,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "accelerate/base/document.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/base/number_text.h"

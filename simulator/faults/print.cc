@@ -2,7 +2,6 @@
 #include "simulator/faults/rules.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <vector>
 
 #include <nlohmann/json.hpp>

@@ -30,11 +30,6 @@ std::string on_this_rank() {
   return runtime == nullptr ? "" : absl::StrCat(" on rank ", runtime->topology().rank);
 }
 
-bool is_first_rank() {
-  const Runtime* runtime = Runtime::find_current();
-  return runtime == nullptr || runtime->topology().rank == 0;
-}
-
 // What sources do is not recorded by autograd and uses no managed parameters.
 struct OutsideOfTraining {
   const UnwatchedOperators unwatched;
@@ -588,7 +583,7 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
                                  WholeParametersOptions options)
     : residency_(std::move(residency)),
       options_(options),
-      in_place_(!options.offload_to_cpu && (!options.rank0_only || is_first_rank()) &&
+      in_place_(!options.offload_to_cpu && (!options.rank0_only || Runtime::is_on_first_rank()) &&
                 residency_ != nullptr && !residency_->shows_copies_),
       exceptions_(std::uncaught_exceptions()) {
   TORCH_CHECK_VALUE(!options_.rank0_only || !options_.writeback,
@@ -623,7 +618,7 @@ void WholeParameters::set_writable(bool writable) {
 }
 
 void WholeParameters::gather() {
-  const bool shows = !options_.rank0_only || is_first_rank();
+  const bool shows = !options_.rank0_only || Runtime::is_on_first_rank();
   for (Residency::ManagedGroup* group : groups_) {
     if (residency_->shows_copies_) {
       group->show_kept_values(options_.offload_to_cpu ? c10::Device(at::kCPU) : group->device(),

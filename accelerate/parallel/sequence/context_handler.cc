@@ -1,6 +1,5 @@
 #include "accelerate/parallel/sequence/context_handler.h"
 
-#include <optional>
 #include <utility>
 
 #include <ATen/autocast_mode.h>

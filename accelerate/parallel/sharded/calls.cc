@@ -8,7 +8,6 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include "absl/strings/str_cat.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/residency/shards.h"
 #include "accelerate/parallel/sharded/units.h"

@@ -1,6 +1,5 @@
 #include "accelerate/parallel/tensor/operator_facts.h"
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>

@@ -13,7 +13,6 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/base/tp_plan.h"

@@ -1,7 +1,6 @@
 #include "accelerate/parallel/ulysses/ulysses_technique.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
