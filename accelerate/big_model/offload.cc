@@ -284,7 +284,7 @@ absl::Status OffloadWriter::commit_files() {
 
 absl::Status OffloadWriter::write_tensor(const std::string& name, const at::Tensor& tensor) {
   absl::Status status = begin(name, tensor.scalar_type(), tensor.sizes());
-  const at::Tensor flat = tensor.resolve_conj().resolve_neg().contiguous().view({-1});
+  const at::Tensor flat = without_flags(tensor).contiguous().view({-1});
   const int64_t at_once = elements_at_once(tensor.scalar_type());
   for (int64_t first = 0; status.ok() && first < flat.numel(); first += at_once) {
     status = write(flat.narrow(0, first, std::min(at_once, flat.numel() - first)).cpu());

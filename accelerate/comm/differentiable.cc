@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/comm/watch/collective_call.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
 namespace {
@@ -53,7 +54,7 @@ struct Call : torch::CustomClassHolder {
   // changed in place.
   at::Tensor moved(Move move, const at::Tensor& tensor, bool in_place) const {
     if (move == Move::kNone) return tensor;
-    return sent(move, tensor.tensor_data(), in_place).tensor_data();
+    return sent(move, internal::without_flags(tensor.tensor_data()), in_place).tensor_data();
   }
 
   const Verb& verb;
@@ -173,7 +174,7 @@ struct MoveRows : torch::autograd::Function<MoveRows> {
                 "RowExchange has no second derivative (backward with create_graph)");
     std::optional<CollectivePurpose> purpose;
     if (!call->purpose_of_gradient.empty()) purpose.emplace(call->purpose_of_gradient);
-    const at::Tensor gradient = gradients[0].contiguous();
+    const at::Tensor gradient = internal::without_flags(gradients[0]).contiguous();
     c10::intrusive_ptr<c10d::Work> work;
     at::Tensor back = RowsMoved::begin(gradient, call->take, call->give, call->group, work);
     work->wait();
@@ -285,7 +286,7 @@ RowExchange::RowExchange(const at::Tensor& rows, std::vector<int64_t> give,
     rows_ = rows;
     return;
   }
-  sent_ = rows.contiguous();
+  sent_ = internal::without_flags(rows).contiguous();
   const auto call = c10::make_intrusive<RowsMoved>(std::move(give), std::move(take), group);
   if (!at::GradMode::is_enabled() || !rows.requires_grad()) {
     rows_ = RowsMoved::begin(sent_, call->give, call->take, group, work_);

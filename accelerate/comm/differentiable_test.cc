@@ -426,6 +426,21 @@ TEST(DifferentiableCollectives, LeaveNothingOfTheGraphToTheBackend) {
 }
 
 // Each rank gives rank q as many rows as q says, so that the first one gets none.
+// The memory of such a view holds the numbers with the other sign.
+TEST(DifferentiableCollectives, SendTheNumbersOfNegatedViews) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const at::Tensor stored = numbers(group->getRank(), {4, 2});
+    const std::vector<int64_t> halves = {2, 2};
+    std::vector<at::Tensor> results;
+    for (const at::Tensor& input : {stored._neg_view(), stored.neg()}) {
+      results.push_back(reduce_scatter_along(input, 0, group));
+      results.push_back(all_to_all_along(input, 0, 1, group));
+      results.push_back(RowExchange(input, halves, halves, group).finish());
+    }
+    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(results[i], results[i + 3])) << i;
+  });
+}
+
 TEST(RowExchange, MovesRowsAndTheirGradientsBack) {
   for (const int ranks : {1, 2, 4}) {
     run_ranks(ranks, [](const ProcessGroupPtr& group) {

@@ -20,6 +20,7 @@
 #include "accelerate/base/checksum.h"
 #include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
 namespace {
@@ -32,7 +33,7 @@ void check_leaf(const char* operation, const at::Tensor& tensor) {
 
 // The numbers themselves, one after the other; the tensor where it is like that already.
 at::Tensor as_plain(const at::Tensor& tensor) {
-  return tensor.resolve_conj().resolve_neg().contiguous();
+  return internal::without_flags(tensor).contiguous();
 }
 
 // An alias, so that no thread of a backend has the tensor's graph.
@@ -326,7 +327,14 @@ void broadcast_tensors(const ProcessGroupPtr& group, const std::vector<at::Tenso
   if (!group || tensors.empty()) return;
   constexpr size_t kBytes = size_t{250} << 20;  // as in PyTorch
   at::NoGradGuard no_grad;
-  c10d::broadcast_coalesced(group, tensors, kBytes, from_process);
+  std::vector<at::Tensor> plain;
+  plain.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) plain.push_back(internal::without_flags(tensor));
+  c10d::broadcast_coalesced(group, plain, kBytes, from_process);
+  if (group->getRank() == from_process) return;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!plain[i].is_same(tensors[i])) tensors[i].copy_(plain[i]);
+  }
 }
 
 uint64_t broadcast_integer(const ProcessGroupPtr& group, uint64_t value) {

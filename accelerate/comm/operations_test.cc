@@ -251,6 +251,18 @@ TEST(Broadcast, WritesTheSourcesTensorsIntoTheOthers) {
   });
 }
 
+// Rank 0's memory holds the numbers with the other sign, and rank 1's own numbers as they are.
+TEST(BroadcastTensors, SendTheNumbersOfNegatedViews) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const at::Tensor tensor = group->getRank() == 0 ? at::ones({2})._neg_view() : at::zeros({2});
+    broadcast_tensors(group, {tensor});
+    EXPECT_TRUE(at::equal(tensor, at::full({2}, -1.0)));
+    const at::Tensor view = group->getRank() == 1 ? at::ones({2})._neg_view() : at::full({2}, 3.0);
+    broadcast_tensors(group, {view});
+    EXPECT_TRUE(at::equal(view, at::full({2}, 3.0)));
+  });
+}
+
 TEST(PadAcrossProcesses, FillsUpToTheLargest) {
   run_ranks(3, [](const ProcessGroupPtr& group) {
     const int64_t rank = group->getRank();

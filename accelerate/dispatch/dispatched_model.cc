@@ -197,29 +197,29 @@ class DispatchedModel::Builder {
   }
 
   void find_values() {
-    const std::map<std::string, at::Tensor> given(options_.state_dict.begin(),
-                                                  options_.state_dict.end());
+    const std::map given(options_.state_dict.begin(), options_.state_dict.end());
     NamedTensors to_write;
     std::vector<Target*> written;
     for (Target& target : targets_) {
       const at::Tensor& tensor = slot(target).tensor;
+      const bool is_given = target.home != Home::kDevice && find_given(target, given);
       if (target.home == Home::kDisk) {
-        // The model's own values come before those in a folder, which another model may have left.
-        if ((tensor.is_meta() || options_.offload_index) && find_stored(target)) continue;
-        if (!tensor.is_meta()) {
+        // Values in memory come before those in a folder, which another model may have left.
+        const bool looks = !is_given && (tensor.is_meta() || options_.offload_index);
+        if (looks && find_stored(target)) continue;
+        if (is_given || !tensor.is_meta()) {
           TORCH_CHECK_VALUE(!options_.offload_dir.empty(), "dispatch_model: the device map puts ",
                             quoted(slot(target).name),
                             " on the disk: an offload_dir or an offload_index is needed");
-          to_write.emplace_back(slot(target).name, tensor);
+          const at::Tensor& values = is_given ? target.values : tensor;
+          to_write.emplace_back(slot(target).name, values.to(tensor.scalar_type()));
           written.push_back(&target);
           continue;
         }
-      } else if (target.home == Home::kHost && find_given(target, given)) {
-        continue;
-      } else if (!tensor.is_meta()) {
+      } else if (!is_given && !tensor.is_meta()) {
         target.values = tensor;
         continue;
-      } else if (find_stored(target)) {
+      } else if (is_given || find_stored(target)) {
         continue;
       }
       TORCH_CHECK_VALUE(false, "dispatch_model: ", quoted(slot(target).name),
@@ -271,7 +271,7 @@ class DispatchedModel::Builder {
   bool find_given(Target& target, const std::map<std::string, at::Tensor>& given) {
     for (const size_t each : target.slots) {
       const auto found = given.find(slots_[each].name);
-      if (found == given.end()) continue;
+      if (found == given.end() || found->second.is_meta()) continue;
       TORCH_CHECK_VALUE(found->second.sizes() == slots_[each].tensor.sizes(),
                         "dispatch_model: the state_dict has ", quoted(found->first), " with sizes ",
                         found->second.sizes(), ", and the model has ", slots_[each].tensor.sizes());

@@ -33,15 +33,15 @@ struct DispatchOptions {
   /// Where offloaded modules compute. Absent: the first accelerator of the map; the CPU if it names
   /// none.
   std::optional<c10::Device> main_device = std::nullopt;
-  /// Values, by name, of tensors that the map puts on the CPU; those that are not here are the
-  /// model's own.
+  /// Values, by name, of tensors that the map puts on the CPU or the disk; those that are not here,
+  /// or are here without memory, are the model's own.
   NamedTensors state_dict = {};
   /// The folder of what the map puts on the disk, as offload.h describes it. Tensors that have
   /// memory are written there, in place of what others have left under their names, with a warning;
   /// models of this rank that have files there keep their values. Those without memory are read.
   std::string offload_dir = {};
   /// In place of the folder's own index: tensors that it has get the files' values, also if they
-  /// have memory.
+  /// have memory; but for those in state_dict.
   std::optional<OffloadIndex> offload_index = std::nullopt;
   /// Whether persistent buffers of offloaded modules are offloaded as well; otherwise they are on
   /// the main device. A pass must not write to those that are.

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/operators/managed_storage.h"
+#include "accelerate/files/tensor_ranges.h"
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -53,8 +53,7 @@ void stream_copy(std::byte* to, const std::byte* from, size_t size) { std::memcp
 #endif
 
 bool TensorCopies::can_copy(const at::Tensor& tensor) {
-  return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
-         is_in_memory(tensor);
+  return tensor.layout() == at::kStrided && is_plain_memory(tensor);
 }
 
 void TensorCopies::add(at::Tensor to, at::Tensor from) {

@@ -30,6 +30,7 @@ TEST(TensorCopiesTest, AreOfMemoryWithoutGaps) {
   EXPECT_TRUE(TensorCopies::can_copy(numbers(0)));
   EXPECT_FALSE(TensorCopies::can_copy(numbers(6).reshape({2, 3}).t()));
   EXPECT_FALSE(TensorCopies::can_copy(numbers(6).to_sparse()));
+  EXPECT_FALSE(TensorCopies::can_copy(numbers(6)._neg_view())) << "other numbers";
 }
 
 TEST(TensorCopiesTest, OfAllSizesByAnyNumberOfThreads) {

@@ -11,6 +11,7 @@
 #include <ATen/core/jit_type.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/complex.h>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -43,6 +44,15 @@ constexpr NamedType kStorages[] = {{"torch.FloatStorage", at::kFloat},
                                    {"torch.ComplexFloatStorage", at::kComplexFloat},
                                    {"torch.ComplexDoubleStorage", at::kComplexDouble},
                                    {"torch.ComplexHalfStorage", at::kComplexHalf},
+                                   // As LibTorch's torch::save calls the dtypes that Python keeps
+                                   // in untyped storages.
+                                   {"torch.UInt16Storage", at::kUInt16},
+                                   {"torch.UInt32Storage", at::kUInt32},
+                                   {"torch.UInt64Storage", at::kUInt64},
+                                   {"torch.Float8_e4m3fnStorage", at::kFloat8_e4m3fn},
+                                   {"torch.Float8_e5m2Storage", at::kFloat8_e5m2},
+                                   {"torch.Float8_e4m3fnuzStorage", at::kFloat8_e4m3fnuz},
+                                   {"torch.Float8_e5m2fnuzStorage", at::kFloat8_e5m2fnuz},
                                    {"torch.UntypedStorage", at::kByte},
                                    {"torch.storage.UntypedStorage", at::kByte}};
 
@@ -94,7 +104,8 @@ const char* kind_text(PickleKind kind) {
     case PickleKind::kNone: return "None";
     case PickleKind::kBool: return "a truth value";
     case PickleKind::kInt:
-    case PickleKind::kFloat: return "a number";
+    case PickleKind::kFloat:
+    case PickleKind::kComplex: return "a number";
     case PickleKind::kString: return "a text";
     case PickleKind::kBytes: return "bytes";
     case PickleKind::kList: return "a list";
@@ -104,6 +115,8 @@ const char* kind_text(PickleKind kind) {
     case PickleKind::kDevice: return "a device";
     case PickleKind::kGlobal: return "a name";
     case PickleKind::kObject: return "a module";
+    case PickleKind::kStorage: return "a storage without a tensor";
+    case PickleKind::kArrayType: return "a NumPy dtype without an array";
     default: return "a part of a value";
   }
 }
@@ -329,6 +342,9 @@ PickleId PickleValues::call(PickleId function, PickleId tuple) {
   if (absl::StartsWith(name, kScriptClasses)) {
     return add({.kind = PickleKind::kObject, .text = name});
   }
+  if (name == "torch._utils._rebuild_sparse_tensor") {
+    return unreadable("it is a sparse tensor, and dense ones are read", true);
+  }
   for (const PickleId each : arguments) {
     if (at(each).kind == PickleKind::kUnreadable) {
       return unreadable(at(each).text, at(each).integer != 0 || makes_tensor(name));
@@ -381,6 +397,15 @@ PickleId PickleValues::call_known(const std::string& name, const std::vector<Pic
   }
   if (name == "builtins.bytearray" && at(arguments[0]).kind == PickleKind::kBytes) {
     return arguments[0];
+  }
+  // As Python before 3.8 writes it.
+  if (name == "builtins.bytearray" && at(arguments[0]).kind == PickleKind::kString) {
+    return call_codecs(arguments);
+  }
+  if (name == "builtins.complex" && arguments.size() == 2) {
+    return add({.kind = PickleKind::kComplex,
+                .number = at(expect(arguments[0], PickleKind::kFloat, "a number")).number,
+                .imaginary = at(expect(arguments[1], PickleKind::kFloat, "a number")).number});
   }
   if (name == "torch.device" && !arguments.empty()) {
     PickleNode node{.kind = PickleKind::kDevice,
@@ -569,6 +594,7 @@ c10::IValue PickleValues::convert(PickleId id, int depth) {
     case PickleKind::kBool: return node.integer != 0;
     case PickleKind::kInt: return node.integer;
     case PickleKind::kFloat: return node.number;
+    case PickleKind::kComplex: return c10::complex<double>(node.number, node.imaginary);
     case PickleKind::kString: return node.text;
     case PickleKind::kBytes: {
       at::Tensor bytes = at::empty({static_cast<int64_t>(node.text.size())}, at::kByte);
@@ -585,7 +611,7 @@ c10::IValue PickleValues::convert(PickleId id, int depth) {
       return static_cast<int64_t>(*dtype);
     }
     case PickleKind::kStorage:
-    case PickleKind::kArrayType:
+    case PickleKind::kArrayType: refuse(absl::StrCat("it is ", kind_text(node.kind)));
     case PickleKind::kEmptyArray:
       throw PickleError("it has a part of a tensor where a value should be");
     case PickleKind::kUnreadable: refuse(node.text);

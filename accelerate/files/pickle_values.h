@@ -36,6 +36,7 @@ enum class PickleKind {
   kBool,
   kInt,
   kFloat,
+  kComplex,
   kString,
   kBytes,
   kList,
@@ -58,6 +59,7 @@ struct PickleNode {
   /// Truth values too; of a storage, its dtype; of what is unreadable, whether it is a tensor.
   int64_t integer = 0;
   double number = 0;
+  double imaginary = 0;
   /// Strings, bytes, devices, names, keys, reasons.
   std::string text;
   /// Entries; of dicts keys and values in turn.

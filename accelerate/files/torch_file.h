@@ -2,11 +2,11 @@
 /// them those of LibTorch's torch::save and of TorchScript.
 ///
 /// Nothing in a file is ever executed. These are read of a pickle:
-/// dicts (also ordered and default ones), lists, tuples, sets, numbers, strings, bytes, devices,
-/// sizes, dtypes, tensors, parameters and their storages, NumPy's arrays and numbers, and modules
-/// of torch::save and TorchScript, as dicts of their attributes. Anything else is an error that
-/// names it, where it is asked for. Tensors come on the CPU; those that shared memory do so again,
-/// and conjugate and negative views of others are such views.
+/// dicts (also ordered and default ones), lists, tuples, sets, numbers (also complex ones),
+/// strings, bytes, devices, sizes, dtypes, dense tensors and parameters, NumPy's arrays and
+/// numbers, and modules of torch::save and TorchScript, as dicts of their attributes. Anything else
+/// is an error that names it, where it is asked for. Tensors come on the CPU; those that shared
+/// memory do so again, and conjugate and negative views of others are such views.
 ///
 /// Bytes are UInt8 tensors, sets are lists, dtypes are integers; integers beyond 64 bits, and
 /// dtypes that LibTorch lacks, are as what is not read. Files in the old format (a pickle without a

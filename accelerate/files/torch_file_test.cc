@@ -318,6 +318,18 @@ TEST_F(TorchFile, HoldsModulesOfLibTorch) {
 
   torch::save(std::vector<at::Tensor>{at::ones({1}), at::zeros({2})}, path_);
   EXPECT_TRUE(read_torch_state_dict(files_, path_).tensors[1].second.equal(at::zeros({2})));
+  // Dtypes that Python's torch.save keeps otherwise.
+  const std::vector<at::ScalarType> dtypes = {at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kUInt16,
+                                              at::kUInt32, at::kUInt64};
+  std::vector<at::Tensor> ones;
+  for (const at::ScalarType dtype : dtypes) ones.push_back(at::ones({2}).to(dtype));
+  torch::save(ones, path_);
+  const NamedTensors kinds = read_torch_state_dict(files_, path_).tensors;
+  ASSERT_EQ(kinds.size(), dtypes.size());
+  for (size_t i = 0; i < dtypes.size(); ++i) {
+    EXPECT_EQ(kinds[i].second.scalar_type(), dtypes[i]);
+    EXPECT_TRUE(kinds[i].second.to(at::kFloat).equal(at::ones({2}))) << dtypes[i];
+  }
   torch::save(at::full({3}, 2), path_);
   const NamedTensors one = read_torch_state_dict(files_, path_).tensors;
   ASSERT_EQ(one.size(), 1);
@@ -378,6 +390,30 @@ TEST_F(TorchFile, HoldsProtocol1) {
   EXPECT_EQ(dict.at("wide").toListRef()[0].toInt(), 4);
   EXPECT_THAT(error_of("I1x\n"), HasSubstr("a number is not one"));
   EXPECT_THAT(error_of("L99999999999999999999L\n"), HasSubstr("64 bits"));
+}
+
+TEST_F(TorchFile, HoldsComplexNumbersAndBytesOfEarlierPythons) {
+  const std::string half("G\x3f\xe0\0\0\0\0\0\0", 9), two("G\x40\0\0\0\0\0\0\0", 9);
+  const auto dict = read(ordered_dict({{"z", call(global("__builtin__", "complex"), {half, two})},
+                                       {"raw", call(global("__builtin__", "bytearray"),
+                                                    {text("a\xc3\xbf"), text("latin-1")})}}))
+                        .toGenericDict();
+  EXPECT_EQ(dict.at("z").toComplexDouble(), c10::complex<double>(0.5, 2));
+  EXPECT_TRUE(dict.at("raw").toTensor().equal(at::tensor({97, 255}, at::kByte)));
+}
+
+TEST_F(TorchFile, NamesWhatIsNoValueByItself) {
+  const std::string sparse =
+      call(global("torch._utils", "_rebuild_sparse_tensor"),
+           {call(global("torch.serialization", "_get_layout"), {text("torch.sparse_coo")}),
+            tuple({tensor("LongStorage", "0", 0, {1}, {1})})});
+  const std::string storage = tuple({text("storage"), global("torch", "FloatStorage"), text("0"),
+                                     text("cpu"), integer(2)}) +
+                              "Q";
+  EXPECT_THAT(error_of(ordered_dict({{"s", sparse}}), {{"0", bytes_of<float>({1, 2})}}),
+              AllOf(HasSubstr("\"s\""), HasSubstr("a sparse tensor")));
+  EXPECT_THAT(error_of(ordered_dict({{"memory", storage}})),
+              AllOf(HasSubstr("\"memory\""), HasSubstr("a storage without a tensor")));
 }
 
 TEST_F(TorchFile, HoldsArraysOfAnyLayout) {
@@ -581,6 +617,10 @@ TEST_F(TorchFile, RefusesTheOldFormat) {
     EXPECT_THAT(error_of([&] { read_torch_state_dict(files_, path_); }),
                 HasSubstr("old format of torch.save"));
   }
+  // Of pickle_protocol=1.
+  write("L119547037146038801333356L\n.I1001\n.");
+  EXPECT_TRUE(is_torch_file(files_, path_));
+  EXPECT_THAT(error_of([&] { read_torch_file(files_, path_); }), HasSubstr("old format"));
   write(program("K\x01"));
   EXPECT_FALSE(is_torch_file(files_, path_));
   write("");

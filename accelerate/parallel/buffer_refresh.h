@@ -5,13 +5,15 @@
 /// place, because layers hold the tensors themselves. So it is once a step, however many forward
 /// passes a step has. In between each rank's buffers go on from its own values, as one process's
 /// would. A pass whose outputs need no gradients is not waited for. One whose backward pass never
-/// comes counts as waiting until another's comes; leave out its graph with torch::NoGradGuard.
+/// comes counts as waiting until that of a later pass comes; leave out its graph with
+/// torch::NoGradGuard.
 ///
 /// Local, and ranks that make the same passes decide alike.
 /// Threads: the rank's thread; a backward pass may run on others.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -31,7 +33,7 @@ class BufferRefresh {
   bool is_used() const { return enabled_ && !buffers_.empty(); }
 
   /// Whether rank 0's buffers are to be copied before the pass that begins.
-  bool is_due() const { return is_used() && may_differ_ && !*waits_; }
+  bool is_due() const { return is_used() && may_differ_ && *last_reached_ >= begun_; }
   void copied() { may_differ_ = false; }
 
   /// Whether those of the ranks may have become different since they were copied.
@@ -41,13 +43,17 @@ class BufferRefresh {
   /// After a forward pass with gradients, with its outputs; only where is_used().
   void wait_for_backward(const std::vector<at::Tensor>& outputs);
   /// No backward pass is waited for any longer.
-  void stop_waiting() { *waits_ = false; }
+  void stop_waiting() { *last_reached_ = begun_; }
 
  private:
   const std::vector<at::Tensor> buffers_;
   const bool enabled_;
   bool may_differ_ = true;
-  const std::shared_ptr<std::atomic<bool>> waits_ = std::make_shared<std::atomic<bool>>(false);
+  // Passes are numbered from 1. This many have begun, and the backward pass of this one has come,
+  // which is the last of those whose backward pass has.
+  int64_t begun_ = 0;
+  const std::shared_ptr<std::atomic<int64_t>> last_reached_ =
+      std::make_shared<std::atomic<int64_t>>(0);
 };
 
 }  // namespace accelerate

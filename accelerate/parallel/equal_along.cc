@@ -13,12 +13,13 @@
 #include "accelerate/base/checksum.h"
 #include "accelerate/base/enum_text.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
 namespace {
 
 int64_t checksum_of(const at::Tensor& tensor) {
-  const at::Tensor host = tensor.detach().cpu().contiguous();
+  const at::Tensor host = internal::without_flags(tensor.detach().cpu()).contiguous();
   return internal::crc32c(
       absl::string_view(static_cast<const char*>(host.const_data_ptr()), host.nbytes()));
 }

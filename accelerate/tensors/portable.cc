@@ -7,6 +7,8 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
+#include "accelerate/tensors/tensor_memory.h"
+
 namespace accelerate {
 namespace {
 
@@ -48,7 +50,7 @@ std::string PortableWriter::pack() && {
   for (const at::Tensor& tensor : tensors_) {
     TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_meta(), "a tensor with layout ",
                       tensor.layout(), " on ", tensor.device(), " cannot travel in an object");
-    const at::Tensor data = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
+    const at::Tensor data = internal::without_flags(tensor.detach().cpu()).contiguous();
     write_bytes(data.const_data_ptr(), data.nbytes());
   }
   return std::move(bytes_);

@@ -28,12 +28,17 @@ at::Tensor fresh_tensor(at::IntArrayRef sizes, at::TensorOptions options) {
   return tensor;
 }
 
+at::Tensor without_flags(const at::Tensor& tensor) {
+  return tensor.is_conj() || tensor.is_neg() ? tensor.resolve_conj().resolve_neg() : tensor;
+}
+
 at::Tensor conform_to_parameter(at::Tensor tensor, const at::Tensor& parameter,
                                 at::ScalarType dtype, bool like_parameter) {
   at::NoGradGuard no_grad;
   const bool lies_right =
       tensor.numel() == 0 ||
-      (like_parameter ? tensor.strides() == parameter.strides() : tensor.is_contiguous());
+      (!tensor.is_conj() && !tensor.is_neg() &&
+       (like_parameter ? tensor.strides() == parameter.strides() : tensor.is_contiguous()));
   // A tensor that others hold as well would change under them.
   const bool is_ours = tensor.use_count() == 1 && tensor.storage().use_count() == 1;
   if (lies_right && is_ours && tensor.scalar_type() == dtype &&

@@ -1,4 +1,5 @@
-/// Where tensors lie: untouched host memory, saved tensors for use, and other memory for a tensor.
+/// Where tensors lie: untouched host memory, saved tensors for use, other memory for a tensor, and
+/// memory that holds a tensor's numbers as they are.
 ///
 /// Threads: any.
 #pragma once
@@ -10,6 +11,11 @@ namespace accelerate::internal {
 /// An uninitialised tensor. Where it is large and on the CPU, its memory comes in large pages if
 /// the system has some, which makes the first touch several times faster.
 at::Tensor fresh_tensor(at::IntArrayRef sizes, at::TensorOptions options);
+
+/// The tensor, for code that reads its memory: a copy where a flag of it says that the memory holds
+/// the numbers conjugated or negated, as that of `conj()` and of the imaginary part of such a view
+/// does. `contiguous()`, `to()` and `cpu()` may leave the flag.
+at::Tensor without_flags(const at::Tensor& tensor);
 
 /// The tensor for use beside `parameter`: on its device, in `dtype`, and, with `like_parameter`, in
 /// memory as it lies, else contiguous. It is the tensor itself where that is so already and it has

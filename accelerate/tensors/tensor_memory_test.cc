@@ -68,6 +68,29 @@ TEST(ConformToParameter, HasTheDtypeAndTheOrderThatAreAskedFor) {
   }
 }
 
+// The memory of these views holds other numbers.
+TEST(WithoutFlags, HasTheNumbersInItsMemory) {
+  const at::Tensor plain = at::arange(3, at::kFloat);
+  EXPECT_TRUE(without_flags(plain).is_same(plain));
+  const at::Tensor negated = without_flags(plain._neg_view());
+  EXPECT_FALSE(negated.is_neg());
+  EXPECT_EQ(negated.const_data_ptr<float>()[2], -2);
+  const at::Tensor pair = at::complex(plain, plain);
+  for (const at::Tensor& imaginary :
+       {without_flags(at::imag(pair.conj())), at::imag(without_flags(pair.conj()))}) {
+    EXPECT_FALSE(imaginary.is_neg());
+    EXPECT_EQ(imaginary.contiguous().const_data_ptr<float>()[1], -1);
+  }
+}
+
+TEST(ConformToParameter, HasNoFlags) {
+  const at::Tensor parameter = at::zeros({3});
+  const at::Tensor taken =
+      conform_to_parameter(at::arange(3, at::kFloat)._neg_view(), parameter, at::kFloat, true);
+  EXPECT_FALSE(taken.is_neg());
+  EXPECT_TRUE(at::equal(taken, -at::arange(3, at::kFloat)));
+}
+
 TEST(ConformToParameter, HasNoGradient) {
   const at::Tensor parameter = at::zeros({2}).requires_grad_(true);
   const at::Tensor taken =

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "accelerate/tensors/tensor_memory.h"
+
 namespace accelerate::internal {
 namespace {
 
@@ -53,7 +55,7 @@ c10::IValue lists_of(const c10::IValue& value) {
     if (!leaf.isTensor() || !leaf.toTensor().defined()) return leaf;
     const at::Tensor tensor = leaf.toTensor().detach().to(c10::Device(c10::kCPU),
                                                           wide_type(leaf.toTensor().scalar_type()));
-    return list_of(tensor.contiguous());
+    return list_of(without_flags(tensor).contiguous());
   });
 }
 

@@ -40,6 +40,9 @@ TEST(Listify, PutsNumbersInThePlaceOfTensors) {
   EXPECT_EQ(listify(at::arange(4).reshape({2, 2}).t()),
             list_of({c10::List<int64_t>({0, 2}), c10::List<int64_t>({1, 3})}));
   EXPECT_EQ(listify(at::ones({0, 2})), list_of({}));
+  const at::Tensor ones = at::ones({1}, at::kDouble);
+  EXPECT_EQ(listify(at::complex(ones, ones).conj()),
+            c10::IValue(c10::List<c10::complex<double>>({c10::complex<double>(1, -1)})));
   EXPECT_EQ(listify(at::ones({}).requires_grad_()), c10::IValue(1.0));
   EXPECT_EQ(listify(list_of({"text", c10::IValue()})), list_of({"text", c10::IValue()}));
 }

@@ -168,6 +168,24 @@ TEST(Offload, ToTheDiskWritesWhatIsNotThere) {
   });
 }
 
+TEST(Offload, ToTheDiskWritesValuesThatAreGiven) {
+  on_a_disk([](Rank&) {
+    const torch::NoGradGuard no_grad;
+    lm::Lm earlier = make_lm(), plain = make_lm();
+    for (const Tensor& parameter : plain->parameters()) parameter.mul_(0.5);
+    const Tensor before = earlier->forward(text());
+    auto other = disk_offload(earlier, kFolder);
+    lm::Lm net = [] {
+      const EmptyInit empty = init_empty_weights();
+      return make_lm();
+    }();
+    auto model = dispatch_model(net, whole("disk"),
+                                {.state_dict = module_state_dict(*plain), .offload_dir = kFolder});
+    EXPECT_TRUE(torch::equal(model(text()), plain->forward(text())));
+    EXPECT_TRUE(torch::equal(other(text()), before)) << "each keeps its values";
+  });
+}
+
 TEST(Offload, ReadsSafetensorsFilesThatAnIndexNames) {
   on_a_disk([](Rank& rank) {
     const torch::NoGradGuard no_grad;

@@ -428,6 +428,58 @@ TEST_P(SeveralPasses, OfAModelWithBuffersTrainAsOneProcessWould) {
   }
 }
 
+// Backward passes between other forward passes, one for each forward pass or two for one: gradients
+// add up to those that each rank's model would have by itself, averaged.
+TEST_P(SeveralPasses, WithSeveralBackwardPassesTrainAsOneProcessWould) {
+  const std::vector<DistributedDataParallelKwargs> all = {
+      {}, {.find_unused_parameters = true}, {.static_graph = true}};
+  for (const DistributedDataParallelKwargs& options : all) {
+    Cluster cluster = make_cluster();
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator({.kwargs_handlers = {options}});
+      torch::manual_seed(4);
+      Scaled net, alone;
+      net->eval();
+      auto model = accelerator.prepare(net);
+      alone->to(accelerator.device());
+      alone->eval();
+      {
+        torch::NoGradGuard no_grad;
+        for (const auto& item : net->named_parameters()) {
+          alone->named_parameters()[item.key()].copy_(item.value());
+        }
+      }
+      const auto run = [&](auto& each, const auto& backward) {
+        const auto output_of = [&](int number) {
+          return each(torch::sin(torch::arange(12.).reshape({4, 3}) * (1 + rank.index()) + number)
+                          .to(accelerator.device()));
+        };
+        const Tensor first = output_of(0), second = output_of(1);
+        backward(first.pow(2).mean());
+        const Tensor third = output_of(2);
+        backward(second.pow(3).mean());
+        backward(third.pow(2).mean());
+        backward(third.cos().mean());
+      };
+      for (int step = 0; step < 3; ++step) {
+        net->zero_grad();
+        alone->zero_grad();
+        run(model, [&](const Tensor& loss) { accelerator.backward(loss, {.retain_graph = true}); });
+        run(alone, [](const Tensor& loss) { loss.backward({}, /*retain_graph=*/true); });
+        rank.report(absl::StrCat("gradients ", step), net->in->weight.grad().clone());
+        rank.report(absl::StrCat("alone ", step), alone->in->weight.grad().clone());
+      }
+    });
+    for (int step = 0; step < 3; ++step) {
+      const Tensor expected = torch::stack(cluster.reports(absl::StrCat("alone ", step))).mean(0);
+      for (const Tensor& gradient : cluster.reports(absl::StrCat("gradients ", step))) {
+        EXPECT_TRUE(torch::allclose(gradient, expected, 1e-4, 1e-5))
+            << step << " " << options.find_unused_parameters << options.static_graph;
+      }
+    }
+  }
+}
+
 // The critic sees real and generated samples, and a penalty on its gradient; its own step and the
 // generator's take turns.
 TEST_P(SeveralPasses, OfTwoModelsAgainstEachOtherTrain) {

@@ -29,6 +29,7 @@
 #include "accelerate/files/torch_file.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/partial_state.h"
+#include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/json_values.h"
 
 namespace accelerate {
@@ -343,7 +344,7 @@ class StreamedWriter {
     absl::Status status =
         (*file)->write_at(0, bytes_of(planned.start.data(), planned.start.size()));
     for (const SafetensorsEntry& entry : planned.header.tensors) {
-      const at::Tensor values = fetch().contiguous();
+      const at::Tensor values = internal::without_flags(fetch()).contiguous();
       if (!status.ok() || values.numel() == 0) continue;
       status = (*file)->write_at(planned.header.data_offset + entry.begin,
                                  bytes_of(values.const_data_ptr(), values.nbytes()));

@@ -105,7 +105,8 @@ void add_elsewhere(const std::string& name, const ValuesElsewhere& values, Parts
 }
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor one = a.contiguous(), other = b.contiguous();
+  const at::Tensor one = internal::without_flags(a).contiguous();
+  const at::Tensor other = internal::without_flags(b).contiguous();
   return one.nbytes() == other.nbytes() &&
          (one.nbytes() == 0 ||
           std::memcmp(one.const_data_ptr(), other.const_data_ptr(), one.nbytes()) == 0);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
@@ -24,6 +25,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/modules/value_at_use.h"
+#include "accelerate/parallel/before_backward.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/parallel/replicated/communication_hook.h"
 #include "accelerate/parallel/replicated/gradients_in_buckets.h"
@@ -149,8 +151,20 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
       first_autograd_hook_called_ = false;
       numGradHooksTriggeredMap_.clear();
     }
+    // Of several backward passes before buckets are rebuilt the last one counts.
+    if (should_rebuild_buckets()) set_ready_order({});
     std::fill(backward_stats_.begin(), backward_stats_.end(), kNotReached);
     prepare_for_backward(outputs);
+  }
+  // Prepares for the backward pass that has begun, unless a forward pass has done so since the last
+  // one. Any of the engine's threads.
+  void prepare_begun(const internal::WeakNodePointer& sink) {
+    const std::lock_guard<std::mutex> lock(begins_);
+    const auto is_prepared = [this] {
+      const std::lock_guard<std::mutex> reads(mutex_);
+      return expect_autograd_hooks_;
+    };
+    if (!is_prepared()) prepare(outputs_of(sink.lock()));
   }
   // With static_graph the first pass counts how often each parameter is reached, and reduces at its
   // end. All later passes must equal it.
@@ -249,6 +263,9 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
     if (!should_rebuild_buckets() || !rebuilt_params_.empty()) return;
     for (size_t i = params_.size(); i-- > 0;) push_rebuilt_params(i);
   }
+
+ private:
+  std::mutex begins_;
 };
 
 // Runs our hook in place of the Reducer's all-reduce.
@@ -417,12 +434,10 @@ void DistributedDataParallel::forward(ForwardPass& pass) {
   // Inside a join scope only some ranks make the pass.
   pass.set_synchronises(require_sync() && !joined());
   pass.proceed();
-  if (refresh_.is_used() && at::GradMode::is_enabled()) refresh_.wait_for_backward(pass.outputs());
-  if (needs_outputs()) {
-    pass.set_outputs(after_forward(pass.outputs()));
-  } else {
-    after_forward({});
-  }
+  std::vector<at::Tensor> outputs = pass.outputs();
+  if (refresh_.is_used() && at::GradMode::is_enabled()) refresh_.wait_for_backward(outputs);
+  outputs = after_forward(std::move(outputs));
+  if (needs_outputs()) pass.set_outputs(std::move(outputs));
 }
 
 void DistributedDataParallel::before_forward() {
@@ -485,7 +500,15 @@ std::vector<at::Tensor> DistributedDataParallel::after_forward(std::vector<at::T
   if (synchronises) refresh_.set_may_differ(true);
   if (reducer_ && synchronises) reducer_->prepare(outputs);
   const bool drains = needs_outputs() && (synchronises || !options_.static_graph);
-  return grad && drains ? drain(std::move(outputs)) : outputs;
+  if (grad && drains) outputs = drain(std::move(outputs));
+  if (reducer_ && synchronises) {
+    // A forward pass prepares for one backward pass. There may be several, as of two losses, or of
+    // several forward passes one after the other.
+    call_before_backward(outputs, [weak = std::weak_ptr(reducer_), sink = reducer_->last_sink] {
+      if (const auto alive = weak.lock()) alive->prepare_begun(sink);
+    });
+  }
+  return outputs;
 }
 
 void DistributedDataParallel::trigger_sync_in_backward() {

@@ -10,7 +10,8 @@
 /// Threads: the rank's thread.
 /// Mirrors: torch.nn.parallel.DistributedDataParallel.
 /// Differs: several forward passes before a backward pass train a model with buffers as one process
-///          would; see buffer_refresh.h. There it is an error of autograd.
+///          would; see buffer_refresh.h. There it is an error of autograd. Several backward passes
+///          after a forward pass, or after several ones, all synchronise; there the first one does.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +67,8 @@ class DistributedDataParallel final : public Technique, public Joinable {
   bool require_sync() const { return *no_sync_count_ == 0; }
 
   /// To be called around every forward pass. after_forward returns the tensors that the caller uses
-  /// instead of the outputs; where needs_outputs() is false, it may be given none.
+  /// instead of the outputs. Where needs_outputs() is false it may be given none; then the pass has
+  /// one backward pass before the next forward pass.
   void before_forward();
   std::vector<at::Tensor> after_forward(std::vector<at::Tensor> outputs);
   bool needs_outputs() const;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/state/logger.h"
+#include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/tracking/tracker_queue.h"
 #include "accelerate/values/dtypes.h"
 
@@ -115,7 +116,7 @@ TrackerServices services_of(Runtime& runtime, const Environment& environment,
 
 // Its elements on the CPU, one after the other.
 at::Tensor on_cpu(const at::Tensor& tensor, c10::ScalarType type) {
-  return tensor.detach().to(c10::kCPU, type).contiguous();
+  return internal::without_flags(tensor.detach().to(c10::kCPU, type)).contiguous();
 }
 
 }  // namespace
