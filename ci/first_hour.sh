@@ -26,7 +26,9 @@ readonly parts files
 # shellcheck source=tools/dev
 . tools/dev
 locate_caches
-need_commands bwrap=bubblewrap mmdebstrap=mmdebstrap
+# As tools/dev makes its build root: a host that is no Debian has not Debian's keys.
+need_commands bwrap=bubblewrap mmdebstrap=mmdebstrap gpg=gpg \
+  /usr/share/keyrings/debian-archive-keyring.gpg=debian-archive-keyring
 work=$(mktemp -d /var/tmp/accelerate-first.XXXXXX)
 trap 'rm -rf --one-file-system "$work"' EXIT
 
@@ -47,14 +49,14 @@ tree() {
 # there SCRIPT [ARGUMENTS]: a script of the folder of the tour, in the tree, with the network of the host and what the host
 # knows of it: names, certificates, pip's registry.
 there() {
-  local name settings=()
+  local name settings=() certificates=${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}
   while read -r name; do
     case $name in
       PIP_INDEX_URL | PIP_EXTRA_INDEX_URL | PIP_DEFAULT_TIMEOUT | *_proxy | *_PROXY) settings+=(--setenv "$name" "${!name}") ;;
     esac
   done < <(compgen -e)
-  if [[ -e /etc/ssl/certs/ca-certificates.crt ]]; then
-    settings+=(--ro-bind /etc/ssl/certs/ca-certificates.crt /run/certificates.crt --setenv PIP_CERT /run/certificates.crt)
+  if [[ -e $certificates ]]; then
+    settings+=(--ro-bind "$certificates" /run/certificates.crt --setenv PIP_CERT /run/certificates.crt)
   fi
   bwrap --bind "$work/tree" / --dev-bind /dev /dev --proc /proc --ro-bind /sys /sys --unshare-pid --die-with-parent \
     --ro-bind /etc/resolv.conf /etc/resolv.conf --clearenv "${settings[@]}" \
@@ -90,7 +92,7 @@ bring_tour() {
   # A bare tree has no lists of packages.
   cat >packages.sh <<'END'
 apt-get update
-apt-get install -y --no-install-recommends ./*accelerate-cpp*.deb
+apt-get install -y --no-install-recommends ./*accelerate-cpp*.deb libopenblas0-pthread
 END
   # The programs of venv come first in PATH.
   cat >wheel.sh <<'END'
@@ -124,6 +126,7 @@ END
 }
 
 debian() {
+  compgen -G "$files/*accelerate-cpp*.deb" >/dev/null || { echo "FAILED: there are no Debian packages in $files"; exit 1; }
   system='Debian 13'
   step 'a bare tree' tree "$suite" g++,cmake,ninja-build "$debian_mirror" "${options[@]}"
   bring_tour
@@ -140,9 +143,12 @@ wheel() {
   torch=${wheel##*+torch}
   torch=${torch%%-*}
   system='Ubuntu 24.04'
+  # A host that is Debian may have a package of Ubuntu's keys; without them apt trusts no mirror of Ubuntu.
+  [[ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]] ||
+    apt-get install -y --no-install-recommends ubuntu-archive-keyring >"$work/log" 2>&1 || true
   if ! tree noble "$packages" "${ACCELERATE_UBUNTU_MIRROR:-http://archive.ubuntu.com/ubuntu}" "${options[@]}" \
     '--aptopt=Acquire::http::Timeout "20"' '--aptopt=Acquire::Retries "0"' --components=main,universe >"$work/log" 2>&1; then
-    echo 'first_hour: no Ubuntu could be installed here; Debian 12 takes its place'
+    echo "first_hour: no Ubuntu could be installed here: $(cause "$work/log" "$work" | sed 's/; see .*//'); Debian 12 takes its place"
     system='Debian 12'
     step 'a bare tree' tree bookworm "$packages" "$debian_mirror" "${options[@]}"
   fi

@@ -29,7 +29,9 @@ bazel_7() {
   tools/dev shell true || { echo 'outside: Bazel 7 was not tried: Debian testing cannot be installed here'; return; }
   # Bazel's own modules have names for others that no build of ours asks for. Where its registry is out of
   # reach, and no package of Debian's has them, these stand for them.
-  local name quiet=(--noshow_progress --ui_event_filters=-info --lockfile_mode=off --noenable_workspace)
+  # The last flag is Bazel 8's default.
+  local name quiet=(--noshow_progress --ui_event_filters=-info --lockfile_mode=off --noenable_workspace
+    --incompatible_disallow_empty_glob)
   for name in apple_support buildozer protobuf zlib; do
     mkdir -p ".ci/out/modules/$name"
     echo "module(name = \"$name\")" >".ci/out/modules/$name/MODULE.bazel"

@@ -5,7 +5,7 @@
 #   debian  on Debian 13's LibTorch: three packages (library, headers, tools)
 #   wheel   on pip's newest torch, its part for CPUs: a wheel with the examples digits and lm. Built in a root of
 #           Debian 12, whose C library is older than those of users, with what it needs beside LibTorch from sources
-#   tar     a tar of the files of each of the two builds, of those that are there; nothing is compiled
+#   tar     a tar of the files of each of the two builds, of those that were compiled to their end; nothing is compiled
 #
 # The builds stay in .ci/out: a part that was stopped goes on where it was. Each part prints its seconds.
 # A tar's name has the LibTorch and the C++ ABI that it is for; CMake's package and the wheel refuse another one and name both.
@@ -39,9 +39,12 @@ install_tree() {
 
 inside_debian() {
   cmake --preset deb -B "$debian_build" -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
+  rm -f "$debian_build/whole"
   timed 'compiling for Debian' cmake --build "$debian_build"
-  rm -f "$debian_build"/*.deb "$out"/*.deb
+  touch "$debian_build/whole"
+  rm -f "$debian_build"/*.deb
   timed 'packages' cmake --build "$debian_build" --target package
+  rm -f "$out"/*.deb
   cp "$debian_build"/*.deb "$out"
 }
 
@@ -53,10 +56,12 @@ inside_wheel() {
     "-DCMAKE_PREFIX_PATH=$(echo "$NEWEST_TORCH"/lib/python3*/site-packages/torch)" \
     "-DACCELERATE_DEPENDENCIES=$dependencies" \
     -DACCELERATE_CUDA=OFF -DACCELERATE_MPI=OFF -DACCELERATE_TRACKERS=OFF -DACCELERATE_EXAMPLES=ON
+  rm -f "$wheel_build/whole"
   # No other lane compiles with these: all that does not compile is said at once.
   timed 'compiling for the wheel' cmake --build "$wheel_build" --target accelerate_release abseil/all -- -k 0
+  touch "$wheel_build/whole"
   install_tree "$wheel_build"
-  rm -f "$out"/*.whl
+  rm -f "$out"/*.whl*
   wheel=$(tools/release/wheel.py "$tree" "$out")
   echo "release: $wheel"
 }
@@ -71,7 +76,8 @@ release = json.load(open(sys.argv[1]))
 print("accelerate-cpp-{version}-libtorch{libtorch}-cxx11abi{cxx11_abi}-linux-{machine}".format(machine=platform.machine(), **release))
 ' "$tree/share/accelerate-cpp/release.json")
   tar -c --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --transform="flags=r;s,^\.,$name," -C "$tree" . |
-    gzip -9n >"$out/$name.tar.gz"
+    gzip -9n >"$out/$name.tar.gz.part"
+  mv "$out/$name.tar.gz.part" "$out/$name.tar.gz"
   echo "release: $out/$name.tar.gz"
 }
 
@@ -94,9 +100,9 @@ wheel() {
 }
 
 tar_files() {
-  rm -f "$out"/*.tar.gz
-  [[ ! -e $debian_build/release.json ]] || in_debian ci/release.sh inside_tar "$debian_build"
-  [[ ! -e $wheel_build/release.json ]] || in_wheel ci/release.sh inside_tar "$wheel_build"
+  rm -f "$out"/*.tar.gz*
+  [[ ! -e $debian_build/whole ]] || in_debian ci/release.sh inside_tar "$debian_build"
+  [[ ! -e $wheel_build/whole ]] || in_wheel ci/release.sh inside_tar "$wheel_build"
 }
 
 write_sums() (
@@ -114,11 +120,12 @@ esac
 for part; do
   [[ $part == @(debian|wheel|tar) ]] || { echo 'usage: ci/release.sh [debian|wheel|tar]...' >&2; exit 2; }
 done
+trap write_sums EXIT # also of what is there when a part has failed
 for part; do
   case $part in
     tar) timed "$part" tar_files ;;
     *) timed "$part" "$part" ;;
   esac
-  write_sums
 done
+write_sums
 [[ ! -e $out/SHA256SUMS ]] || cat "$out/SHA256SUMS"

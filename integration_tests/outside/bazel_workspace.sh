@@ -30,6 +30,21 @@ prints() {
   echo "$expected: ${*##*/}"
 }
 
+# What Bazel 9 has no rules and providers of its own for: C++ is loaded from rules_cc, other languages are not there.
+ready_for_bazel_9() {
+  local file
+  local -r name='(^|[^._[:alnum:]])' cc='(cc_(binary|import|library|shared_library|test)\(|CcInfo|cc_common\.)'
+  while read -r file; do
+    if grep -qE "$name$cc" "$file" && ! grep -q 'load("@rules_cc//' "$file"; then
+      echo "FAILED: $file loads nothing from rules_cc" >&2
+      return 1
+    fi
+    ! grep -nE "$name(java|proto|py|sh)_(binary|library|test)\\(" "$file" || { echo "FAILED: $file" >&2; return 1; }
+  done < <(find "$repo"/{accelerate,simulator,launch,trackers,tools/{build_defs,third_party},integration_tests/self_test} \
+    -name BUILD -o -name '*.BUILD' -o -name '*.bzl')
+}
+ready_for_bazel_9
+
 ln -s "$repo" "$work/accelerate-cpp"
 mkdir "$work/my_training"
 cd "$work/my_training"

@@ -1,5 +1,7 @@
 """What Bazel compiled, for CMake to link."""
 
+load("@rules_cc//cc:defs.bzl", "CcInfo")
+
 _Linked = provider(fields = {"inputs": "A depset of LinkerInputs: what a program is linked from."})
 
 def _linked_impl(_, ctx):

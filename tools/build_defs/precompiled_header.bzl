@@ -4,8 +4,9 @@ Only clang: it maps 140 MB where g++ would read 800. The options must be those o
 clang refuses a header that was made with others.
 """
 
-load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "CPP_COMPILE_ACTION_NAME")
-load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+load("@rules_cc//cc:action_names.bzl", "CPP_COMPILE_ACTION_NAME")
+load("@rules_cc//cc:defs.bzl", "CcInfo", "cc_common")
+load("@rules_cc//cc:find_cc_toolchain.bzl", "find_cc_toolchain")
 
 # clang writes the paths of what it reads into its output, and one of this checkout would keep others from sharing
 # that in a cache. So it reads our headers, joined, from its input, and its paths begin with one that every checkout
@@ -15,7 +16,7 @@ _HERE = "/proc/self/cwd"
 def _precompiled_header_impl(ctx):
     compiled = ctx.actions.declare_file(ctx.label.name + ".h.pch")
 
-    toolchain = find_cpp_toolchain(ctx)
+    toolchain = find_cc_toolchain(ctx)
     features = cc_common.configure_features(
         ctx = ctx,
         cc_toolchain = toolchain,

@@ -15,6 +15,10 @@ load(":topology_test.bzl", "TOPOLOGY_SUITES", "accelerate_topology_test")
 
 _NO_LIBRARY = ["*_test.cc", "*_benchmark.cc", "*_main.cc", "*_fuzzer.cc"]
 
+# A room may have no file of one kind: Bazel 8 takes such a pattern for a mistake unless it is told.
+def _files(pattern, exclude):
+    return native.glob([pattern], exclude = exclude, allow_empty = True)
+
 # How many sources the compiler reads as one, which takes it half the time: what they include is read, and the
 # templates that they use are instantiated, once. After a change all of them are compiled anew.
 _JOINED = 8
@@ -143,8 +147,8 @@ def room(
     name = package.split("/")[-1]
     libtorch = "@libtorch" in deps
     check_deps(package, deps)
-    sources = native.glob(["*.cc"], exclude = _NO_LIBRARY + exclude)
-    headers = native.glob(["*.h"], exclude = exclude)
+    sources = _files("*.cc", _NO_LIBRARY + exclude)
+    headers = _files("*.h", exclude)
     if sources or headers:
         accelerate_cc_library(
             name = name,
@@ -162,7 +166,7 @@ def room(
         )
         test_deps = [":" + name] + test_deps
     test_deps = test_deps + [dep for dep in deps if dep not in test_deps] + [_ABSEIL]
-    test_sources = native.glob(["*_test.cc"], exclude = exclude)
+    test_sources = _files("*_test.cc", exclude)
     tests_with_libtorch = libtorch or "@libtorch" in test_deps
     library_of = _joined_tests(
         name,
@@ -201,7 +205,7 @@ def room(
             libtorch = tests_with_libtorch,
             **arguments
         )
-    for source in native.glob(["*_benchmark.cc"], exclude = exclude):
+    for source in _files("*_benchmark.cc", exclude):
         benchmark = source[:-len(".cc")]
         accelerate_cc_binary(
             name = benchmark,

@@ -9,7 +9,8 @@ add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${torch_flags}>")
 
 include(FetchContent)
 
-# accelerate_unpack(OUT NAME): the folder with NAME's sources, or an error that says what to do.
+# accelerate_unpack(OUT NAME): the folder with NAME's sources, or an error that says what to do. What is built of them is in
+# what is installed, and so is their licence.
 function(accelerate_unpack out name)
   file(GLOB archive "${ACCELERATE_DEPENDENCIES}/${name}.tar.*")
   if(NOT ACCELERATE_DEPENDENCIES OR NOT archive)
@@ -20,6 +21,12 @@ function(accelerate_unpack out name)
   FetchContent_Declare(accelerate_${name} URL "${archive}" DOWNLOAD_EXTRACT_TIMESTAMP ON SOURCE_SUBDIR none)
   FetchContent_MakeAvailable(accelerate_${name})
   FetchContent_GetProperties(accelerate_${name} SOURCE_DIR folder)
+  foreach(licence LICENSE COPYING)
+    if(ACCELERATE_INSTALL AND EXISTS "${folder}/${licence}")
+      install(FILES "${folder}/${licence}" RENAME "${name}"
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/accelerate-cpp/licences" COMPONENT library)
+    endif()
+  endforeach()
   set(${out} "${folder}" PARENT_SCOPE)
 endfunction()
 

@@ -46,9 +46,10 @@ endif()
 target_compile_definitions(accelerate_backends INTERFACE USE_C10D_GLOO)
 
 # The path that is installed leaves out folders of the project, and LibTorch may be in one: install.md makes a venv there.
+# A tree that is to be moved to another machine (ACCELERATE_TORCH_RPATH) names no folder of this one.
 get_filename_component(torch_cpu_folder "${torch_cpu_file}" DIRECTORY)
 cmake_path(IS_PREFIX PROJECT_SOURCE_DIR "${torch_cpu_folder}" torch_is_inside)
-if(torch_is_inside)
+if(torch_is_inside AND NOT ACCELERATE_TORCH_RPATH)
   list(APPEND CMAKE_INSTALL_RPATH "${torch_cpu_folder}")
 endif()
 

@@ -92,7 +92,8 @@ accelerate-cpp = {PACKAGE}.__main__:main
     record = []
     os.makedirs(out, exist_ok=True)
     wheel = os.path.join(out, f"{PACKAGE}-{version}-{tag}.whl")
-    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+    # Under its name when all of it is there: a wheel that was cut off looks like one.
+    with zipfile.ZipFile(wheel + ".part", "w", zipfile.ZIP_DEFLATED) as archive:
         def add(path, contents, mode):
             entry = zipfile.ZipInfo(path, DATE)
             entry.compress_type = zipfile.ZIP_DEFLATED
@@ -104,6 +105,7 @@ accelerate-cpp = {PACKAGE}.__main__:main
             record.append(f"{path},sha256={digest},{len(contents)}\n")
             add(path, contents, 0o755 if is_program else 0o644)
         add(f"{info}/RECORD", "".join([*record, f"{info}/RECORD,,\n"]).encode(), 0o644)
+    os.replace(wheel + ".part", wheel)
     print(wheel)
 
 

@@ -17,6 +17,7 @@ echo library >"$tree/lib/libone.so.1.2.3"
 ln -s libone.so.1.2.3 "$tree/lib/libone.so"
 ln -s accelerate "$tree/bin/accelerate-launch"
 echo data >"$tree/examples/digits"
+chmod +x "$tree/examples/digits"
 cat >"$tree/bin/accelerate" <<'END'
 #!/bin/sh
 # Says what it was called with, and writes what the real one would.
@@ -40,6 +41,7 @@ wheel=$(python3 -B tools/release/wheel.py "$tree" "$work/out")
 cp "$wheel" "$work/first"
 python3 -B tools/release/wheel.py "$tree" "$work/out" >/dev/null
 cmp "$wheel" "$work/first" || fail 'the same tree gives another wheel'
+[[ $(ls "$work/out") == "${wheel##*/}" ]] || fail "beside the wheel are $(ls "$work/out")"
 
 # As an installer does it: each file with its checksum and its rights.
 python3 -B - "$wheel" "$site" <<'END'
@@ -87,6 +89,11 @@ assert rows[0] == {"cluster": "1x8:h100", "step_seconds": 0.5, "state": "fits"},
 assert rows[1]["cluster"] == "2x8:h100,mem=1GB" and rows[1]["step_seconds"] == "", rows
 assert open(accelerate_cpp.example("digits")).read() == "data\n"
 try:
+    accelerate_cpp.simulate("1x1", [accelerate_cpp.example("digits")])
+    raise AssertionError("an example runs without LibTorch")
+except RuntimeError as error:
+    assert "pip install torch==9.8.7" in str(error), error
+try:
     accelerate_cpp.example("gone")
     raise AssertionError("an example that is not there has a path")
 except ValueError as error:
@@ -110,6 +117,22 @@ says 'plan llama-7b --on 1x8:h100 --json --batch_size 8 --exact' "$(tail -n 1 "$
 says 'is built for LibTorch 9.8.7 (C++11 ABI: 1), and torch 2.6.0 (C++11 ABI: 1) is in' "$(plan 2.6.0)"
 says 'and torch 9.8.7 (C++11 ABI: 0) is in' "$(plan 9.8.7 0)"
 says 'pip install torch==9.8.7' "$(plan)"
+
+# refused WORDS: what the command says that does not start a program of the wheel.
+refused() {
+  local said
+  if said=$(python3 -m accelerate_cpp "$@" 2>&1); then fail "without its LibTorch \"$*\" starts"; fi
+  echo "$said"
+}
+# What the user's own program is linked with is not known: with another torch beside the wheel the command warns.
+readonly own=(launch --report "$work/r" ./train)
+says 'accelerate simulate: Accelerate for C++ 1.2.3 is built for' "$(refused simulate 2x4 digits --csv "$work/csv")"
+says 'there is no torch in' "$(refused launch --num_processes 2 "$site/accelerate_cpp/examples/digits")"
+says 'accelerate simulate: Accelerate for C++' "$(refused simulate --from_dump=dumps)"
+[[ -z $(python3 -m accelerate_cpp "${own[@]}" 2>&1) ]] || fail 'a program of the user is warned of a torch that is not there'
+plan 2.6.0 >/dev/null
+says 'accelerate launch: warning: Accelerate for C++ 1.2.3 is built for LibTorch 9.8.7' "$(python3 -m accelerate_cpp "${own[@]}" 2>&1)"
+says 'note: Accelerate for C++ 1.2.3' "$(python3 -c 'import accelerate_cpp; accelerate_cpp.simulate("1x1", ["./fails"])' 2>&1 || true)"
 
 # The programs of the page about it.
 plan 9.8.7 >/dev/null

@@ -1,5 +1,7 @@
 """Headers in folders of the system that no compiler looks through by itself."""
 
+load("@rules_cc//cc:defs.bzl", "CcInfo", "cc_common")
+
 def _system_headers_impl(ctx):
     return [CcInfo(compilation_context = cc_common.create_compilation_context(
         system_includes = depset(ctx.attr.folders),

@@ -13,12 +13,15 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
 
 PREFIX = str(pathlib.Path(__file__).resolve().parent)
 RELEASE = json.loads(pathlib.Path(PREFIX, "share", "accelerate-cpp", "release.json").read_text(encoding="utf-8"))
 LAUNCHER = os.path.join(PREFIX, "bin", "accelerate")
+EXAMPLES = os.path.join(PREFIX, "examples")
+TORCH = pathlib.Path(PREFIX).parent / "torch"  # where programs of the wheel look for LibTorch
 
 __version__ = RELEASE["version"]
 __all__ = ["PREFIX", "RELEASE", "LauncherError", "example", "libtorch_problem", "plan", "simulate", "sweep", "table"]
@@ -34,9 +37,9 @@ class LauncherError(RuntimeError):
 
 def example(name):
     """The path of a program or file that the wheel has: digits, lm, digits.safetensors, kjv.txt."""
-    path = os.path.join(PREFIX, "examples", name)
+    path = os.path.join(EXAMPLES, name)
     if not os.path.exists(path):
-        known = ", ".join(sorted(os.listdir(os.path.dirname(path))))
+        known = ", ".join(sorted(os.listdir(EXAMPLES)))
         raise ValueError(f"there is no example {name}; known: {known}")
     return path
 
@@ -44,19 +47,30 @@ def example(name):
 def libtorch_problem():
     """Which LibTorch this release wants and which is beside it, if that is another; nothing if it fits."""
     wanted = f"Accelerate for C++ {__version__} is built for LibTorch {RELEASE['libtorch']} (C++11 ABI: {RELEASE['cxx11_abi']})"
-    folder = pathlib.Path(PREFIX).parent / "torch"
-    version = folder / "version.py"
+    version = TORCH / "version.py"
     if not version.exists():
-        return f"{wanted}, and there is no torch in {folder.parent}: pip install torch=={RELEASE['libtorch']}"
+        return f"{wanted}, and there is no torch in {TORCH.parent}: pip install torch=={RELEASE['libtorch']}"
     # Importing torch would load LibTorch.
     said = re.search(r"__version__ = [\"']([^\"'+]+)", version.read_text(encoding="utf-8"))
     number = said[1] if said else "of an unknown version"
-    flags = folder / "share" / "cmake" / "Torch" / "TorchConfig.cmake"
+    flags = TORCH / "share" / "cmake" / "Torch" / "TorchConfig.cmake"
     old_abi = flags.exists() and "_GLIBCXX_USE_CXX11_ABI=0" in flags.read_text(encoding="utf-8")
     if number == RELEASE["libtorch"] and int(not old_abi) == RELEASE["cxx11_abi"]:
         return None
-    return (f"{wanted}, and torch {number} (C++11 ABI: {int(not old_abi)}) is in {folder}: "
+    return (f"{wanted}, and torch {number} (C++11 ABI: {int(not old_abi)}) is in {TORCH}: "
             f"pip install torch=={RELEASE['libtorch']}, or take the release for torch {number}")
+
+
+def starts_own_program(words):
+    """Whether the launcher, called with these words, starts a program of the wheel, which loads LibTorch."""
+    command, *others = words or [""]
+    if command in ("test", "plan"):
+        return True
+    if command == "simulate" and any(word.partition("=")[0] in ("--from-dump", "--from_dump") for word in others):
+        return True
+    places = os.pathsep.join([os.environ.get("PATH", os.defpath), EXAMPLES])
+    programs = [shutil.which(word, path=places) for word in others]
+    return any(os.path.dirname(os.path.realpath(program)) == EXAMPLES for program in programs if program)
 
 
 def simulate(cluster, argv, seed=0, options=(), report=None):
@@ -68,6 +82,7 @@ def simulate(cluster, argv, seed=0, options=(), report=None):
     report   the folder that keeps report.html, trace.json and summary.json; none: they are not kept
 
     A run whose ranks fail, or whose program did not simulate, is a LauncherError; the report of a failed run is in `report`.
+    A program of the wheel, as an example is, with another LibTorch than that of the release is a RuntimeError.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = os.fspath(report) if report is not None else temporary
@@ -82,8 +97,6 @@ def plan(model, cluster, **options):
 
     options are those of `accelerate plan`: batch_size=64, mixed_precision="fp8", exact=True.
     """
-    if problem := libtorch_problem():
-        raise RuntimeError(problem)
     return json.loads(_run(["plan", model, "--on", cluster, "--json", *_flags(options)]))
 
 
@@ -102,11 +115,15 @@ def table(summaries):
 
 
 def _run(arguments):
+    problem = libtorch_problem()
+    if problem and starts_own_program(arguments):
+        raise RuntimeError(problem)
     command = [LAUNCHER, *arguments]
     run = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                          errors="replace", check=False)
     if run.returncode != 0:
-        raise LauncherError(command, run.returncode, run.stdout + run.stderr)
+        note = f"note: {problem}\n" if problem and TORCH.exists() else ""
+        raise LauncherError(command, run.returncode, run.stdout + run.stderr + note)
     return run.stdout
 
 
