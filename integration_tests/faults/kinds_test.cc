@@ -255,6 +255,46 @@ TEST(Faults, DelayARankAtEverySite) {
   }
 }
 
+// Kinds that any site can have.
+struct Row {
+  const char* where;
+  const char* what;
+  const char* fails = "";  // what the failure says; empty: the run succeeds
+};
+constexpr Row kRows[] = {{"rank 1", "terminate(1us)",
+                          "rank 1 failed: rank 1 was ended after a notice of 1us by the fault"},
+                         {"rank 1", "slow(0.5)"},
+                         {"rank 1", "shrink(1GiB)"},
+                         {"rank 1", "skew(1s)"},
+                         {"node 1", "lost", "was lost with its node at "},
+                         {"node 1", "partition for 1s"},
+                         {"link nic of node 1", "slow(0.25)"},
+                         {"link nic of node 1", "down for 1s"},
+                         {"link nic of node 1", "flap(1ms) for 1s"},
+                         {"link nic of node 1", "one_way for 1s"}};
+
+TEST(Faults, StrikeAtEverySiteAndSayWhere) {
+  for (const Row& row : kRows) {
+    for (const Site site : accelerate::values<Site>()) {
+      const std::string at = absl::StrCat("at ", accelerate::to_string(site), "#");
+      const std::string plan = absl::StrCat(row.where, " ", at, "1: ", row.what);
+      if (!FaultRules::parse(plan).ok()) {
+        EXPECT_EQ(site, Site::kFree) << plan << ": who releases memory must not wait";
+        continue;
+      }
+      const Outcome outcome = run(plan);
+      expect_touched(outcome, plan);
+      EXPECT_THAT(outcome.faults.at(0).struck.at(0), HasSubstr(at)) << plan;
+      if (*row.fails == '\0') {
+        EXPECT_EQ(outcome.failure, "") << plan;
+      } else {
+        EXPECT_THAT(outcome.failure,
+                    AllOf(HasSubstr(row.fails), HasSubstr(absl::StrCat("by the fault \"", plan))));
+      }
+    }
+  }
+}
+
 TEST(Faults, ChangeValuesWithoutAWord) {
   for (const char* plan : {"rank 1 at op#1 of aten::mm: flip(output, bit 30, element 0)",
                            "rank 1 at op#1 of aten::mm: flip(input, bit 30, element 0)",
