@@ -35,6 +35,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 constexpr char kShape[] = "2x2:h100";
 constexpr int kRanks = 4;
@@ -478,6 +479,20 @@ TEST(Faults, NameTheRulesThatDidNotFire) {
   ASSERT_THAT(outcome.faults, SizeIs(1));
   EXPECT_THAT(outcome.faults[0].unfired,
               HasSubstr(absl::StrCat("rank 1 came to collective ", kRounds, " times")));
+}
+
+TEST(Faults, MustStrikeWhereATestSaysSo) {
+  const auto failure = [](const std::string& plan) {
+    return run(plan, {.faults_must_strike = true}).failure;
+  };
+  EXPECT_EQ(failure("rank 1 at step 1: delay(1us)"), "");
+  EXPECT_EQ(failure("rank 1 at step 1: crash if world >= 5"), "") << "it is for other clusters";
+  EXPECT_THAT(failure("rank 1 at step 1: delay(1us); rank 1 at step 9: crash"),
+              AllOf(StartsWith("a fault of the plan had no effect: \"rank 1 at step 9: crash\" did "
+                               "not fire: rank 1 made 4 steps"),
+                    HasSubstr("repeat with: ")));
+  EXPECT_THAT(failure("rank 1 at op#0 of aten::mm: flip(gradient)"),
+              AllOf(StartsWith("a fault of the plan had no effect"), HasSubstr("touched nothing")));
 }
 
 TEST(Faults, RefuseWhatTheClusterDoesNotHave) {

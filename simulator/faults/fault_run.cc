@@ -294,6 +294,15 @@ std::string FaultOutcome::to_string() const {
                       touched == 0 ? "nothing" : absl::StrCat(touched));
 }
 
+std::optional<std::string> idle_fault(const std::vector<FaultOutcome>& outcomes) {
+  for (const FaultOutcome& outcome : outcomes) {
+    const bool is_of_another_world = outcome.fired == 0 && outcome.unfired.empty();
+    if (is_of_another_world || outcome.touched > 0) continue;
+    return absl::StrCat("a fault of the plan had no effect: ", outcome.to_string());
+  }
+  return std::nullopt;
+}
+
 FaultRun::FaultRun(FaultRules plan, FaultGrounds grounds)
     : plan_(std::move(plan)),
       grounds_(std::move(grounds)),

@@ -74,6 +74,9 @@ struct FaultOutcome {
   std::string to_string() const;
 };
 
+/// Names the first rule that had no effect; absent if each that is for this world had one.
+std::optional<std::string> idle_fault(const std::vector<FaultOutcome>& outcomes);
+
 /// How many sites of each kind each rank came to, and its steps.
 struct SiteCounts {
   std::array<int64_t, kNumSites> sites = {};  ///< by Site
