@@ -175,6 +175,49 @@ TEST(FlightRecorder, ReadsTheSameFromJson) {
   EXPECT_EQ(dump.history.operations[0].fingerprint.to_string(), "all_reduce #4 (BFloat16[2, 3])");
 }
 
+// Instructions of a pickle, as PyTorch writes them.
+std::string pickled(const std::string& words) {
+  return std::string("X") + static_cast<char>(words.size()) + std::string(3, '\0') + words;
+}
+std::string pickled(int number) { return std::string("K") + static_cast<char>(number); }
+
+// An entry of a call of three numbers, of which all but its state and its number is the same.
+std::string entry_of_26(int number, const std::string& more) {
+  return "}(" + pickled("frames") + "]" + pickled("record_id") + pickled(number) +
+         pickled("pg_id") + pickled(0) + pickled("process_group") + pickled("0") +
+         pickled("default_pg") + "\x86" + pickled("collective_seq_id") + pickled(number) +
+         pickled("p2p_seq_id") + pickled(0) + pickled("op_id") + pickled(number) +
+         pickled("profiling_name") + pickled("nccl:all_reduce") + pickled("input_sizes") + "](](" +
+         pickled(3) + "ee" + pickled("input_dtypes") + "](" + pickled("Float") + "e" +
+         pickled("output_sizes") + "](](" + pickled(3) + "ee" + pickled("output_dtypes") + "](" +
+         pickled("Float") + "e" + more + pickled("timeout_ms") + "J\xc0\x27\x09" +
+         std::string(1, '\0') + pickled("is_p2p") + "\x89" + "u";
+}
+
+// Version "2.4" has no threads, and NCCL's version in the place of any library's. A call that has
+// ended lasted a part of a millisecond.
+TEST(FlightRecorder, ReadsWhatPyTorch26Wrote) {
+  const std::string duration = "G\x3f\xf8" + std::string(6, '\0');  // 1.5
+  const std::string ended = pickled("state") + pickled("completed") + pickled("duration_ms") +
+                            duration + pickled("time_discovered_started_ns") + "N" +
+                            pickled("retired") + "\x88";
+  const std::string open = pickled("state") + pickled("started") + pickled("retired") + "\x89";
+  const std::string group = "}(" + pickled("name") + pickled("0") + pickled("desc") +
+                            pickled("default_pg") + pickled("ranks") + pickled("[0, 1]") + "u";
+  const std::string pickle = "\x80\x02}(" + pickled("version") + pickled("2.4") +
+                             pickled("nccl_version") + pickled("2.21.5") + pickled("pg_config") +
+                             "}(" + pickled("0") + group + "u" + pickled("pg_status") + "}" +
+                             pickled("entries") + "](" + entry_of_26(1, ended) +
+                             entry_of_26(2, open) + "eu.";
+  const auto dump = read_flight_recorder(pickle, 1);
+  ASSERT_TRUE(dump.ok()) << dump.status();
+  EXPECT_EQ(dump->members.at(0), (std::vector<int>{0, 1}));
+  ASSERT_THAT(dump->history.operations, SizeIs(2));
+  EXPECT_EQ(dump->history.operations[0].state, OperationState::kDone);
+  EXPECT_EQ(dump->history.operations[1].state, OperationState::kWaiting);
+  EXPECT_EQ(dump->history.operations[1].fingerprint.to_string(), "all_reduce #1 (Float[3])");
+}
+
 // A report that names the call reads no shape that is not there.
 TEST(FlightRecorder, ReadsAsManyDtypesAsShapes) {
   const auto call_with = [](const std::string& sizes, const std::string& dtypes) {

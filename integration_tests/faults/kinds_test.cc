@@ -35,6 +35,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 constexpr char kShape[] = "2x2:h100";
 constexpr int kRanks = 4;
@@ -255,6 +256,46 @@ TEST(Faults, DelayARankAtEverySite) {
   }
 }
 
+// Kinds that any site can have.
+struct Row {
+  const char* where;
+  const char* what;
+  const char* fails = "";  // what the failure says; empty: the run succeeds
+};
+constexpr Row kRows[] = {{"rank 1", "terminate(1us)",
+                          "rank 1 failed: rank 1 was ended after a notice of 1us by the fault"},
+                         {"rank 1", "slow(0.5)"},
+                         {"rank 1", "shrink(1GiB)"},
+                         {"rank 1", "skew(1s)"},
+                         {"node 1", "lost", "was lost with its node at "},
+                         {"node 1", "partition for 1s"},
+                         {"link nic of node 1", "slow(0.25)"},
+                         {"link nic of node 1", "down for 1s"},
+                         {"link nic of node 1", "flap(1ms) for 1s"},
+                         {"link nic of node 1", "one_way for 1s"}};
+
+TEST(Faults, StrikeAtEverySiteAndSayWhere) {
+  for (const Row& row : kRows) {
+    for (const Site site : accelerate::values<Site>()) {
+      const std::string at = absl::StrCat("at ", accelerate::to_string(site), "#");
+      const std::string plan = absl::StrCat(row.where, " ", at, "1: ", row.what);
+      if (!FaultRules::parse(plan).ok()) {
+        EXPECT_EQ(site, Site::kFree) << plan << ": who releases memory must not wait";
+        continue;
+      }
+      const Outcome outcome = run(plan);
+      expect_touched(outcome, plan);
+      EXPECT_THAT(outcome.faults.at(0).struck.at(0), HasSubstr(at)) << plan;
+      if (*row.fails == '\0') {
+        EXPECT_EQ(outcome.failure, "") << plan;
+      } else {
+        EXPECT_THAT(outcome.failure,
+                    AllOf(HasSubstr(row.fails), HasSubstr(absl::StrCat("by the fault \"", plan))));
+      }
+    }
+  }
+}
+
 TEST(Faults, ChangeValuesWithoutAWord) {
   for (const char* plan : {"rank 1 at op#1 of aten::mm: flip(output, bit 30, element 0)",
                            "rank 1 at op#1 of aten::mm: flip(input, bit 30, element 0)",
@@ -438,6 +479,20 @@ TEST(Faults, NameTheRulesThatDidNotFire) {
   ASSERT_THAT(outcome.faults, SizeIs(1));
   EXPECT_THAT(outcome.faults[0].unfired,
               HasSubstr(absl::StrCat("rank 1 came to collective ", kRounds, " times")));
+}
+
+TEST(Faults, MustStrikeWhereATestSaysSo) {
+  const auto failure = [](const std::string& plan) {
+    return run(plan, {.faults_must_strike = true}).failure;
+  };
+  EXPECT_EQ(failure("rank 1 at step 1: delay(1us)"), "");
+  EXPECT_EQ(failure("rank 1 at step 1: crash if world >= 5"), "") << "it is for other clusters";
+  EXPECT_THAT(failure("rank 1 at step 1: delay(1us); rank 1 at step 9: crash"),
+              AllOf(StartsWith("a fault of the plan had no effect: \"rank 1 at step 9: crash\" did "
+                               "not fire: rank 1 made 4 steps"),
+                    HasSubstr("repeat with: ")));
+  EXPECT_THAT(failure("rank 1 at op#0 of aten::mm: flip(gradient)"),
+              AllOf(StartsWith("a fault of the plan had no effect"), HasSubstr("touched nothing")));
 }
 
 TEST(Faults, RefuseWhatTheClusterDoesNotHave) {

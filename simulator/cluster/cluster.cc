@@ -555,7 +555,9 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
   fault_outcomes_ = run.fault_outcomes();
   sites_ = run.sites();
   std::vector<RankFailure> failures = run.failures();
-  std::string failure = failure_text(failures, run.unnoticed_failure());
+  std::optional<std::string> unnoticed = run.unnoticed_failure();
+  if (!unnoticed && options_.faults_must_strike) unnoticed = idle_fault(fault_outcomes_);
+  std::string failure = failure_text(failures, unnoticed);
   if (witness) {
     const absl::Status written = witness->end();
     TORCH_CHECK(written.ok(), written.message());

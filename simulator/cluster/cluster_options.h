@@ -71,6 +71,9 @@ struct ClusterOptions {
   std::vector<FileFault> file_faults = {};
   /// What goes wrong in every run: see simulator/faults/rules.h. Without rules nothing changes.
   FaultRules faults = {};
+  /// Fails a run that would succeed although a rule for its world did not fire, or touched nothing:
+  /// a test that plans a fault is to see one.
+  bool faults_must_strike = false;
   /// The mesh by whose axes `faults` name ranks; by default that of `fold`.
   std::optional<Mesh> mesh = std::nullopt;
   /// Each run is written to it: what was drawn, what ranks came to, what they contributed. With

@@ -229,6 +229,15 @@ TEST(RunLog, SaysOfWhatElseItIs) {
   EXPECT_THAT(log.difference_of_header(kHeader), IsEmpty());
   EXPECT_EQ(log.difference_of_header({{"program", "other"}, {"seed", "7"}}),
             "the log is of another program: \"train it\", not \"other\"");
+  const RunLog::Header versions = {{"version of accelerate", "0.7.0"},
+                                   {"version of LibTorch", "2.6.0"}};
+  const RunLog old(versions);
+  EXPECT_EQ(old.difference_of_header(
+                {{"version of accelerate", "0.8.0"}, {"version of LibTorch", "2.6.0"}}),
+            "the log is of another version of accelerate: \"0.7.0\", not \"0.8.0\"");
+  EXPECT_EQ(old.difference_of_header(
+                {{"version of accelerate", "0.7.0"}, {"version of LibTorch", "2.9.1"}}),
+            "the log is of another version of LibTorch: \"2.6.0\", not \"2.9.1\"");
 }
 
 }  // namespace

@@ -19,6 +19,9 @@ constexpr uint64_t kRuleStreams = uint64_t{1} << 42;
 // How many places are listed for one rule.
 constexpr size_t kMostPlaces = 10;
 
+// How many words are kept that a rule's pattern does not match.
+constexpr size_t kMostWords = 64;
+
 // FNV-1a, the same with every compiler.
 uint64_t hash_of(absl::string_view text) {
   uint64_t hash = 14695981039346656037u;
@@ -291,6 +294,15 @@ std::string FaultOutcome::to_string() const {
                       touched == 0 ? "nothing" : absl::StrCat(touched));
 }
 
+std::optional<std::string> idle_fault(const std::vector<FaultOutcome>& outcomes) {
+  for (const FaultOutcome& outcome : outcomes) {
+    const bool is_of_another_world = outcome.fired == 0 && outcome.unfired.empty();
+    if (is_of_another_world || outcome.touched > 0) continue;
+    return absl::StrCat("a fault of the plan had no effect: ", outcome.to_string());
+  }
+  return std::nullopt;
+}
+
 FaultRun::FaultRun(FaultRules plan, FaultGrounds grounds)
     : plan_(std::move(plan)),
       grounds_(std::move(grounds)),
@@ -329,6 +341,16 @@ int64_t FaultRun::count_of(int rank, FaultPoint::Kind kind) const {
   }
 }
 
+// Whether the rank is at a site that the point means. Keeps the words of others of its kind.
+bool FaultRun::is_site_of(const FaultPoint& point, Unit& unit, const Moment& moment) {
+  if (moment.kind != FaultPoint::Kind::kSite || moment.site != point.site) return false;
+  if (point.pattern.empty() || matches(point.pattern, moment.words)) return true;
+  if (unit.other_words.size() < kMostWords && !unit.other_words.contains(moment.words)) {
+    unit.other_words.emplace(moment.words);
+  }
+  return false;
+}
+
 // Counts the site if it is one of the rule's.
 bool FaultRun::is_due_at_point(const FaultWhen& when, Unit& unit, const Moment& moment) const {
   const FaultPoint& point = when.point;
@@ -339,8 +361,7 @@ bool FaultRun::is_due_at_point(const FaultWhen& when, Unit& unit, const Moment& 
       if (every) unit.next_ns += ((moment.now_ns - unit.next_ns) / point.number + 1) * point.number;
       return true;
     case FaultPoint::Kind::kSite: {
-      if (moment.kind != FaultPoint::Kind::kSite || moment.site != point.site) return false;
-      if (!point.pattern.empty() && !matches(point.pattern, moment.words)) return false;
+      if (!is_site_of(point, unit, moment)) return false;
       const int64_t number = unit.matched++;
       if (!every) return number == point.number;
       return number >= when.from && (number + 1 - when.from) % point.number == 0;
@@ -361,10 +382,9 @@ bool FaultRun::is_due_at_point(const FaultWhen& when, Unit& unit, const Moment& 
   return past > 0 && past % point.number == 0;
 }
 
-bool FaultRun::is_due_with(size_t rule, const Moment& moment) {
+bool FaultRun::is_due_with(size_t rule, Unit& unit, const Moment& moment) {
   const FaultWhen& when = plan_.rules[rule].when;
-  if (moment.kind != FaultPoint::Kind::kSite || moment.site != when.point.site) return false;
-  if (!when.point.pattern.empty() && !matches(when.point.pattern, moment.words)) return false;
+  if (!is_site_of(when.point, unit, moment)) return false;
   ++states_[rule].drawn;
   const uint64_t drawn = random_[rule][moment.rank].next() >> 11;
   return static_cast<double>(drawn) * 0x1p-53 < when.probability;
@@ -376,7 +396,7 @@ bool FaultRun::is_due(size_t rule, Unit& unit, const Moment& moment) {
       when.form == FaultWhen::Form::kEvery || when.form == FaultWhen::Form::kWith;
   if (unit.is_done && !may_again) return false;
   if (outcomes_[rule].fired >= plan_.rules[rule].at_most.value_or(INT64_MAX)) return false;
-  if (when.form == FaultWhen::Form::kWith) return is_due_with(rule, moment);
+  if (when.form == FaultWhen::Form::kWith) return is_due_with(rule, unit, moment);
   if (when.form != FaultWhen::Form::kAfter) return is_due_at_point(when, unit, moment);
   for (size_t other = 0; other < plan_.rules.size(); ++other) {
     if (plan_.rules[other].name != when.after) continue;
@@ -453,6 +473,7 @@ std::vector<SiteFault> FaultRun::reach(int rank, Site site, absl::string_view wo
                                        int64_t now_ns) {
   const int64_t number = counts_[rank].sites[static_cast<size_t>(site)]++;
   if (of_rank_[rank].empty()) return {};
+  if (site == Site::kGroup) groups_.emplace(words);
   places_[rank] = absl::StrCat("at ", accelerate::to_string(site), "#", number,
                                words.empty() ? "" : absl::StrCat(" (", words, ")"));
   return fire({.rank = rank, .site = site, .words = words, .now_ns = now_ns});
@@ -532,27 +553,46 @@ int64_t FaultRun::skew_ns(int rank, int64_t now_ns) const {
   return skew_ns;
 }
 
+// Of several units the one that came closest is named, and what its rule misspells.
+std::string FaultRun::why_unfired_at_site(const FaultRule& rule, const State& state) const {
+  const std::string& group = rule.where.group;
+  const auto is_made = [&group](const std::string& name) { return matches(group, name); };
+  if (rule.where.place == FaultPlace::kGroup && std::ranges::none_of(groups_, is_made)) {
+    const std::vector<std::string> names(groups_.begin(), groups_.end());
+    return absl::StrCat("there was no group \"", group, "\"",
+                        names.empty() ? "; ranks made none" : "; ",
+                        names.empty() ? "" : suggestion(group, names));
+  }
+  const Unit& unit = *std::ranges::max_element(state.units, {}, &Unit::matched);
+  const FaultPoint& point = rule.when.point;
+  std::string text = absl::StrCat(
+      rank_list(unit.ranks), " came to ", accelerate::to_string(point.site), " ", unit.matched,
+      unit.matched == 1 ? " time" : " times", point.pattern.empty() ? "" : " with these words");
+  if (unit.matched == 0) {
+    const std::vector<std::string> others(unit.other_words.begin(), unit.other_words.end());
+    absl::StrAppend(&text, did_you_mean(point.pattern, others));
+  }
+  return text;
+}
+
 // What the ranks of the rule did instead; of several ranks the first is named.
 std::string FaultRun::why_unfired(size_t rule, int64_t end_ns) const {
   const State& state = states_[rule];
   const FaultWhen& when = plan_.rules[rule].when;
   const Unit& unit = state.units.front();
-  const std::string who =
-      unit.ranks.size() == 1 ? absl::StrCat("rank ", unit.ranks[0]) : rank_list(unit.ranks);
+  const std::string who = rank_list(unit.ranks);
   switch (when.form) {
     case FaultWhen::Form::kAfter:
       return absl::StrCat("\"", when.after, "\" did not fire, or ", who,
                           " came to no site after it");
     case FaultWhen::Form::kWith:
+      if (state.drawn == 0) return why_unfired_at_site(plan_.rules[rule], state);
       return absl::StrCat("in ", state.drawn, " draws it was not drawn once");
     default: break;
   }
   const FaultPoint& point = when.point;
   switch (point.kind) {
-    case FaultPoint::Kind::kSite:
-      return absl::StrCat(who, " came to ", accelerate::to_string(point.site), " ", unit.matched,
-                          unit.matched == 1 ? " time" : " times",
-                          point.pattern.empty() ? "" : " with these words");
+    case FaultPoint::Kind::kSite: return why_unfired_at_site(plan_.rules[rule], state);
     case FaultPoint::Kind::kTime:
       return absl::StrCat("the run ended at ", duration_text(end_ns), ", and no site of ", who,
                           " came at that time or later");

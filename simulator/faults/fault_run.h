@@ -17,6 +17,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,6 +73,9 @@ struct FaultOutcome {
   /// One line: the rule, where it fired or why not, and how much it touched.
   std::string to_string() const;
 };
+
+/// Names the first rule that had no effect; absent if each that is for this world had one.
+std::optional<std::string> idle_fault(const std::vector<FaultOutcome>& outcomes);
 
 /// How many sites of each kind each rank came to, and its steps.
 struct SiteCounts {
@@ -138,6 +142,8 @@ class FaultRun {
     bool is_done = false;
     int64_t next_ns = 0;
     int64_t latest = 0;  // step, save or load at which the rule has been asked, of any of the ranks
+    // At sites of the rule's kind: words that its pattern does not match, the first few of them.
+    std::set<std::string, std::less<>> other_words = {};
   };
   struct State {
     bool is_for_this_world = true;
@@ -157,11 +163,13 @@ class FaultRun {
 
   bool is_due(size_t rule, Unit& unit, const Moment& moment);
   bool is_due_at_point(const FaultWhen& when, Unit& unit, const Moment& moment) const;
-  bool is_due_with(size_t rule, const Moment& moment);
+  bool is_due_with(size_t rule, Unit& unit, const Moment& moment);
+  static bool is_site_of(const FaultPoint& point, Unit& unit, const Moment& moment);
   std::vector<SiteFault> fire(const Moment& moment);
   void begin_lasting(const SiteFault& fault, const Moment& moment);
   int64_t count_of(int rank, FaultPoint::Kind kind) const;
   std::string why_unfired(size_t rule, int64_t end_ns) const;
+  std::string why_unfired_at_site(const FaultRule& rule, const State& state) const;
 
   const FaultRules plan_;
   const FaultGrounds grounds_;
@@ -172,6 +180,7 @@ class FaultRun {
   std::vector<std::vector<DeterministicRandom>> random_;  // by rule and rank
   std::vector<SiteCounts> counts_;
   std::vector<std::string> places_;  // by rank
+  std::set<std::string> groups_;     // that ranks have made
   std::deque<Lasting> lasting_;      // at addresses that stay
 };
 

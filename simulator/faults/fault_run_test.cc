@@ -271,6 +271,40 @@ TEST(FaultRun, SaysWhatItTouchedAndWhyItDidNotFire) {
   EXPECT_EQ(outcomes[4].unfired, "");
 }
 
+// Groups and words are known when the run has come to them.
+TEST(FaultRun, NamesTheGroupsAndTheWordsThatNeverCame) {
+  const auto unfired = [](const std::string& rule, const std::vector<std::string>& groups) {
+    FaultRun run = run_of(rule);
+    for (const std::string& group : groups) {
+      run.reach(2, Site::kGroup, group, 0);
+      run.reach(2, Site::kCollective, absl::StrCat("all_reduce of ", group), 0);
+      run.reach(2, Site::kCollective, absl::StrCat("barrier of ", group), 0);
+    }
+    return run.outcomes(0).at(0).unfired;
+  };
+  EXPECT_EQ(unfired("group \"wrold\" at collective#1: hang", {"world", "tp"}),
+            "there was no group \"wrold\"; did you mean \"world\"?");
+  EXPECT_EQ(unfired("group \"elsewhere\" at collective#1: hang", {"dp", "tp"}),
+            "there was no group \"elsewhere\"; one of dp, tp");
+  EXPECT_EQ(unfired("group \"dp\" at collective#1: hang", {}),
+            "there was no group \"dp\"; ranks made none");
+  // Of all ranks the one that came closest.
+  for (const char* group : {"world", "w*"}) {
+    EXPECT_EQ(unfired(absl::StrCat("group \"", group, "\" at collective#2: hang"), {"world"}),
+              "rank 2 came to collective 2 times");
+  }
+  for (const char* when : {"at collective#1", "every 1 collective", "with 1.0 at collective"}) {
+    EXPECT_EQ(
+        unfired(absl::StrCat("rank 2 ", when, " of \"all_redcue of world\": hang"), {"world"}),
+        "rank 2 came to collective 0 times with these words; did you mean all_reduce of world?")
+        << when;
+  }
+  EXPECT_EQ(unfired("rank 2 at collective#1 of \"all_reduce *\": hang", {"world"}),
+            "rank 2 came to collective 1 time with these words");
+  EXPECT_EQ(unfired("rank 3 at collective#0 of \"all_reduce *\": hang", {"world"}),
+            "rank 3 came to collective 0 times with these words");
+}
+
 TEST(FaultRun, NamesWhatTheClusterDoesNotHave) {
   FaultGrounds bare = {.world_size = 8, .ranks_per_node = 4};
   const std::map<std::string, std::string> expected = {
