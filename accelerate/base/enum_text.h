@@ -25,7 +25,7 @@ namespace accelerate {
 template <typename E>
 struct EnumTable;
 
-/// Of an enumeration what errors call it, and its members' texts in their order.
+/// What errors call the enumeration, and its members' texts in their order.
 #define ACCELERATE_ENUM_TEXTS(Enum, name, ...)             \
   template <>                                              \
   struct EnumTable<Enum> {                                 \

@@ -14,7 +14,10 @@
 namespace accelerate::launcher::settings {
 namespace {
 
-absl::Status refuse(absl::string_view why) { return absl::InvalidArgumentError(why); }
+template <typename... Parts>
+absl::Status refuse(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
 
 // Those that multiply to the number of ranks.
 constexpr const char* kMeshSizes[] = {
@@ -32,8 +35,7 @@ absl::Status check_range(const Settings& settings, absl::string_view name, int64
   if (!settings.is_set(name)) return absl::OkStatus();
   const int64_t number = settings.number(name);
   if (number >= min && number <= max) return absl::OkStatus();
-  return refuse(
-      absl::StrCat(settings.describe(name), " is not a whole number from ", min, " to ", max));
+  return refuse(settings.describe(name), " is not a whole number from ", min, " to ", max);
 }
 
 absl::Status check_ranges(const Settings& settings) {
@@ -44,7 +46,7 @@ absl::Status check_ranges(const Settings& settings) {
     }
   }
   if (settings.real("monitor_interval") <= 0) {
-    return refuse(absl::StrCat(settings.describe("monitor_interval"), " is not above 0"));
+    return refuse(settings.describe("monitor_interval"), " is not above 0");
   }
   return absl::OkStatus();
 }
@@ -55,9 +57,9 @@ absl::Status check_kinds(const Settings& settings) {
     if (settings.is_typed(name) && settings.flag(name)) typed.push_back(absl::StrCat("--", name));
   }
   if (typed.size() > 1) {
-    return refuse(absl::StrCat(absl::StrJoin(typed, " and "),
-                               " exclude each other; choose one of --cpu, --multi_gpu, --tpu, "
-                               "--use_deepspeed, --use_fsdp"));
+    return refuse(absl::StrJoin(typed, " and "),
+                  " exclude each other; choose one of --cpu, --multi_gpu, --tpu, "
+                  "--use_deepspeed, --use_fsdp");
   }
   if (settings.flag("module") && settings.flag("no_python")) {
     return refuse("--module and --no_python exclude each other; leave --no_python out");
@@ -70,9 +72,8 @@ absl::Status check_detectors(const Settings& settings) {
   if (!settings.is_set("no_detect")) return absl::OkStatus();
   for (const absl::string_view name : absl::StrSplit(settings.text("no_detect"), ',')) {
     if (name == "races" || name == "leaks" || name == "drift") continue;
-    return refuse(absl::StrCat(settings.describe("no_detect"),
-                               ": expected races, leaks or drift, several between commas, not \"",
-                               name, "\""));
+    return refuse(settings.describe("no_detect"),
+                  ": expected races, leaks or drift, several between commas, not \"", name, "\"");
   }
   return absl::OkStatus();
 }
@@ -80,7 +81,7 @@ absl::Status check_detectors(const Settings& settings) {
 absl::Status check_simulation(const Settings& settings) {
   for (const char* name : {"tokens_per_sample", "csv"}) {
     if (settings.is_set(name)) {
-      return refuse(absl::StrCat("--", name, " has no meaning without --sweep or --fit"));
+      return refuse("--", name, " has no meaning without --sweep or --fit");
     }
   }
   if (!settings.is_set("simulate")) {
@@ -88,30 +89,29 @@ absl::Status check_simulation(const Settings& settings) {
                              "simulate_fold", "report", "seeds", "no_detect", "faults", "timeouts",
                              "semantics", "log", "replay", "twice"}) {
       if (setting(name).is_boolean() ? settings.flag(name) : settings.is_set(name)) {
-        return refuse(absl::StrCat("--", name, " has no meaning without --simulate"));
+        return refuse("--", name, " has no meaning without --simulate");
       }
     }
     return absl::OkStatus();
   }
   if (settings.is_typed("num_processes")) {
-    return refuse(absl::StrCat(
-        settings.describe("simulate"),
-        " and --num_processes exclude each other: a simulated "
-        "cluster runs in one process and takes its number of ranks from the topology"));
+    return refuse(settings.describe("simulate"),
+                  " and --num_processes exclude each other: a simulated "
+                  "cluster runs in one process and takes its number of ranks from the topology");
   }
   for (const char* name :
        {"main_process_port", "main_process_ip", "num_machines", "machine_rank", "mpirun_hostfile",
         "slurm", "nnodes", "rdzv_endpoint", "nproc_per_node", "standalone"}) {
     if (settings.is_typed(name) && settings.text(name) != "false") {
-      return refuse(absl::StrCat(settings.describe("simulate"), " and --", name,
-                                 " exclude each other: a simulated cluster is one process"));
+      return refuse(settings.describe("simulate"), " and --", name,
+                    " exclude each other: a simulated cluster is one process");
     }
   }
   uint64_t seed = 0;
   if (settings.is_set("simulate_seed") &&
       !absl::SimpleAtoi(settings.text("simulate_seed"), &seed)) {
-    return refuse(absl::StrCat(settings.describe("simulate_seed"),
-                               " is not a whole number from 0 to ", UINT64_MAX));
+    return refuse(settings.describe("simulate_seed"), " is not a whole number from 0 to ",
+                  UINT64_MAX);
   }
   if (settings.is_set("seeds")) {
     if (settings.is_typed("simulate_seed")) {
@@ -165,17 +165,16 @@ absl::Status take_nodes(Settings& settings) {
   int max = 0;
   if (ends.size() > 2 || !absl::SimpleAtoi(ends.front(), &min) ||
       !absl::SimpleAtoi(ends.back(), &max) || min < 1 || max < min) {
-    return refuse(absl::StrCat(settings.describe("nnodes"),
-                               " is neither a number of machines nor MIN:MAX, as in 2:4"));
+    return refuse(settings.describe("nnodes"),
+                  " is neither a number of machines nor MIN:MAX, as in 2:4");
   }
   if (is_given(settings, "num_machines") && settings.number("num_machines") != max) {
-    return refuse(absl::StrCat(settings.describe("nnodes"), " and ",
-                               settings.describe("num_machines"),
-                               " contradict each other; leave one out"));
+    return refuse(settings.describe("nnodes"), " and ", settings.describe("num_machines"),
+                  " contradict each other; leave one out");
   }
   if (min != max && !is_elastic(settings)) {
-    return refuse(absl::StrCat(settings.describe("nnodes"),
-                               ": a number of machines that changes needs --rdzv_backend c10d"));
+    return refuse(settings.describe("nnodes"),
+                  ": a number of machines that changes needs --rdzv_backend c10d");
   }
   settings.set("num_machines", absl::StrCat(max), settings.provenance("nnodes"), "--nnodes");
   return absl::OkStatus();
@@ -185,23 +184,21 @@ absl::Status take_nodes(Settings& settings) {
 // say too.
 absl::Status check_machines(Settings& settings) {
   if (settings.is_typed("same_network") && settings.is_set("rdzv_endpoint")) {
-    return refuse(
-        absl::StrCat(settings.describe("rdzv_endpoint"),
-                     " and --same_network exclude each other: with it the rendezvous is at "
-                     "--main_process_ip and --main_process_port"));
+    return refuse(settings.describe("rdzv_endpoint"),
+                  " and --same_network exclude each other: with it the rendezvous is at "
+                  "--main_process_ip and --main_process_port");
   }
   if (settings.flag("standalone")) {
     for (const char* name : {"rdzv_endpoint", "main_process_ip", "main_process_port"}) {
       if (settings.is_typed(name)) {
-        return refuse(absl::StrCat("--standalone and ", settings.describe(name),
-                                   " exclude each other: the run is on this machine alone, at any "
-                                   "free port"));
+        return refuse("--standalone and ", settings.describe(name),
+                      " exclude each other: the run is on this machine alone, at any "
+                      "free port");
       }
     }
     if (settings.number("num_machines") > 1) {
-      return refuse(absl::StrCat("--standalone is a run on this machine alone, and ",
-                                 settings.describe("num_machines"),
-                                 " asks for more; leave one out"));
+      return refuse("--standalone is a run on this machine alone, and ",
+                    settings.describe("num_machines"), " asks for more; leave one out");
     }
     settings.set("num_machines", "1", Provenance::kFlag, "--standalone");
     settings.set("main_process_ip", "", Provenance::kFlag, "--standalone");
@@ -209,9 +206,8 @@ absl::Status check_machines(Settings& settings) {
   }
   if (!settings.is_set("nproc_per_node")) return absl::OkStatus();
   if (settings.is_typed("num_processes")) {
-    return refuse(absl::StrCat(settings.describe("nproc_per_node"), " and ",
-                               settings.describe("num_processes"),
-                               " exclude each other; leave one out"));
+    return refuse(settings.describe("nproc_per_node"), " and ", settings.describe("num_processes"),
+                  " exclude each other; leave one out");
   }
   const absl::Status ok = check_range(settings, "nproc_per_node", 1, process::kMaxProcesses);
   if (!ok.ok()) return ok;
@@ -227,13 +223,13 @@ absl::Status check_credentials(const Settings& settings) {
   for (const char* name : names) {
     if (!settings.is_typed(name)) continue;
     if (!settings.is_sagemaker()) {
-      return refuse(absl::StrCat("--", name,
-                                 " is for SageMaker jobs, and no configuration file of one is "
-                                 "given; leave it out"));
+      return refuse("--", name,
+                    " is for SageMaker jobs, and no configuration file of one is "
+                    "given; leave it out");
     }
     if (settings.is_set("profile")) {
-      return refuse(absl::StrCat("--", name, " and the profile of ", settings.config_path(),
-                                 " exclude each other; leave one out"));
+      return refuse("--", name, " and the profile of ", settings.config_path(),
+                    " exclude each other; leave one out");
     }
     if (!settings.is_set(names[0]) || !settings.is_set(names[1])) {
       return refuse("--aws_access_key_id and --aws_secret_access_key belong together; give both");
@@ -264,8 +260,7 @@ absl::Status take_processes(Settings& settings, const Machine& machine, const Jo
     return absl::OkStatus();
   }
   if (settings.has_config()) {
-    return refuse(
-        absl::StrCat(settings.config_path(), " has no num_processes; give --num_processes"));
+    return refuse(settings.config_path(), " has no num_processes; give --num_processes");
   }
   int per_node = machine.devices;
   std::string where = "devices of this machine";
@@ -292,25 +287,23 @@ absl::Status check_ranks(Settings& settings, const Machine& machine) {
   const int64_t processes = settings.number("num_processes");
   const int64_t machines = settings.number("num_machines");
   if (settings.flag("multi_gpu") && processes < 2) {
-    return refuse(absl::StrCat(settings.describe("multi_gpu"), " needs at least 2 ranks, not ",
-                               settings.describe("num_processes"), "; give more ranks, or leave ",
-                               settings.is_typed("multi_gpu") ? "--multi_gpu" : "the kind",
-                               " out"));
+    return refuse(settings.describe("multi_gpu"), " needs at least 2 ranks, not ",
+                  settings.describe("num_processes"), "; give more ranks, or leave ",
+                  settings.is_typed("multi_gpu") ? "--multi_gpu" : "the kind", " out");
   }
   if (processes % machines != 0) {
-    return refuse(absl::StrCat(processes, " ranks cannot be divided evenly over ", machines,
-                               " machines; give a --num_processes that ", machines, " divides"));
+    return refuse(processes, " ranks cannot be divided evenly over ", machines,
+                  " machines; give a --num_processes that ", machines, " divides");
   }
   if (processes / machines > process::kMaxProcesses) {
-    return refuse(absl::StrCat(
-        settings.describe("num_processes"), " is more than ", process::kMaxProcesses,
-        " ranks on one machine: not a whole number from 1 to ", process::kMaxProcesses));
+    return refuse(settings.describe("num_processes"), " is more than ", process::kMaxProcesses,
+                  " ranks on one machine: not a whole number from 1 to ", process::kMaxProcesses);
   }
   const std::vector<std::string> ids = device_ids(settings);
   if (settings.flag("multi_gpu") && machines == 1 && ids.size() == 1) {
-    return refuse(absl::StrCat(settings.describe("gpu_ids"), ": ", processes,
-                               " ranks need at least two devices; list them, or give "
-                               "--gpu_ids all"));
+    return refuse(settings.describe("gpu_ids"), ": ", processes,
+                  " ranks need at least two devices; list them, or give "
+                  "--gpu_ids all");
   }
   const bool is_device_run = !settings.flag("cpu") && machine.devices > 1 && processes > 1;
   if (is_device_run && !settings.flag("multi_gpu") && !settings.flag("tpu") &&
@@ -336,8 +329,8 @@ absl::Status check_engines(const Settings& settings, const Machine& machine) {
   }
   if (settings.flag("use_fsdp") && settings.flag("fsdp_activation_checkpointing_offload") &&
       (!settings.flag("fsdp_activation_checkpointing") || settings.text("fsdp_version") != "2")) {
-    return refuse(absl::StrCat(settings.describe("fsdp_activation_checkpointing_offload"),
-                               " needs --fsdp_activation_checkpointing true and --fsdp_version 2"));
+    return refuse(settings.describe("fsdp_activation_checkpointing_offload"),
+                  " needs --fsdp_activation_checkpointing true and --fsdp_version 2");
   }
   // A plan that is only shown may be another machine's.
   if (settings.flag("tpu") && machine.device_kind != "tpu" && !settings.is_set("simulate") &&
@@ -351,13 +344,13 @@ absl::Status check_rendezvous(const Settings& settings) {
   if (absl::Status ok = endpoint_of(settings).status(); !ok.ok()) return ok;
   if (settings.is_set("local_addr")) {
     if (absl::Status ok = check_host(settings.text("local_addr")); !ok.ok()) {
-      return refuse(absl::StrCat(settings.describe("local_addr"), ": ", ok.message()));
+      return refuse(settings.describe("local_addr"), ": ", ok.message());
     }
   }
   const std::string backend = settings.text("rdzv_backend");
   if (backend != "static" && backend != "c10d") {
-    return refuse(absl::StrCat(settings.describe("rdzv_backend"),
-                               ": expected static, or c10d for machines that come and go"));
+    return refuse(settings.describe("rdzv_backend"),
+                  ": expected static, or c10d for machines that come and go");
   }
   return absl::OkStatus();
 }
@@ -379,12 +372,11 @@ absl::StatusOr<SeedRange> parse_seeds(absl::string_view text) {
   const std::pair<absl::string_view, absl::string_view> ends =
       absl::StrSplit(text, absl::MaxSplits(':', 1));
   if (!absl::SimpleAtoi(ends.first, &range.first) || !absl::SimpleAtoi(ends.second, &range.end)) {
-    return refuse(absl::StrCat("--seeds=", text,
-                               ": expected FIRST:END as in 0:50, which are the seeds 0 to 49"));
+    return refuse("--seeds=", text, ": expected FIRST:END as in 0:50, which are the seeds 0 to 49");
   }
   if (range.first < range.end) return range;
-  return refuse(absl::StrCat("--seeds=", text, ": there is no seed from ", range.first,
-                             " to the one before ", range.end, "; expected FIRST:END as in 0:50"));
+  return refuse("--seeds=", text, ": there is no seed from ", range.first, " to the one before ",
+                range.end, "; expected FIRST:END as in 0:50");
 }
 
 bool is_elastic(const Settings& settings) { return settings.text("rdzv_backend") != "static"; }
@@ -452,11 +444,10 @@ absl::Status check_mesh_size(const Settings& settings, int64_t ranks) {
     advice = absl::StrCat("give --", setting(kMeshSizes[0]).flag_name(), " ",
                           ranks / (total / replicas));
   }
-  return refuse(absl::StrCat(absl::StrJoin(given, ", "), given.size() == 1 ? " is" : " are",
-                             " a mesh of ", total, " ranks, and the run has ", ranks, "; ", advice,
-                             settings.is_set("simulate")
-                                 ? std::string(", or another cluster")
-                                 : absl::StrCat(", or --num_processes ", total)));
+  return refuse(absl::StrJoin(given, ", "), given.size() == 1 ? " is" : " are", " a mesh of ",
+                total, " ranks, and the run has ", ranks, "; ", advice,
+                settings.is_set("simulate") ? std::string(", or another cluster")
+                                            : absl::StrCat(", or --num_processes ", total));
 }
 
 absl::Status check_status(const Settings& settings) {
