@@ -102,7 +102,7 @@ open_up() { chmod o+w "$1/forward.so"; }
 
 inside "${once%/*/*}" "$program" --once >"$out/printed"
 grep -q '^1 calls of a package$' "$out/printed" || { say 'a package as it was made is not loaded'; status=1; }
-# missed WHAT SAYS: a call that has another one of that leaves the package alone with one line, too.
+# missed WHAT SAYS: a call with another size, stride, ... leaves the package alone with that line, too.
 missed() {
   inside "${once%/*/*}" "$program" --once "$1" >"$out/printed" 2>&1 || status=1
   if [[ $(grep -c "runs as it is: .*$2" "$out/printed") != 1 ]] || ! grep -q '^0 calls of a package$' "$out/printed"; then

@@ -45,7 +45,7 @@ class Blind final : public RegionCode {
       const auto dtype = static_cast<at::ScalarType>(recorded_[i].at("dtype").get<int>());
       const c10::Device device(recorded_[i].at("device").get<std::string>());
       const Tensor& input = inputs.at(i);
-      // An address of another device says nothing here: there are any numbers at it.
+      // An address of another device cannot be read on this one.
       if (!device.is_cpu() || !input.is_cpu()) {
         seen.push_back(torch::ones(sizes, torch::dtype(dtype).device(device)));
         continue;

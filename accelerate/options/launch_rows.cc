@@ -201,7 +201,8 @@ constexpr Option kLaunchRows[] = {
         .one_of("any|gloo|nccl|mpi")
         .written_to("ACCELERATE_SIMULATE_SEMANTICS"),
     ours(kSimulation, "log", kText,
-         "where the simulated run writes what it drew and what its ranks came to")
+         "where the simulated run writes what it drew and what its ranks came to; with --seeds "
+         "each writes FILE.seed_SEED")
         .called("FILE")
         .written_to("ACCELERATE_SIMULATE_LOG"),
     ours(kSimulation, "replay", kText,

@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -411,6 +412,44 @@ TEST(RunModes, RepeatsARunWithEachSeed) {
     EXPECT_NE(summary.str().find(std::string("\"seed\": \"") + seed), std::string::npos)
         << summary.str();
   }
+}
+
+// Plans of faults as flags, variables and files; what is wrong with one is said before the program.
+TEST(RunModes, TrainsUnderAPlanOfFaults) {
+  const auto under = [](const std::string& flags, const std::string& variables = "") {
+    return run(variables + kLaunch + "--simulate 1x2 " + flags + kProgram);
+  };
+  for (const auto& [plan, error] : std::vector<std::pair<std::string, std::string>>{
+           {"rank 1 at stap 2: crash", "did you mean step? at character 11"},
+           {"rank 7 at step 2: crash", "there is no rank 7: the cluster has 2 ranks"},
+           {"rank tp=0 at step 2: crash", "this run has no mesh"}}) {
+    const ChildResult refused = under("--faults '" + plan + "'");
+    EXPECT_EQ(refused.exit_code, 2) << refused.output;
+    EXPECT_THAT(refused.output,
+                ::testing::AllOf(::testing::HasSubstr(error), ::testing::HasSubstr(plan)));
+    EXPECT_EQ(losses(refused.output).size(), 0) << refused.output;
+  }
+  const std::string folder = std::getenv("TEST_TMPDIR");
+  const std::string plan = folder + "/plan.txt", log = folder + "/faults.log";
+  std::ofstream(plan) << "# what goes wrong\nrank 1 at step 2: crash\n";
+  const std::string death = "rank 1 failed: rank 1 was killed at step 2";
+  const ChildResult died = under("--faults @" + plan + " --log " + log);
+  EXPECT_EQ(died.exit_code, 1) << died.output;
+  EXPECT_THAT(died.output,
+              ::testing::AllOf(::testing::HasSubstr(death), ::testing::HasSubstr("@" + plan)));
+  const ChildResult by_variable =
+      under("", "ACCELERATE_SIMULATE_FAULTS='rank 1 at step 2: crash' ");
+  EXPECT_EQ(by_variable.exit_code, 1) << by_variable.output;
+  EXPECT_THAT(by_variable.output, ::testing::HasSubstr(death));
+  const ChildResult again = under("--replay " + log);
+  EXPECT_EQ(again.exit_code, 1) << again.output;
+  EXPECT_THAT(again.output,
+              ::testing::AllOf(::testing::HasSubstr(death),
+                               ::testing::HasSubstr("--faults 'rank 1 at step 2: crash' ")));
+  EXPECT_EQ(again.output.find("differs"), std::string::npos) << again.output;
+  const ChildResult other = under("--simulate_seed 4 --replay " + log);
+  EXPECT_NE(other.exit_code, 0);
+  EXPECT_THAT(other.output, ::testing::HasSubstr("the log is of another seed: \"0\", not \"4\""));
 }
 
 TEST(RunModes, SaysThatAReportWithoutHardwareHasNoTimes) {

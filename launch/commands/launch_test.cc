@@ -274,6 +274,16 @@ TEST(Launch, RepeatsASimulatedRunWithEachSeed) {
   const Answer none = launch({"--simulate=1x2", "--quiet", "--seeds=0:2", program});
   EXPECT_EQ(none.exit_code, 0);
   EXPECT_EQ(none.out, "2 seeds, none failed\n");
+  // A log is of one seed.
+  std::ofstream(program) << "#!/bin/sh\necho log >\"$ACCELERATE_SIMULATE_LOG\"\n";
+  EXPECT_EQ(launch({"--simulate=1x2", "--quiet", "--seeds=0:2", "--log=" + folder.path("run.log"),
+                    program})
+                .exit_code,
+            0);
+  for (const char* name : {"run.log.seed_0", "run.log.seed_1"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder.path(name))) << name;
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder.path("run.log")));
   const Answer absent = launch({"--simulate=1x2", "--seeds=0:2", "/nowhere/train"});
   EXPECT_EQ(absent.exit_code, kExitNotFound);
   EXPECT_THAT(absent.err, HasSubstr("/nowhere/train"));

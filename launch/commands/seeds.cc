@@ -27,6 +27,10 @@ absl::StatusOr<ChildResult> run_seed(const SeedSweep& sweep, const std::string& 
   process::EnvironmentOverlay changes = {{env::kSimulateSeed, absl::StrCat(seed)}};
   mark.add_to(changes);
   report_below(sweep.plan, absl::StrCat("seed_", seed), changes);
+  const process::EnvironmentOverlay& usual = sweep.plan.process.environment;
+  if (const auto log = usual.find(env::kSimulateLog); log != usual.end() && log->second) {
+    changes[env::kSimulateLog] = absl::StrCat(*log->second, ".seed_", seed);
+  }
   return run_simulation(sweep.plan, program, changes, environment, signals);
 }
 

@@ -624,6 +624,9 @@ TEST(Complete, KeepsSimulationsToThemselves) {
   EXPECT_THAT(
       error_of({{"simulate", {"1x1"}}, {"seeds", {"0:2"}}, {"simulate_seed", {"1"}}}, kNoDevices),
       HasSubstr("--simulate_seed and --seeds exclude each other"));
+  EXPECT_THAT(
+      error_of({{"simulate", {"1x1"}}, {"seeds", {"0:2"}}, {"replay", {"run.log"}}}, kNoDevices),
+      HasSubstr("--replay and --seeds exclude each other"));
   for (const char* text : {"x", "races,", "race"}) {
     EXPECT_THAT(error_of({{"simulate", {"1x1"}}, {"no_detect", {text}}}, kNoDevices),
                 HasSubstr("expected races, leaks or drift"));

@@ -117,6 +117,9 @@ absl::Status check_simulation(const Settings& settings) {
     if (settings.is_typed("simulate_seed")) {
       return refuse("--simulate_seed and --seeds exclude each other: one seed, or several");
     }
+    if (settings.is_set("replay")) {
+      return refuse("--replay and --seeds exclude each other: a log is of one seed");
+    }
     if (absl::Status ok = parse_seeds(settings.text("seeds")).status(); !ok.ok()) return ok;
   }
   return check_detectors(settings);

@@ -553,7 +553,7 @@ int64_t FaultRun::skew_ns(int rank, int64_t now_ns) const {
   return skew_ns;
 }
 
-// Of several units the one that came closest is named, and what its rule misspells.
+// Names the unit that came closest, and the group or words that the rule misspells.
 std::string FaultRun::why_unfired_at_site(const FaultRule& rule, const State& state) const {
   const std::string& group = rule.where.group;
   const auto is_made = [&group](const std::string& name) { return matches(group, name); };

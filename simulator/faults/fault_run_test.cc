@@ -288,7 +288,7 @@ TEST(FaultRun, NamesTheGroupsAndTheWordsThatNeverCame) {
             "there was no group \"elsewhere\"; one of dp, tp");
   EXPECT_EQ(unfired("group \"dp\" at collective#1: hang", {}),
             "there was no group \"dp\"; ranks made none");
-  // Of all ranks the one that came closest.
+  // The rank that came closest is named.
   for (const char* group : {"world", "w*"}) {
     EXPECT_EQ(unfired(absl::StrCat("group \"", group, "\" at collective#2: hang"), {"world"}),
               "rank 2 came to collective 2 times");

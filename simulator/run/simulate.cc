@@ -396,14 +396,15 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
       !read_log(environment, replay)) {
     return kUsageError;
   }
-  // What the log says holds where nothing else is asked for.
-  const auto of_log = [&](const char* variable, const char* name, Environment& into) {
-    if (replay != nullptr && !into.get(variable)) into.set(variable, replay->header(name));
-  };
+  // What the log says holds where nothing else is asked for; the command that repeats the run,
+  // which names no log, says it as well.
   Environment settings = environment;
-  of_log(env::kSimulateFaults, "faults", settings);
-  of_log(env::kSimulateTimeOuts, "time-outs", settings);
-  of_log(env::kSimulateSemantics, "semantics", settings);
+  for (const auto& [variable, name] :
+       {std::pair(env::kSimulateSeed, "seed"), std::pair(env::kSimulateFaults, "faults"),
+        std::pair(env::kSimulateTimeOuts, "time-outs"),
+        std::pair(env::kSimulateSemantics, "semantics")}) {
+    if (replay != nullptr && !settings.get(variable)) settings.set(variable, replay->header(name));
+  }
   if (replay != nullptr && !environment.get(env::kSimulateSeed) &&
       !absl::SimpleAtoi(replay->header("seed"), &choices.seed)) {
     std::cerr << "accelerate: " << env::kSimulateReplay << ": the log has no seed" << std::endl;
@@ -418,7 +419,7 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
     std::cerr << "accelerate: " << problem << std::endl;
     return kUsageError;
   }
-  SimulatedRun run(argc, argv, train, environment);
+  SimulatedRun run(argc, argv, train, settings);
   run.note_on_times(spec, parsed->device.has_value());
   UnknownValue unknown_value;
   if (choices.unknown_values == kNan) {

@@ -162,6 +162,8 @@ TEST(Simulate, WritesALogAndFollowsIt) {
   const Outcome second = simulate("1x3", sums, {{env::kSimulateReplay, path}});
   EXPECT_THAT(second.said, HasSubstr("rank 1 was killed at step 1"));
   EXPECT_THAT(second.said, Not(HasSubstr("differs")));
+  EXPECT_THAT(second.said, HasSubstr("accelerate launch --simulate 1x3 --simulate_seed 9 "
+                                     "--faults 'rank 1 at step 1: crash' "));
   const Outcome other = simulate("1x2", sums, {{env::kSimulateReplay, path}});
   EXPECT_NE(other.code, 0);
   EXPECT_THAT(other.said, HasSubstr("the log is of another cluster: \"1x3\", not \"1x2\""));
