@@ -409,7 +409,7 @@ std::string first_bytes(const ReadableFile& file, int64_t count) {
 
 bool is_zip(absl::string_view start) { return absl::StartsWith(start, "PK\x03\x04"); }
 
-// A pickle of the number 0x1950a86a20f9469cfc6c, of any protocol. The first ones write it as text.
+// A pickle of the number 0x1950a86a20f9469cfc6c; protocol 1 writes the number as text.
 bool is_old_format(absl::string_view start) {
   if (absl::StartsWith(start, "L119547037146038801333356L\n")) return true;
   return absl::StartsWith(start, "\x80") &&

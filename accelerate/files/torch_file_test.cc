@@ -617,7 +617,7 @@ TEST_F(TorchFile, RefusesTheOldFormat) {
     EXPECT_THAT(error_of([&] { read_torch_state_dict(files_, path_); }),
                 HasSubstr("old format of torch.save"));
   }
-  // Of pickle_protocol=1.
+  // As with pickle_protocol=1.
   write("L119547037146038801333356L\n.I1001\n.");
   EXPECT_TRUE(is_torch_file(files_, path_));
   EXPECT_THAT(error_of([&] { read_torch_file(files_, path_); }), HasSubstr("old format"));
