@@ -92,12 +92,25 @@ std::optional<int64_t> read_int(absl::string_view word) {
 }
 
 // A float of YAML 1.1 has a point, and a sign in its exponent: `1e5` and `1.0e5` are texts there.
+// 1:30.5 is 90.5.
 std::optional<double> read_float(const std::string& word) {
   static const std::regex kFloat("([-+]?[0-9][0-9_]*[.][0-9_]*|[.][0-9][0-9_]*)([eE][-+][0-9]+)?");
+  static const std::regex kSexagesimal("[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+[.][0-9_]*");
   // std::regex recurses once per character.
   constexpr size_t kLongest = 200;
   double number = 0;
-  if (word.size() > kLongest || !std::regex_match(word, kFloat)) return std::nullopt;
+  if (word.size() > kLongest) return std::nullopt;
+  if (std::regex_match(word, kSexagesimal)) {
+    absl::string_view digits = word;
+    const double sign = absl::ConsumePrefix(&digits, "-") ? -1 : 1;
+    for (const absl::string_view part : absl::StrSplit(digits, ':')) {
+      double value = 0;
+      if (!absl::SimpleAtod(absl::StrReplaceAll(part, {{"_", ""}}), &value)) return std::nullopt;
+      number = number * 60 + value;
+    }
+    return sign * number;
+  }
+  if (!std::regex_match(word, kFloat)) return std::nullopt;
   if (!absl::SimpleAtod(absl::StrReplaceAll(word, {{"_", ""}}), &number)) return std::nullopt;
   return number;
 }

@@ -65,7 +65,7 @@ ACCELERATE_FIELDS(ShardedDataParallelKwargs, prefetch, group_bytes)
 struct DistributedDataParallelKwargs {
   /// The dimension that batches are spread along. Only 0 is possible here.
   int64_t dim = 0;
-  /// Rank 0's buffers are copied to all ranks before each synchronising forward pass.
+  /// Rank 0's buffers are copied to all ranks once a step, before its first forward pass.
   bool broadcast_buffers = true;
   /// Size of a gradient bucket, in MiB. The first one is at most 1 MiB, so that it starts early.
   double bucket_cap_mb = 25;

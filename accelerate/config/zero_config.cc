@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -14,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/config/hf_deepspeed_config.h"
 #include "accelerate/config/zero_keys.h"
 
@@ -116,6 +119,23 @@ bool is_slip(absl::string_view unknown) {
   });
 }
 
+// What stands in the block of ZeRO as DeepSpeed's checker of it takes it: "true" and 1 for a truth
+// value, "5000" for a number. The stage is read by HF Accelerate too, which wants a number.
+Json as_zero_value(const ZeroKey& row, const Json& value) {
+  const std::string& key = row.info.key;
+  if (!key.starts_with("zero_optimization.") || key == "zero_optimization.stage") return value;
+  const std::string word = value.is_string() ? value.get<std::string>() : "";
+  if (row.info.type == "boolean") {
+    if (value.is_number() && (value == 0 || value == 1)) return value == 1;
+    if (const std::optional<bool> truth = parse_bool(word)) return *truth;
+  } else if (row.info.type == "whole number") {
+    if (const std::optional<int64_t> number = parse_int(word)) return *number;
+  } else if (row.info.type == "number") {
+    if (const std::optional<double> number = parse_float(word)) return *number;
+  }
+  return value;
+}
+
 class Reader {
  public:
   explicit Reader(ZeroAuto autos) : autos_(autos) {}
@@ -147,8 +167,9 @@ class Reader {
   }
 
  private:
-  void read_entry(const std::string& key, const Json& value) {
+  void read_entry(const std::string& key, const Json& given) {
     const ZeroKey* row = find_key(key);
+    const Json value = row != nullptr ? as_zero_value(*row, given) : given;
     if (row == nullptr) {
       if (std::ranges::count(keys_and_blocks(), key) > 0) {
         if (value.is_object()) return read_block(value, absl::StrCat(key, "."));

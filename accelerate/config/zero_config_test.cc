@@ -213,6 +213,26 @@ TEST(ZeroConfig, HasSettingsByTheirOtherNames) {
             OffloadDevice::kNone);
 }
 
+// DeepSpeed checks the types of ZeRO's block, and takes texts and numbers that say what it wants.
+TEST(ZeroConfig, TakesTextsInTheBlockOfZero) {
+  const Json texts = Json::parse(R"({"communication_data_type": "FP32", "zero_optimization": {
+      "stage": 3, "overlap_comm": "True", "reduce_bucket_size": "5000", "cpu_offload": "off",
+      "stage3_gather_16bit_weights_on_model_save": "yes", "zero_quantized_weights": "false",
+      "offload_optimizer": {"device": "cpu", "pin_memory": 1, "ratio": "0.5"}}})");
+  const Json values = Json::parse(R"({"communication_data_type": "fp32", "zero_optimization": {
+      "stage": 3, "reduce_bucket_size": 5000, "stage3_gather_16bit_weights_on_model_save": true,
+      "offload_optimizer": {"device": "cpu", "pin_memory": true, "ratio": 0.5}}})");
+  EXPECT_TRUE(zero_config(texts) == zero_config(values));
+  for (const char* wrong :
+       {R"({"fp16": {"enabled": "true"}})", R"({"gradient_clipping": "1.0"})",
+        R"({"zero_optimization": {"stage": "3"}})",
+        R"({"zero_optimization": {"reduce_bucket_size": "many"}})",
+        R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "pin_memory": 2}}})"}) {
+    EXPECT_THAT(value_error_of([&] { zero_config(Json::parse(wrong)); }), HasSubstr(", not a "))
+        << wrong;
+  }
+}
+
 TEST(ZeroConfig, IgnoresWhatDeepSpeedIgnores) {
   const Json config = Json::parse(R"({
     "_comment": "trains the large model", "_train_batch_size": 4, "//": {"stage": 1},

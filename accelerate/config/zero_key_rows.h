@@ -16,6 +16,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/enum_text.h"
@@ -110,8 +111,9 @@ inline bool read(const Json& value, int64_t& field) {
   return true;
 }
 inline bool read(const Json& value, c10::ScalarType& field) {
+  const std::string word = value.is_string() ? absl::AsciiStrToLower(value.get<std::string>()) : "";
   for (const auto& [name, dtype] : kDtypes) {
-    if (value == name) {
+    if (word == name) {
       field = dtype;
       return true;
     }

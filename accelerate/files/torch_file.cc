@@ -21,6 +21,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/formats/safetensors_header.h"
@@ -388,6 +389,17 @@ class TorchZip {
     return std::string(static_cast<const char*>(storage->data()), storage->nbytes());
   }
 
+  // What a zip without a pickle is said to be, of torch.export for instance; "" with one.
+  std::string contents_without_pickle() {
+    constexpr size_t kShown = 5;
+    if (zip_.hasRecord("data.pkl")) return "";
+    std::vector<std::string> records = zip_.getAllRecords();
+    const bool has_more = records.size() > kShown;
+    if (has_more) records.resize(kShown);
+    return absl::StrCat("it has no data.pkl, so that torch.save has not written it; it holds ",
+                        absl::StrJoin(records, ", "), has_more ? ", ..." : "");
+  }
+
   bool is_big_endian() {
     if (!zip_.hasRecord("byteorder")) return false;
     const absl::StatusOr<std::string> order = read_text("byteorder");
@@ -409,7 +421,7 @@ std::string first_bytes(const ReadableFile& file, int64_t count) {
 
 bool is_zip(absl::string_view start) { return absl::StartsWith(start, "PK\x03\x04"); }
 
-// A pickle of the number 0x1950a86a20f9469cfc6c, of any protocol. The first ones write it as text.
+// A pickle of the number 0x1950a86a20f9469cfc6c; protocol 1 writes the number as text.
 bool is_old_format(absl::string_view start) {
   if (absl::StartsWith(start, "L119547037146038801333356L\n")) return true;
   return absl::StartsWith(start, "\x80") &&
@@ -424,6 +436,9 @@ template <typename Result>
 absl::StatusOr<Result> read_value(const std::shared_ptr<FileAdapter>& bytes,
                                   ReadPickle<Result> read) {
   TorchZip zip(bytes);
+  if (const std::string other = zip.contents_without_pickle(); !other.empty()) {
+    return absl::DataLossError(other);
+  }
   if (zip.is_big_endian()) return absl::UnimplementedError("it was written in big endian");
   const absl::StatusOr<std::string> pickle = zip.read_text("data.pkl");
   if (!pickle.ok()) return pickle.status();

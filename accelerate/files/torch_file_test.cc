@@ -617,8 +617,7 @@ TEST_F(TorchFile, RefusesTheOldFormat) {
     EXPECT_THAT(error_of([&] { read_torch_state_dict(files_, path_); }),
                 HasSubstr("old format of torch.save"));
   }
-  // Of pickle_protocol=1.
-  write("L119547037146038801333356L\n.I1001\n.");
+  write("L119547037146038801333356L\n.I1001\n.");  // pickle_protocol=1
   EXPECT_TRUE(is_torch_file(files_, path_));
   EXPECT_THAT(error_of([&] { read_torch_file(files_, path_); }), HasSubstr("old format"));
   write(program("K\x01"));
@@ -658,6 +657,9 @@ TEST_F(TorchFile, SaysWhatIsNoStateDict) {
                 read_torch_state_dict(files_, path_);
               }),
               HasSubstr("epoch"));
+  write(zip({{"models/model.json", "{}"}}));
+  EXPECT_THAT(error_of([&] { read_torch_state_dict(files_, path_); }),
+              AllOf(HasSubstr("it has no data.pkl"), HasSubstr("models/model.json")));
 }
 
 TEST_F(TorchFile, SurvivesDamageAnywhere) {

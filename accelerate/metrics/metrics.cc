@@ -7,6 +7,7 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
 namespace accelerate::metrics {
@@ -93,8 +94,9 @@ std::pair<at::Tensor, at::Tensor> token_losses(const at::Tensor& logits, const a
       logits.dim() == 3 && labels.dim() == 2 && logits.sizes().slice(0, 2) == labels.sizes(),
       "token_losses: logits of shape ", logits.sizes(), " and labels of shape ", labels.sizes(),
       "; expected [rows, tokens, classes] and [rows, tokens]");
+  const at::ScalarType dtype = c10::promoteTypes(logits.scalar_type(), at::kFloat);
   const at::Tensor losses =
-      at::cross_entropy_loss(logits.flatten(0, 1).to(at::kFloat), labels.flatten(), /*weight=*/{},
+      at::cross_entropy_loss(logits.flatten(0, 1).to(dtype), labels.flatten(), /*weight=*/{},
                              at::Reduction::None, ignore_index);
   return {losses.reshape(labels.sizes()).sum(1), labels.ne(ignore_index).sum(1)};
 }

@@ -108,6 +108,7 @@ TEST(Metrics, LossesOfHalfPrecisionAreInSinglePrecision) {
   const torch::Tensor sums = token_losses(logits, labels).first;
   EXPECT_EQ(sums.scalar_type(), torch::kFloat);
   EXPECT_TRUE(torch::equal(sums, token_losses(logits.to(torch::kFloat), labels).first));
+  EXPECT_EQ(token_losses(logits.to(torch::kDouble), labels).first.scalar_type(), torch::kDouble);
 }
 
 // What the values were computed of is freed with them.

@@ -60,6 +60,18 @@ std::vector<Group> gradients_of(at::TensorList parameters) {
   return groups;
 }
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// The largest number of a floating-point type.
+double largest_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kHalf: return std::numeric_limits<at::Half>::max();
+    case at::kBFloat16: return std::numeric_limits<at::BFloat16>::max();
+    case at::kFloat: return std::numeric_limits<float>::max();
+    default: return std::numeric_limits<double>::max();
+  }
+}
+
 bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
 
 // LibTorch's CPU kernels add all elements of a tensor to a few sums in float, where those of a GPU
@@ -146,9 +158,8 @@ at::Tensor combined(const at::Tensor& norms, double norm_type, bool are_in_range
 
 // In two passes, for elements whose powers leave the range of what they are summed in.
 at::Tensor norm_in_units(const std::vector<Group>& groups, double norm_type) {
-  const double infinity = std::numeric_limits<double>::infinity();
-  const at::Tensor unit =
-      unit_of(norms_of(groups, norm_type > 0 ? infinity : -infinity, /*in_rows=*/false), norm_type);
+  const at::Tensor unit = unit_of(
+      norms_of(groups, norm_type > 0 ? kInfinity : -kInfinity, /*in_rows=*/false), norm_type);
   std::vector<at::Tensor> norms;
   for (const Group& group : groups) {
     const at::ScalarType dtype =
@@ -297,9 +308,7 @@ bool has_double(const std::vector<GradientShards>& shards) {
 }
 
 // What a rank without elements adds.
-double norm_of_nothing(double norm_type) {
-  return norm_type < 0 ? std::numeric_limits<double>::infinity() : 0;
-}
+double norm_of_nothing(double norm_type) { return norm_type < 0 ? kInfinity : 0; }
 
 // The number of gradients that have an element other than zero on some rank of the group.
 at::Tensor count_of_shards(const GradientShards& shards, c10::Device device) {
@@ -387,8 +396,9 @@ void clip_grad_value_(at::TensorList parameters, double clip_value) {
   at::NoGradGuard no_grad;
   TORCH_CHECK_VALUE(clip_value >= 0, "clip_value must not be negative, it is ", clip_value);
   for (const Group& group : gradients_of(parameters)) {
-    at::_foreach_clamp_min_(group.grads, -clip_value);
-    at::_foreach_clamp_max_(group.grads, clip_value);
+    const double limit = clip_value > largest_of(group.dtype) ? kInfinity : clip_value;
+    at::_foreach_clamp_min_(group.grads, -limit);
+    at::_foreach_clamp_max_(group.grads, limit);
   }
 }
 

@@ -388,5 +388,13 @@ TEST(ClipGradValue, LimitsEachElement) {
   clip_grad_value_({}, 1);
 }
 
+TEST(ClipGradValue, TakesLimitsBeyondTheType) {
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble}) {
+    const torch::Tensor parameter = with_gradient(torch::full({3}, -2, dtype));
+    clip_grad_value_({parameter}, 1e300);
+    EXPECT_TRUE(torch::equal(parameter.grad(), torch::full({3}, -2, dtype))) << dtype;
+  }
+}
+
 }  // namespace
 }  // namespace accelerate

@@ -6,10 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/status.h"
 #include "accelerate/platform/environment.h"
+#include "accelerate/platform/host_address.h"
 #include "accelerate/platform/slurm.h"
 
 namespace accelerate {
@@ -292,6 +294,10 @@ Resolved resolve(const Environment& environment) {
 std::string find_address(const Environment& environment, const Resolved& resolved) {
   const Topology& topology = resolved.topology;
   if (std::string address = environment.get_or(env::kMasterAddr, ""); !address.empty()) {
+    if (const absl::Status checked = check_host(address); !checked.ok()) {
+      refuse(env::kMasterAddr, ": ", checked.message(),
+             "; it has neither brackets nor a port, which ", env::kMasterPort, " has");
+    }
     return address;
   }
   if (resolved.knows_node && topology.local_world_size == topology.world_size) return kLoopback;

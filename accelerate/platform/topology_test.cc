@@ -383,6 +383,18 @@ TEST(Placement, TakesPortsFrom1To65535) {
   }
 }
 
+TEST(Placement, TakesAddressesWithoutBracketsAndPorts) {
+  const auto with_address = [](const char* address) {
+    return meet(torchrun("6", "8", "2", "4", "1") +
+                Variables{{"MASTER_ADDR", address}, {"MASTER_PORT", "1234"}});
+  };
+  EXPECT_EQ(with_address("fe80::1%eth0"), "fe80::1%eth0:1234");
+  for (const char* address : {"[::1]", "head:1234", "fe80::1:29500", "10.0.0.256"}) {
+    EXPECT_THAT(with_address(address),
+                AllOf(HasSubstr("MASTER_ADDR"), HasSubstr(address), HasSubstr("MASTER_PORT has")));
+  }
+}
+
 TEST(Placement, SaysWhatToSetWhereNobodyKnowsTheAddress) {
   EXPECT_THAT(meet(open_mpi("6", "8", "2", "4")),
               AllOf(HasSubstr("8 ranks (Open MPI)"), HasSubstr("4 on this node"),

@@ -1,22 +1,17 @@
 #include "launch/settings/endpoint.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "accelerate/platform/host_address.h"
 
 namespace accelerate::launcher::settings {
 namespace {
-
-constexpr size_t kLongestName = 253;
-constexpr size_t kLongestLabel = 63;
 
 template <typename... Parts>
 absl::Status bad(absl::string_view text, const Parts&... parts) {
@@ -27,24 +22,6 @@ bool all_digits(absl::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
 }
 
-bool is_plain(char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.'; }
-
-// Also with the interface of a link-local one, as in fe80::1%eth0.
-bool is_ipv6(absl::string_view text) {
-  const size_t percent = text.find('%');
-  if (percent != absl::string_view::npos) {
-    const absl::string_view scope = text.substr(percent + 1);
-    if (scope.empty() || !std::all_of(scope.begin(), scope.end(), is_plain)) return false;
-  }
-  in6_addr ignored;
-  return inet_pton(AF_INET6, std::string(text.substr(0, percent)).c_str(), &ignored) == 1;
-}
-
-bool is_ipv4(absl::string_view text) {
-  in_addr ignored;
-  return inet_pton(AF_INET, std::string(text).c_str(), &ignored) == 1;
-}
-
 std::optional<uint16_t> port_of(absl::string_view text) {
   int number = 0;
   if (!all_digits(text) || !absl::SimpleAtoi(text, &number) || number > UINT16_MAX) {
@@ -53,44 +30,14 @@ std::optional<uint16_t> port_of(absl::string_view text) {
   return static_cast<uint16_t>(number);
 }
 
-absl::Status check_blanks(absl::string_view text) {
-  const bool has_blank = std::any_of(text.begin(), text.end(), [](char c) {
-    return absl::ascii_isspace(c) || absl::ascii_iscntrl(c);
-  });
-  return has_blank ? bad(text, "has a blank in it") : absl::OkStatus();
-}
-
-// `given` is the text that has the name.
-absl::Status check_name(absl::string_view text, absl::string_view given) {
-  if (!std::all_of(text.begin(), text.end(), is_plain)) {
-    return bad(given, "is not the name of a machine: letters, digits, \"-\", \"_\" and \".\"");
-  }
-  const bool is_number = std::all_of(text.begin(), text.end(),
-                                     [](char c) { return c == '.' || absl::ascii_isdigit(c); });
-  if (is_number && absl::StrContains(text, '.') && !is_ipv4(text)) {
-    return bad(given, "is not an IPv4 address: four numbers from 0 to 255");
-  }
-  if (port_of(text)) return bad(given, "is a number, and not the name of a machine");
-  absl::string_view labels = text;
-  absl::ConsumeSuffix(&labels, ".");
-  for (const absl::string_view label : absl::StrSplit(labels, '.')) {
-    if (label.empty() || label.size() > kLongestLabel || label[0] == '-' ||
-        text.size() > kLongestName) {
-      return bad(given, "is not the name of a machine: each of its parts has 1 to ", kLongestLabel,
-                 " characters, and a letter or a digit first");
-    }
-  }
-  return absl::OkStatus();
-}
-
 // Reads a text with several colons and without brackets.
 absl::StatusOr<Endpoint> parse_unbracketed(absl::string_view text, Ambiguous ambiguous) {
   const size_t last = text.rfind(':');
   const absl::string_view head = text.substr(0, last);
   const absl::string_view tail = text.substr(last + 1);
-  const bool has_port = all_digits(tail) && is_ipv6(head);
+  const bool has_port = all_digits(tail) && internal::is_ipv6_address(head);
   const std::string with_port = absl::StrCat("[", head, "]:", tail);
-  if (!is_ipv6(text)) {
+  if (!internal::is_ipv6_address(text)) {
     if (has_port) {
       return bad(text, "is an IPv6 address with a port, which needs brackets: ", with_port);
     }
@@ -106,7 +53,7 @@ absl::StatusOr<Endpoint> parse_bracketed(absl::string_view text) {
   const size_t close = text.find(']');
   if (close == absl::string_view::npos) return bad(text, "has a bracket that is not closed");
   const absl::string_view host = text.substr(1, close - 1);
-  if (!is_ipv6(host)) {
+  if (!internal::is_ipv6_address(host)) {
     return bad(text, "has no IPv6 address in its brackets, as in [fe80::1%eth0]:29500");
   }
   Endpoint endpoint{std::string(host), std::nullopt};
@@ -126,22 +73,14 @@ absl::Status with_place(const Settings& settings, absl::string_view name,
 
 }  // namespace
 
-absl::Status check_host(absl::string_view text) {
-  if (text.empty()) return bad(text, "is not the name of a machine");
-  if (absl::Status ok = check_blanks(text); !ok.ok()) return ok;
-  if (text.find_first_of(":%") == absl::string_view::npos) return check_name(text, text);
-  return is_ipv6(text) ? absl::OkStatus()
-                       : bad(text, "is not an IPv6 address, as in fe80::1 or fe80::1%eth0");
-}
-
 absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text, Ambiguous ambiguous) {
-  if (absl::Status ok = check_blanks(text); !ok.ok()) return ok;
+  if (absl::Status ok = internal::check_blanks(text); !ok.ok()) return ok;
   if (absl::StartsWith(text, "[")) return parse_bracketed(text);
   const auto colons = std::count(text.begin(), text.end(), ':');
   if (colons > 1) return parse_unbracketed(text, ambiguous);
   Endpoint endpoint{std::string(text.substr(0, text.find(':'))), std::nullopt};
   if (endpoint.host.empty()) return bad(text, "names no machine: expected HOST:PORT");
-  if (absl::Status ok = check_name(endpoint.host, text); !ok.ok()) return ok;
+  if (absl::Status ok = internal::check_host_name(endpoint.host, text); !ok.ok()) return ok;
   if (colons == 0) return endpoint;
   endpoint.port = port_of(text.substr(text.find(':') + 1));
   if (!endpoint.port) return bad(text, "has no port from 0 to 65535 after its colon");

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "accelerate/platform/host_address.h"
 #include "launch/settings/settings.h"
 
 namespace accelerate::launcher::settings {
@@ -22,8 +23,7 @@ struct Endpoint {
   std::optional<uint16_t> port;
 };
 
-/// Whether the text can be a machine's name, or its address: "node-7", "10.0.0.1", "fe80::1%eth0".
-absl::Status check_host(absl::string_view text);
+using accelerate::check_host;
 
 /// What `fe80::1:2` is, which reads as an address and as an address with a port.
 enum class Ambiguous { kRefused, kAddress };

@@ -51,6 +51,7 @@ TEST(Endpoint, IsReadOrRefusedWithTheTextThatWasGiven) {
       {"[fe80::1%]:1", "no IPv6 address in its brackets"},
       {":29500", "names no machine"},
       {"29500", "is a number"},
+      {"70000", "is a number"},
       {"a b:1", "has a blank"},
       {" h:1", "has a blank"},
       {"h:1\n", "has a blank"},

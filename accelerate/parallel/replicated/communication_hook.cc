@@ -64,6 +64,11 @@ void forget_what_is_not_finite(const at::Tensor& memory) {
   at::nan_to_num_(const_cast<at::Tensor&>(memory), 0, 0, 0);
 }
 
+void divide(c10d::GradBucket& bucket, double divisor) {
+  const at::NoGradGuard no_grad;
+  if (divisor != 1) bucket.getBuffer().div_(divisor);
+}
+
 CommunicationHook::Future done_with(const at::Tensor& buffer) {
   std::vector<c10::Device> devices;
   if (!buffer.is_cpu()) devices.push_back(buffer.device());
@@ -74,6 +79,13 @@ CommunicationHook::Future done_with(const at::Tensor& buffer) {
 
 }  // namespace
 
+double CommunicationHook::divisor(const Group& /*group*/) const { return 1; }
+
+CommunicationHook::Future CommunicationHook::reduce_divided(const Group& group,
+                                                            c10d::GradBucket& bucket) {
+  return reduce(group, bucket);
+}
+
 StateDict CommunicationHook::state_dict() const { return {}; }
 
 void CommunicationHook::load_state_dict(const StateDict& state) {
@@ -82,13 +94,21 @@ void CommunicationHook::load_state_dict(const StateDict& state) {
 }
 
 CommunicationHook::Future MeanHook::reduce(const Group& group, c10d::GradBucket& bucket) {
+  divide(bucket, divisor(group));
+  return reduce_divided(group, bucket);
+}
+
+double MeanHook::divisor(const Group& group) const {
+  return before_ == 0 ? group->getSize() : before_;
+}
+
+CommunicationHook::Future MeanHook::reduce_divided(const Group& group, c10d::GradBucket& bucket) {
   at::NoGradGuard no_grad;
-  at::Tensor buffer = bucket.getBuffer();
-  const double ranks = group->getSize(), before = before_ == 0 ? ranks : before_;
-  buffer.div_(before);
+  const at::Tensor buffer = bucket.getBuffer();
   std::vector<at::Tensor> tensors{buffer.is_complex() ? at::view_as_real(buffer) : buffer};
   return group->allreduce(tensors)->getFuture()->then(
-      [buffer, after = ranks / before](c10::ivalue::Future& done) -> c10::IValue {
+      [buffer,
+       after = group->getSize() / divisor(group)](c10::ivalue::Future& done) -> c10::IValue {
         done.value();  // throws what went wrong
         at::NoGradGuard no_grad;
         if (after != 1) at::Tensor(buffer).div_(after);
@@ -98,12 +118,17 @@ CommunicationHook::Future MeanHook::reduce(const Group& group, c10d::GradBucket&
 }
 
 CommunicationHook::Future CastHook::reduce(const Group& group, c10d::GradBucket& bucket) {
+  divide(bucket, divisor(group));
+  return reduce_divided(group, bucket);
+}
+
+CommunicationHook::Future CastHook::reduce_divided(const Group& group, c10d::GradBucket& bucket) {
   at::NoGradGuard no_grad;
   const at::Tensor buffer = bucket.getBuffer();
   const at::Tensor wide = buffer.is_complex() ? at::view_as_real(buffer) : buffer;
   at::Tensor narrow = wide.to(dtype_);
   bucket.setBuffer(narrow);
-  Future inner = inner_->reduce(group, bucket);
+  Future inner = inner_->reduce_divided(group, bucket);
   return inner->then(
       [buffer, wide, narrow](c10::ivalue::Future& done) -> c10::IValue {
         done.value();

@@ -38,6 +38,12 @@ class CommunicationHook {
   /// buffer, or the error. Collective: ranks reduce buckets in the same order.
   virtual Future reduce(const Group& group, c10d::GradBucket& bucket) = 0;
 
+  /// What reduce divides the bucket by before anything is sent; 1 unless overridden. Local.
+  virtual double divisor(const Group& group) const;
+  /// As reduce, of a bucket that is divided by that already: a hook that casts buckets divides
+  /// first, because quotients may be in the range of its dtype where gradients are not.
+  virtual Future reduce_divided(const Group& group, c10d::GradBucket& bucket);
+
   /// This rank's memory from step to step; empty unless overridden. Local.
   virtual StateDict state_dict() const;
   /// Errors: c10::ValueError for the state of another kind of hook; nothing has changed then.
@@ -51,20 +57,26 @@ class MeanHook final : public CommunicationHook {
   explicit MeanHook(double before = 0) : before_(before) {}
 
   Future reduce(const Group& group, c10d::GradBucket& bucket) override;
+  double divisor(const Group& group) const override;
+  Future reduce_divided(const Group& group, c10d::GradBucket& bucket) override;
 
  private:
   const double before_;
 };
 
 /// Passes the bucket in `dtype` to `inner`, and casts the result back. The real and imaginary parts
-/// of complex gradients are cast one by one. In fp16, gradients beyond 65,504 become infinite.
+/// of complex gradients are cast one by one. In fp16, what is sent becomes infinite beyond 65,504.
 /// Source: the fp16 and bf16 hooks and wrappers of torch.distributed.algorithms.ddp_comm_hooks.
+/// Differs: gradients of which `inner` takes the mean are divided before they are cast; there
+///          afterwards, so that means are infinite that fp16 has.
 class CastHook final : public CommunicationHook {
  public:
   CastHook(c10::ScalarType dtype, std::unique_ptr<CommunicationHook> inner)
       : dtype_(dtype), inner_(std::move(inner)) {}
 
   Future reduce(const Group& group, c10d::GradBucket& bucket) override;
+  double divisor(const Group& group) const override { return inner_->divisor(group); }
+  Future reduce_divided(const Group& group, c10d::GradBucket& bucket) override;
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 

@@ -115,6 +115,26 @@ TEST(MakeHook, TakesComplexGradients) {
   }
 }
 
+// A gradient is beyond the largest number of fp16, and the mean is not.
+TEST(MakeHook, HasMeansOfGradientsThatTheTypeLacks) {
+  for (const DistributedDataParallelKwargs& options :
+       {DistributedDataParallelKwargs{.comm_hook = Type::kFp16},
+        DistributedDataParallelKwargs{.comm_wrapper = Type::kFp16},
+        DistributedDataParallelKwargs{.comm_hook = Type::kFp16, .comm_wrapper = Type::kFp16}}) {
+    run_ranks(2, [&options](const Group& group) {
+      FakeRuntime runtime({.rank = group->getRank(), .world_size = group->getSize()});
+      const RuntimeScope scope(runtime);
+      const auto hook = make_communication_hook(options);
+      const Tensor parameter = torch::zeros({2});
+      c10d::GradBucket bucket(0, 1, torch::full({2}, group->getRank() == 0 ? 1e5 : 2e4), {0}, {2},
+                              {parameter.sizes()}, {parameter}, std::nullopt);
+      auto done = hook->reduce(group, bucket);
+      done->waitAndThrow();
+      EXPECT_TRUE(torch::allclose(done->value().toTensor(), torch::full({2}, 6e4), 1e-3));
+    });
+  }
+}
+
 std::string error_of(const std::function<void()>& run) {
   try {
     run();

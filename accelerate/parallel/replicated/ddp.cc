@@ -151,7 +151,7 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
       first_autograd_hook_called_ = false;
       numGradHooksTriggeredMap_.clear();
     }
-    // Of several backward passes before buckets are rebuilt the last one counts.
+    // The order of the last backward pass before buckets are rebuilt counts.
     if (should_rebuild_buckets()) set_ready_order({});
     std::fill(backward_stats_.begin(), backward_stats_.end(), kNotReached);
     prepare_for_backward(outputs);
