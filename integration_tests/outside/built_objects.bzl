@@ -48,13 +48,13 @@ def _add(linker_inputs, user, up, lines, archives):
 
 def _own_objects(program, archives):
     """The objects of a program's sources: of its own ones, and of its folder's that are in no library of the above."""
-    objects = program[OutputGroupInfo].compilation_outputs.to_list()
+    objects = list(program[OutputGroupInfo].compilation_outputs.to_list())
     for linker_input in program[_Linked].inputs.to_list():
         if linker_input.owner.workspace_name or linker_input.owner.package != program.label.package:
             continue
         for library in linker_input.libraries:
             if library.pic_static_library not in archives:
-                objects = objects + (library.pic_objects or [])
+                objects += list(library.pic_objects or [])
     return objects
 
 def _built_objects_impl(ctx):
