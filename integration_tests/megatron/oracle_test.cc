@@ -69,7 +69,9 @@ std::string name_of(const ::testing::TestParamInfo<Case>& info) {
   return name;
 }
 
-Answers core_answers() { return read_answers("integration_tests/megatron/data/megatron_core.json"); }
+Answers core_answers() {
+  return read_answers("integration_tests/megatron/data/megatron_core.json");
+}
 
 // The first steps of the answer, or all of them.
 void expect_equal(const std::string& beside, const FormulaOutcome& outcome, const Answer& answer,

@@ -192,7 +192,6 @@ TEST(FsdpPlugin, NoShardIsToldALayoutThatWorks) {
   EXPECT_THAT(error("1x4", {.dp_shard_size = 4, .ep_size = 2}, "NO_SHARD"),
               HasSubstr("dp_shard_size is 4 and its ep_size 2, so models are divided; leave the "
                         "parallelism_config out, or choose FULL_SHARD"));
-  // Replicas cannot divide sequences.
   EXPECT_THAT(error("1x4", {.dp_shard_size = 2, .cp_size = 2, .ep_size = 2}, "NO_SHARD"),
               HasSubstr("so models are divided; choose FULL_SHARD"));
   EXPECT_EQ(error("1x4", {.dp_shard_size = 2, .cp_size = 2, .ep_size = 2}, "FULL_SHARD"),

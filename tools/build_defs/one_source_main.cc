@@ -1,5 +1,5 @@
-// The main function of tests that are compiled together (room.bzl): runs those of one source, which has
-// the program's name.
+// The main function of tests that are compiled together (room.bzl): runs those of one source, which
+// has the program's name.
 #include <cstdio>
 #include <string>
 
