@@ -54,14 +54,14 @@ void train(Rank& rank, const AcceleratorOptions& accelerator_options = {}) {
 class FoldedTraining : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(FoldedTraining, TakesTheTimeAndTheMemoryOfAllRanks) {
-  const auto train = [](Rank& rank) { accelerate::train(rank); };
+  const auto plainly = [](Rank& rank) { train(rank); };
   Cluster whole(GetParam(), {.seed = 2});
-  whole.run_on_every_rank(train);
+  whole.run_on_every_rank(plainly);
   ClusterOptions options{.seed = 2};
   options.fold = Folding{.spot_checks = 2, .with_real_numerics = true};
   Cluster part(GetParam(), options);
   EXPECT_EQ(part.executed().num_tasks(), 3);
-  part.run_on_every_rank(train);
+  part.run_on_every_rank(plainly);
   EXPECT_EQ(part.elapsed(), whole.elapsed());
   for (const char* name : {"peak", "losses"}) {
     const std::vector<Tensor> expected = whole.reports(name);
