@@ -122,7 +122,7 @@ std::vector<Layout> layouts() {
            .recomputes = true}};
 }
 
-Answers answers() { return read_answers("integration_tests/pipeline/data/times.json"); }
+Answers core_answers() { return read_answers("integration_tests/pipeline/data/times.json"); }
 
 FormulaTraining training_of(const Answers& answers, Blocks blocks, const Layout& layout) {
   const int64_t shares =
@@ -191,7 +191,7 @@ class PipelineAnswers : public ::testing::TestWithParam<Case> {};
 // GPT's head is tied to its table of words, so that the first and the last stage have that.
 TEST_P(PipelineAnswers, AreThoseOfOneProcessAndOfPyTorch) {
   const auto& [blocks, layout] = GetParam();
-  const Answers answers = accelerate::answers();
+  const Answers answers = core_answers();
   const Answer* const of_torch = answers.find(layout.name, blocks);
   FormulaTraining training = training_of(answers, blocks, layout);
   if (of_torch == nullptr) training.steps = kFirstSteps;
@@ -203,7 +203,7 @@ TEST_P(PipelineAnswers, AreThoseOfOneProcessAndOfPyTorch) {
 INSTANTIATE_TEST_SUITE_P(Layouts, PipelineAnswers, ::testing::ValuesIn(cases()), name_of);
 
 TEST(PipelineAnswersOfPyTorch, ArePartOfTheComparison) {
-  const Answers answers = accelerate::answers();
+  const Answers answers = core_answers();
   int compared = 0;
   for (const Case& each : cases()) {
     if (answers.find(each.layout.name, each.blocks) != nullptr) ++compared;
@@ -214,7 +214,7 @@ TEST(PipelineAnswersOfPyTorch, ArePartOfTheComparison) {
 // Four ranks need more layers where each has several stages, so that one process computes them
 // here.
 TEST(PipelineOfFourRanks, IsOneProcessInEachSchedule) {
-  const Answers answers = accelerate::answers();
+  const Answers answers = core_answers();
   FormulaTraining of_one = training_of(answers, Blocks::kGpt, {.cluster = "1x1:h100"});
   of_one.config.layers = 6;
   of_one.steps = kFirstSteps;
@@ -236,7 +236,7 @@ TEST(PipelineOfFourRanks, IsOneProcessInEachSchedule) {
 
 // The same program, whose micro-batches come one after the other.
 TEST(PipelineOfOneRank, IsOneProcess) {
-  const Answers answers = accelerate::answers();
+  const Answers answers = core_answers();
   for (const Blocks blocks : {Blocks::kGpt, Blocks::kLlama}) {
     FormulaTraining training = training_of(answers, blocks, {.cluster = "1x1:h100"});
     training.sizes.reset();
@@ -247,7 +247,7 @@ TEST(PipelineOfOneRank, IsOneProcess) {
 
 // Two ranks that average gradients, without stages.
 TEST(WindowsOfReplicas, AreOneProcess) {
-  const Answers answers = accelerate::answers();
+  const Answers answers = core_answers();
   const Layout replicas = {"dp_replicate 2", "1x2:h100", {.dp_replicate_size = 2}, {}};
   FormulaTraining training = training_of(answers, Blocks::kGpt, replicas);
   training.steps = kFirstSteps;
@@ -257,7 +257,7 @@ TEST(WindowsOfReplicas, AreOneProcess) {
 
 // The pass behind a window reaches what the window has used.
 TEST(ReplicasOfSeveralStages, MayLookForUnusedParameters) {
-  const Answers answers = accelerate::answers();
+  const Answers answers = core_answers();
   FormulaTraining training =
       training_of(answers, Blocks::kLlama,
                   {.name = "unused parameters",
@@ -276,7 +276,7 @@ TEST(ReplicasOfSeveralStages, MayLookForUnusedParameters) {
 
 // By the closed form of the whole model's elements; the tied table is in both stages.
 TEST(Stages, HaveTheirPartsAlone) {
-  const Answers answers = accelerate::answers();
+  const Answers answers = core_answers();
   FormulaTraining training = training_of(answers, Blocks::kGpt, layouts()[1]);
   training.steps = 1;
   EXPECT_EQ(train_by_formula(training).elements, 445'696);
@@ -284,7 +284,7 @@ TEST(Stages, HaveTheirPartsAlone) {
 
 // The simulator's seed decides which rank computes when.
 TEST(PipelineTraining, IsTheSameBitForBitInEveryOrderOfRanks) {
-  const Answers answers = accelerate::answers();
+  const Answers answers = core_answers();
   for (const size_t layout : {size_t{1}, size_t{2}}) {
     FormulaTraining training = training_of(answers, Blocks::kGpt, layouts()[layout]);
     training.config.layers = 2;
@@ -303,7 +303,7 @@ TEST(PipelineTraining, IsTheSameBitForBitInEveryOrderOfRanks) {
 
 // In all of them the backward passes of a stage go through the micro-batches in their order.
 TEST(PipelineTraining, IsTheSameBitForBitInSchedulesWithTheSameStages) {
-  const Answers answers = accelerate::answers();
+  const Answers answers = core_answers();
   const auto outcome = [&](size_t layout) {
     FormulaTraining training = training_of(answers, Blocks::kLlama, layouts()[layout]);
     training.steps = 3;
