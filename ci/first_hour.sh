@@ -26,7 +26,7 @@ readonly parts files
 # shellcheck source=tools/dev
 . tools/dev
 locate_caches
-# As tools/dev makes its build root: a host that is no Debian has not Debian's keys.
+# As tools/dev makes its build root: a host other than Debian has not Debian's keys.
 need_commands bwrap=bubblewrap mmdebstrap=mmdebstrap gpg=gpg \
   /usr/share/keyrings/debian-archive-keyring.gpg=debian-archive-keyring
 work=$(mktemp -d /var/tmp/accelerate-first.XXXXXX)

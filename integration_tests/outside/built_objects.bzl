@@ -97,7 +97,8 @@ built_objects = rule(
             doc = "Other programs, of the shared libraries and of sources in their own folders.",
         ),
     },
-    doc = """Writes NAME.txt, with a line per source that was compiled, per archive of objects, and per source of a program:
+    doc = """Writes NAME.txt, with a line per source that was compiled, per archive of objects, and per source of
+    a program:
 
     source accelerate/comm/operations.cc
     library accelerate ../../accelerate/comm/liboperations.pic.a

@@ -15,14 +15,18 @@ int main(int argc, char** argv) {
   const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
   for (int i = 0; i < tests.total_test_suite_count(); ++i) {
     const testing::TestSuite& suite = *tests.GetTestSuite(i);
+    std::string others_of_suite;
+    bool has_own = false;
     for (int j = 0; j < suite.total_test_count(); ++j) {
       const testing::TestInfo& test = *suite.GetTestInfo(j);
       if (std::string(test.file()).ends_with(source)) {
-        found = true;
+        has_own = true;
       } else {
-        others += std::string(":") + test.test_suite_name() + "." + test.name();
+        others_of_suite += std::string(":") + suite.name() + "." + test.name();
       }
     }
+    found = found || has_own;
+    others += has_own ? others_of_suite : std::string(":") + suite.name() + ".*";
   }
   if (!found) {
     std::fprintf(stderr, "%s: there is no test of a source *%s in this program\n", argv[0],
