@@ -1,4 +1,7 @@
-/// The bridge between absl::Status and exceptions.
+/// Early returns of a status, and the bridge between absl::Status and exceptions.
+///
+///   ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
+///   ACCELERATE_RETURN_IF_ERROR(files.remove(path));
 ///
 /// Code that throws for tensors calls code that returns a status, and the other way round. Only
 /// these functions convert.
@@ -14,6 +17,25 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+
+// The variable that holds a result until it is known to be a value has the line in its name, since
+// one block may have several.
+#define ACCELERATE_RESULT_OF(line) accelerate_result_##line
+#define ACCELERATE_RESULT(line) ACCELERATE_RESULT_OF(line)
+
+/// Declares a variable with the value of an absl::StatusOr, or returns its status. A type with a
+/// comma stands as auto.
+#define ACCELERATE_ASSIGN_OR_RETURN(variable, ...)                                               \
+  auto ACCELERATE_RESULT(__LINE__) = (__VA_ARGS__);                                              \
+  if (!ACCELERATE_RESULT(__LINE__).ok()) return std::move(ACCELERATE_RESULT(__LINE__)).status(); \
+  variable = *std::move(ACCELERATE_RESULT(__LINE__))
+
+/// Returns an absl::Status that is not OK.
+#define ACCELERATE_RETURN_IF_ERROR(...)                                          \
+  do {                                                                           \
+    if (absl::Status accelerate_status = (__VA_ARGS__); !accelerate_status.ok()) \
+      return accelerate_status;                                                  \
+  } while (false)
 
 namespace accelerate {
 

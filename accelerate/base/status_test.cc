@@ -1,5 +1,6 @@
 #include "accelerate/base/status.h"
 
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -22,6 +23,29 @@ std::string error_of(const absl::Status& status) {
     return error.what();
   }
   return "";
+}
+
+absl::StatusOr<std::unique_ptr<int>> number(int value) {
+  if (value < 0) return absl::OutOfRangeError("below 0");
+  return std::make_unique<int>(value);
+}
+
+// Both macros may stand in one block, behind an if without braces as well.
+absl::StatusOr<int> sum(int a, int b, const absl::Status& before) {
+  if (a == 0) ACCELERATE_RETURN_IF_ERROR(before);
+  ACCELERATE_ASSIGN_OR_RETURN(const std::unique_ptr<int> one, number(a));
+  std::unique_ptr<int> other;
+  ACCELERATE_ASSIGN_OR_RETURN(other, number(b));
+  return *one + *other;
+}
+
+TEST(EarlyReturns, ReturnTheStatusOrGoOnWithTheValue) {
+  const absl::Status torn = absl::DataLossError("torn");
+  EXPECT_EQ(*sum(1, 2, torn), 3);
+  EXPECT_EQ(*sum(0, 2, absl::OkStatus()), 2);
+  EXPECT_EQ(sum(0, 2, torn).status(), torn);
+  EXPECT_EQ(sum(-1, 2, torn).status(), absl::OutOfRangeError("below 0"));
+  EXPECT_EQ(sum(1, -2, torn).status(), absl::OutOfRangeError("below 0"));
 }
 
 TEST(ThrowIfError, ThrowsTheMessageAsTheErrorThatIsAskedFor) {

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "accelerate/base/checksum.h"
+#include "accelerate/base/status.h"
 #include "accelerate/big_model/offload_dtypes.h"
 #include "accelerate/big_model/offloaded_file.h"
 #include "accelerate/comm/checkpoint_error.h"
@@ -230,15 +231,12 @@ OffloadWriter::~OffloadWriter() {
 
 absl::Status OffloadWriter::begin(const std::string& name, at::ScalarType dtype,
                                   at::IntArrayRef sizes) {
-  const absl::StatusOr<std::string> file = offload_file_name(name);
-  if (!file.ok()) return file.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string file, offload_file_name(name));
   if (index_.empty()) {
-    if (absl::Status made = make_directories_durably(files_, folder_); !made.ok()) return made;
+    ACCELERATE_RETURN_IF_ERROR(make_directories_durably(files_, folder_));
   }
-  const std::string path = files_.temporary_name(join_path(folder_, *file));
-  absl::StatusOr<std::unique_ptr<WritableFile>> created = files_.create(path);
-  if (!created.ok()) return created.status();
-  file_ = *std::move(created);
+  const std::string path = files_.temporary_name(join_path(folder_, file));
+  ACCELERATE_ASSIGN_OR_RETURN(file_, files_.create(path));
   written_ = 0;
   temporary_.push_back(path);
   index_.emplace_back(name, OffloadedTensor{.dtype = offload_dtype(dtype, name),
@@ -251,7 +249,7 @@ absl::Status OffloadWriter::write(const at::Tensor& elements) {
   if (elements.numel() == 0) return absl::OkStatus();
   const auto bytes = absl::MakeConstSpan(static_cast<const std::byte*>(elements.const_data_ptr()),
                                          elements.nbytes());
-  if (absl::Status status = file_->write_at(written_, bytes); !status.ok()) return status;
+  ACCELERATE_RETURN_IF_ERROR(file_->write_at(written_, bytes));
   const auto size = static_cast<int64_t>(bytes.size());
   file_->begin_sync(written_, size);
   written_ += size;
@@ -274,10 +272,9 @@ absl::Status OffloadWriter::commit_files() {
   for (const auto& [name, entry] : index_) {
     paths.push_back(join_path(folder_, *offload_file_name(name)));
   }
-  if (absl::Status held = pin_offloaded_files(paths); !held.ok()) return held;
+  ACCELERATE_RETURN_IF_ERROR(pin_offloaded_files(paths));
   for (; committed_ < temporary_.size(); ++committed_) {
-    absl::Status renamed = files_.rename(temporary_[committed_], paths[committed_]);
-    if (!renamed.ok()) return renamed;
+    ACCELERATE_RETURN_IF_ERROR(files_.rename(temporary_[committed_], paths[committed_]));
   }
   return temporary_.empty() ? absl::OkStatus() : files_.sync_directory(folder_);
 }
@@ -294,17 +291,15 @@ absl::Status OffloadWriter::write_tensor(const std::string& name, const at::Tens
 
 absl::Status OffloadWriter::commit() {
   if (index_.empty()) return absl::OkStatus();
-  const absl::StatusOr<std::string> text = merged_offload_index(files_, index_, folder_);
-  if (!text.ok()) return text.status();
-  const absl::StatusOr<std::vector<std::string>> replaced = replaced_names(files_, index_, folder_);
-  if (!replaced.ok()) return replaced.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string text,
+                              merged_offload_index(files_, index_, folder_));
+  ACCELERATE_ASSIGN_OR_RETURN(const std::vector<std::string> replaced,
+                              replaced_names(files_, index_, folder_));
   const std::string path = join_path(folder_, kOffloadIndexName);
   const std::string temporary = files_.temporary_name(path);
-  absl::StatusOr<std::unique_ptr<WritableFile>> created = files_.create(temporary);
-  if (!created.ok()) return created.status();
-  file_ = *std::move(created);
+  ACCELERATE_ASSIGN_OR_RETURN(file_, files_.create(temporary));
   absl::Status status = file_->write_at(
-      0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text->data()), text->size()));
+      0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
   status.Update(file_->sync());
   status.Update(file_->close());
   file_.reset();
@@ -314,7 +309,7 @@ absl::Status OffloadWriter::commit() {
     files_.remove(temporary).IgnoreError();
     return status;
   }
-  warn_of_replaced(*replaced, folder_);
+  warn_of_replaced(replaced, folder_);
   return files_.sync_directory(folder_);
 }
 

@@ -6,10 +6,10 @@
 #include <limits>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/number_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/device_map/remaining_items.h"
 
 namespace accelerate {
@@ -390,19 +390,16 @@ std::vector<std::string> InferredDeviceMap::warnings() const {
 absl::StatusOr<InferredDeviceMap> infer_auto_device_map(const ModuleTree& tree,
                                                         const MaxMemory& limits,
                                                         const InferOptions& options) {
-  const absl::StatusOr<MaxMemory> ordered = ordered_max_memory(limits);
-  if (!ordered.ok()) return ordered.status();
-  const absl::StatusOr<TreeSizes> sizes = internal::tree_sizes(tree, options.sizes);
-  if (!sizes.ok()) return sizes.status();
-  return Planner(tree, *sizes, *ordered, options).plan();
+  ACCELERATE_ASSIGN_OR_RETURN(const MaxMemory ordered, ordered_max_memory(limits));
+  ACCELERATE_ASSIGN_OR_RETURN(const TreeSizes sizes, internal::tree_sizes(tree, options.sizes));
+  return Planner(tree, sizes, ordered, options).plan();
 }
 
 absl::StatusOr<std::optional<FallbackAllocation>> fallback_allocate(
     const ModuleTree& tree, absl::Span<const std::string> modules, double size_limit,
     const InferOptions& options) {
-  const absl::StatusOr<TreeSizes> sizes = internal::tree_sizes(tree, options.sizes);
-  if (!sizes.ok()) return sizes.status();
-  const Items items(tree, *sizes);
+  ACCELERATE_ASSIGN_OR_RETURN(const TreeSizes sizes, internal::tree_sizes(tree, options.sizes));
+  const Items items(tree, sizes);
   std::vector<Item> entries;
   for (const std::string& name : modules) {
     const Item item = find_item(tree, items, name);
@@ -414,7 +411,7 @@ absl::StatusOr<std::optional<FallbackAllocation>> fallback_allocate(
     }
     entries.push_back(item);
   }
-  return Planner(tree, *sizes, {}, options).fallback(entries, size_limit);
+  return Planner(tree, sizes, {}, options).fallback(entries, size_limit);
 }
 
 std::string explain(const InferredDeviceMap& inferred) {
@@ -498,9 +495,8 @@ absl::StatusOr<SizeWithTies> get_module_size_with_ties(const ModuleTree& tree,
                                                        const std::string& name,
                                                        absl::Span<const std::string> remaining,
                                                        const SizeOptions& options) {
-  const absl::StatusOr<TreeSizes> sizes = internal::tree_sizes(tree, options);
-  if (!sizes.ok()) return sizes.status();
-  const Items items(tree, *sizes);
+  ACCELERATE_ASSIGN_OR_RETURN(const TreeSizes sizes, internal::tree_sizes(tree, options));
+  const Items items(tree, sizes);
   Ties ties(tree, items);
   const Item item = find_item(tree, items, name);
   if (item == kNone) return no_such_name(name);

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +16,7 @@
 #include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/number_text.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate {
 namespace {
@@ -49,13 +49,12 @@ absl::StatusOr<double> amount_of_word(absl::string_view word) {
 }
 
 absl::Status add_limit(absl::string_view device, absl::StatusOr<double> amount, MaxMemory& limits) {
-  absl::StatusOr<DevicePlacement> placement = DevicePlacement::parse(device);
-  if (!placement.ok()) return placement.status();
+  ACCELERATE_ASSIGN_OR_RETURN(DevicePlacement placement, DevicePlacement::parse(device));
   if (!amount.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the limit of device ", device, ": ", amount.status().message()));
   }
-  limits.emplace_back(*std::move(placement), *amount);
+  limits.emplace_back(std::move(placement), *amount);
   return absl::OkStatus();
 }
 
@@ -161,9 +160,7 @@ absl::StatusOr<MaxMemory> parse_max_memory(absl::string_view text) {
     const absl::StatusOr<ordered_json> object = json_value(text);
     if (!object.ok()) return absl::InvalidArgumentError(object.status().message());
     for (const auto& [device, value] : object->items()) {
-      if (absl::Status added = add_limit(device, amount_of(value), limits); !added.ok()) {
-        return added;
-      }
+      ACCELERATE_RETURN_IF_ERROR(add_limit(device, amount_of(value), limits));
     }
     return ordered_max_memory(std::move(limits));
   }
@@ -175,20 +172,15 @@ absl::StatusOr<MaxMemory> parse_max_memory(absl::string_view text) {
           absl::StrCat("\"", part, "\" is not a limit, as in \"0=20GB,cpu=64GiB\""));
     }
     const absl::string_view amount = absl::StripAsciiWhitespace(limit.second);
-    if (absl::Status added =
-            add_limit(absl::StripAsciiWhitespace(limit.first), amount_of_word(amount), limits);
-        !added.ok()) {
-      return added;
-    }
+    ACCELERATE_RETURN_IF_ERROR(
+        add_limit(absl::StripAsciiWhitespace(limit.first), amount_of_word(amount), limits));
   }
   return ordered_max_memory(std::move(limits));
 }
 
 absl::StatusOr<MaxMemory> get_balanced_memory(const ModuleTree& tree, const MaxMemory& limits,
                                               const BalanceOptions& options) {
-  absl::StatusOr<MaxMemory> ordered = ordered_max_memory(limits);
-  if (!ordered.ok()) return ordered.status();
-  MaxMemory& balanced = *ordered;
+  ACCELERATE_ASSIGN_OR_RETURN(MaxMemory balanced, ordered_max_memory(limits));
   std::vector<size_t> accelerators;  // with memory
   for (size_t i = 0; i < balanced.size(); ++i) {
     if (balanced[i].first.is_accelerator() && balanced[i].second > 0) accelerators.push_back(i);
@@ -198,13 +190,13 @@ absl::StatusOr<MaxMemory> get_balanced_memory(const ModuleTree& tree, const MaxM
   const bool low_zero = options.low_zero && n > 1;
   if (n == 1 && options.limits_are_free_memory) balanced[accelerators[0]].second *= 0.9;
 
-  const absl::StatusOr<internal::TreeSizes> sizes = internal::tree_sizes(tree, options.sizes);
-  if (!sizes.ok()) return sizes.status();
-  const double total = sizes->modules[0];
+  ACCELERATE_ASSIGN_OR_RETURN(const internal::TreeSizes sizes,
+                              internal::tree_sizes(tree, options.sizes));
+  const double total = sizes.modules[0];
   const std::vector<ModuleTree::Tensor> tensors = distinct_tensors(tree);
   const double block =
-      std::max(largest_block(tree, *sizes, tensors, options.no_split_module_classes),
-               mean_of_leaf_modules(tree, *sizes, modules_with(tree, tensors)));
+      std::max(largest_block(tree, sizes, tensors, options.no_split_module_classes),
+               mean_of_leaf_modules(tree, sizes, modules_with(tree, tensors)));
   const double part =
       std::floor(total / static_cast<double>(low_zero ? n - 1 : n)) + std::trunc(1.25 * block);
   for (size_t i = 0; i + 1 < n; ++i) {

@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate {
 namespace {
@@ -113,16 +114,13 @@ absl::StatusOr<TreeSizes> tree_sizes(const ModuleTree& tree, const SizeOptions& 
   DtypeBytes bytes;
   double dtype = 0;
   if (!options.dtype.empty()) {
-    const absl::StatusOr<double> found = bytes.find(options.dtype);
-    if (!found.ok()) return found.status();
-    dtype = *found;
+    ACCELERATE_ASSIGN_OR_RETURN(dtype, bytes.find(options.dtype));
   }
   absl::flat_hash_map<ModuleTree::Tensor, double> special;
   for (const auto& [name, special_dtype] : options.special_dtypes) {
-    const absl::StatusOr<double> found = bytes.find(special_dtype);
-    if (!found.ok()) return found.status();
+    ACCELERATE_ASSIGN_OR_RETURN(const double found, bytes.find(special_dtype));
     const ModuleTree::Tensor tensor = tree.find_tensor(name);
-    if (tensor >= 0) special[tensor] = *found;
+    if (tensor >= 0) special[tensor] = found;
   }
   TreeSizes sizes{.modules = std::vector<double>(tree.modules().size()),
                   .tensors = std::vector<double>(tree.tensors().size())};
@@ -131,13 +129,12 @@ absl::StatusOr<TreeSizes> tree_sizes(const ModuleTree& tree, const SizeOptions& 
     const ModuleTree::TensorInfo& tensor = tree.tensor(each);
     if (is_counted[at(tensor.identity)]) continue;
     is_counted[at(tensor.identity)] = true;
-    const absl::StatusOr<double> own = bytes.find(tensor.dtype);
-    if (!own.ok()) return own.status();
-    double element = *own;
+    ACCELERATE_ASSIGN_OR_RETURN(const double own, bytes.find(tensor.dtype));
+    double element = own;
     if (const auto found = special.find(each); found != special.end()) {
       element = found->second;
     } else if (dtype > 0 && !is_kept_dtype(tensor.dtype)) {
-      element = std::min(dtype, *own);
+      element = std::min(dtype, own);
     }
     sizes.tensors[at(each)] = tensor.elements * element;
     sizes.modules[at(tensor.module)] += sizes.tensors[at(each)];
@@ -160,9 +157,8 @@ std::vector<bool> has_class(const ModuleTree& tree, absl::Span<const std::string
 
 absl::StatusOr<NamedSizes> compute_module_sizes(const ModuleTree& tree, const SizeOptions& options,
                                                 bool buffers_only) {
-  absl::StatusOr<TreeSizes> sizes = tree_sizes(tree, options);
-  if (!sizes.ok()) return sizes.status();
-  if (buffers_only) *sizes = without_parameters(tree, *std::move(sizes));
+  ACCELERATE_ASSIGN_OR_RETURN(TreeSizes sizes, tree_sizes(tree, options));
+  if (buffers_only) sizes = without_parameters(tree, std::move(sizes));
   NamedSizes named;
   std::vector<bool> added(tree.modules().size());
   std::vector<bool> is_counted(tree.tensors().size());
@@ -171,18 +167,17 @@ absl::StatusOr<NamedSizes> compute_module_sizes(const ModuleTree& tree, const Si
     if (buffers_only && !tensor.is_buffer) continue;
     if (is_counted[at(tensor.identity)]) continue;
     is_counted[at(tensor.identity)] = true;
-    const std::string module = add_modules(tree, tensor.module, *sizes, added, named);
+    const std::string module = add_modules(tree, tensor.module, sizes, added, named);
     named.emplace_back(module.empty() ? tensor.name : absl::StrCat(module, ".", tensor.name),
-                       sizes->tensors[at(each)]);
+                       sizes.tensors[at(each)]);
   }
   return named;
 }
 
 absl::StatusOr<double> compute_module_total_buffer_size(const ModuleTree& tree,
                                                         const SizeOptions& options) {
-  absl::StatusOr<TreeSizes> sizes = tree_sizes(tree, options);
-  if (!sizes.ok()) return sizes.status();
-  return without_parameters(tree, *std::move(sizes)).modules[0];
+  ACCELERATE_ASSIGN_OR_RETURN(TreeSizes sizes, tree_sizes(tree, options));
+  return without_parameters(tree, std::move(sizes)).modules[0];
 }
 
 std::vector<std::string> get_module_leaves(const NamedSizes& sizes) {
@@ -201,15 +196,13 @@ std::vector<std::string> get_module_leaves(const NamedSizes& sizes) {
 absl::StatusOr<LargestLayer> get_max_layer_size(
     const ModuleTree& tree, absl::Span<const std::string> no_split_module_classes,
     const SizeOptions& options) {
-  const absl::StatusOr<TreeSizes> sizes = tree_sizes(tree, options);
-  if (!sizes.ok()) return sizes.status();
-  return largest_layer(tree, *sizes, no_split_module_classes);
+  ACCELERATE_ASSIGN_OR_RETURN(const TreeSizes sizes, tree_sizes(tree, options));
+  return largest_layer(tree, sizes, no_split_module_classes);
 }
 
 absl::StatusOr<MaximumSizes> calculate_maximum_sizes(const ModuleTree& tree) {
-  const absl::StatusOr<TreeSizes> sizes = tree_sizes(tree, {});
-  if (!sizes.ok()) return sizes.status();
-  return MaximumSizes{.total = sizes->modules[0], .largest_layer = largest_layer(tree, *sizes, {})};
+  ACCELERATE_ASSIGN_OR_RETURN(const TreeSizes sizes, tree_sizes(tree, {}));
+  return MaximumSizes{.total = sizes.modules[0], .largest_layer = largest_layer(tree, sizes, {})};
 }
 
 }  // namespace accelerate

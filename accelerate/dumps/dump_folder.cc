@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/dumps/nccl_log.h"
 
 namespace accelerate {
@@ -116,14 +117,12 @@ absl::StatusOr<std::vector<RankDump>> read_dumps(const std::string& folder) {
     const int rank = rank_of(entry.path());
     const bool may_be_log = is_named_as_log(entry.path());
     if (!entry.is_regular_file(problem) || (rank < 0 && !may_be_log)) continue;
-    const absl::StatusOr<std::string> bytes = bytes_of(entry.path());
-    if (!bytes.ok()) return bytes.status();
-    if (may_be_log && is_nccl_log(*bytes)) {
-      absl::StrAppend(&logs, *bytes, "\n");
+    ACCELERATE_ASSIGN_OR_RETURN(const std::string bytes, bytes_of(entry.path()));
+    if (may_be_log && is_nccl_log(bytes)) {
+      absl::StrAppend(&logs, bytes, "\n");
     } else if (rank >= 0) {
-      absl::StatusOr<RankDump> dump = read_dump(entry.path(), *bytes, rank);
-      if (!dump.ok()) return dump.status();
-      dumps.push_back(*std::move(dump));
+      ACCELERATE_ASSIGN_OR_RETURN(RankDump dump, read_dump(entry.path(), bytes, rank));
+      dumps.push_back(std::move(dump));
     }
   }
   for (RankDump& dump : read_nccl_log(logs)) dumps.push_back(std::move(dump));

@@ -14,13 +14,13 @@
 #include <c10/core/ScalarType.h>
 #include <nlohmann/json.hpp>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/base/words.h"
 #include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/files/torch_file.h"
@@ -394,9 +394,8 @@ absl::StatusOr<RankDump> read_flight_recorder(absl::string_view bytes, int rank)
     const auto no_storage = [](const std::string&) -> absl::StatusOr<c10::Storage> {
       return absl::InvalidArgumentError("a dump has no tensors");
     };
-    absl::StatusOr<c10::IValue> value = internal::read_pickle(bytes, no_storage);
-    if (!value.ok()) return value.status();
-    return dump_of(json_of(*value), rank);
+    ACCELERATE_ASSIGN_OR_RETURN(c10::IValue value, internal::read_pickle(bytes, no_storage));
+    return dump_of(json_of(value), rank);
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", rank, ": not the dump of a flight recorder: ", error.what()));

@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "accelerate/base/checksum.h"
+#include "accelerate/base/status.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/file_chunks.h"
 #include "accelerate/files/safetensors_dtypes.h"
@@ -102,14 +103,12 @@ class Writer {
     absl::Mutex progress;
     const absl::Status written = internal::run_chunks(
         chunks, threads_, [&](FileChunk& chunk, ChunkBuffer& buffer) -> absl::Status {
-          const absl::StatusOr<absl::Span<const std::byte>> found = bytes_of(chunk, buffer);
-          if (!found.ok()) return found.status();
-          const absl::Span<const std::byte> bytes = *found;
+          ACCELERATE_ASSIGN_OR_RETURN(const absl::Span<const std::byte> bytes,
+                                      bytes_of(chunk, buffer));
           for (FileChunk::Part& part : chunk.parts) {
             part.crc32c = crc32c(bytes.subspan(part.begin - chunk.begin(), part.end - part.begin));
           }
-          const absl::Status status = file.write_at(chunk.begin(), bytes);
-          if (!status.ok()) return status;
+          ACCELERATE_RETURN_IF_ERROR(file.write_at(chunk.begin(), bytes));
           // The disk works while checksums are computed.
           if (options.sync) file.begin_sync(chunk.begin(), chunk.end() - chunk.begin());
           if (options.progress) {
@@ -120,7 +119,7 @@ class Writer {
         });
     if (!written.ok()) return written;
     if (options.sync) {
-      if (absl::Status synced = file.sync(); !synced.ok()) return synced;
+      ACCELERATE_RETURN_IF_ERROR(file.sync());
     }
     return result(chunks);
   }
@@ -192,11 +191,10 @@ absl::StatusOr<WrittenFile> write_safetensors(FileSystem& files, const std::stri
                                               const std::optional<SafetensorsMetadata>& metadata,
                                               const WriteOptions& options) {
   Writer writer(path, files.parallelism());
-  if (absl::Status planned = writer.plan(tensors, metadata); !planned.ok()) return planned;
-  absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(path);
-  if (!file.ok()) return file.status();
-  absl::StatusOr<WrittenFile> written = writer.write(**file, options);
-  const absl::Status closed = (*file)->close();
+  ACCELERATE_RETURN_IF_ERROR(writer.plan(tensors, metadata));
+  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files.create(path));
+  absl::StatusOr<WrittenFile> written = writer.write(*file, options);
+  const absl::Status closed = file->close();
   if (written.ok() && !closed.ok()) return closed;
   return written;
 }
@@ -212,14 +210,13 @@ std::string mismatch_text(uint32_t found, uint32_t expected) {
 absl::StatusOr<SafetensorsHeader> read_header(const ReadableFile& file, const std::string& path,
                                               const std::optional<SafetensorsChecksums>& expected,
                                               uint32_t& found) {
-  const absl::StatusOr<std::string> start = read_safetensors_start(file, path);
-  if (!start.ok()) return start.status();
-  found = crc32c(*start);
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string start, read_safetensors_start(file, path));
+  found = crc32c(start);
   if (expected && found != expected->header) {
     return absl::DataLossError(
         absl::StrCat(path, ": the header: ", mismatch_text(found, expected->header)));
   }
-  absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(*start, file.size());
+  absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(start, file.size());
   if (!header.ok()) return internal::in_file(path, header.status());
   return header;
 }
@@ -291,12 +288,11 @@ struct SafetensorsFile::Contents {
   // The entry's elements begin:end along `dim`.
   absl::StatusOr<at::Tensor> map(const SafetensorsEntry& entry, int64_t dim, int64_t begin,
                                  int64_t end) const {
-    const absl::StatusOr<at::ScalarType> dtype = scalar_type_of(entry.dtype);
-    if (!dtype.ok()) return dtype.status();
+    ACCELERATE_ASSIGN_OR_RETURN(const at::ScalarType dtype, scalar_type_of(entry.dtype));
     const auto part = [&](const at::Tensor& whole) {
       return entry.shape.empty() ? whole : whole.narrow(dim, begin, end - begin);
     };
-    if (entry.begin == entry.end) return part(at::empty(entry.shape, *dtype));
+    if (entry.begin == entry.end) return part(at::empty(entry.shape, dtype));
     const auto mapping = this->mapping();
     if (!mapping.ok()) return mapping.status();
     const int64_t offset = header.data_offset + entry.begin;
@@ -304,11 +300,11 @@ struct SafetensorsFile::Contents {
     const auto view = [&](const std::vector<int64_t>& shape, at::ScalarType type) {
       return at::from_blob(data, shape, [kept = *mapping](void*) {}, type);
     };
-    const auto bytes = static_cast<int64_t>(c10::elementSize(*dtype));
-    if (offset % bytes == 0) return part(view(entry.shape, *dtype));
+    const auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
+    if (offset % bytes == 0) return part(view(entry.shape, dtype));
     std::vector<int64_t> shape = entry.shape;
     shape.push_back(bytes);
-    return part(view(shape, at::kByte)).clone().view(*dtype).squeeze(-1);
+    return part(view(shape, at::kByte)).clone().view(dtype).squeeze(-1);
   }
 
   absl::Status read(std::vector<Wanted> wanted) const {
@@ -353,12 +349,12 @@ struct SafetensorsFile::Contents {
     std::stable_sort(wanted.begin(), wanted.end(), [](const Wanted& left, const Wanted& right) {
       return left.entry->begin < right.entry->begin;
     });
-    const absl::StatusOr<std::vector<uint32_t>> checksums = fill(wanted, expected.has_value());
-    if (!checksums.ok()) return checksums.status();
+    ACCELERATE_ASSIGN_OR_RETURN(const std::vector<uint32_t> checksums,
+                                fill(wanted, expected.has_value()));
     Damage damage;
     for (size_t i = 0; expected && i < wanted.size(); ++i) {
-      if ((*checksums)[i] != expected->tensors.at(wanted[i].entry->name)) {
-        damage.emplace_back(wanted[i], (*checksums)[i]);
+      if (checksums[i] != expected->tensors.at(wanted[i].entry->name)) {
+        damage.emplace_back(wanted[i], checksums[i]);
       }
     }
     return damage;
@@ -366,12 +362,12 @@ struct SafetensorsFile::Contents {
 
   // Reads all tensors of the file and returns its checksum. `wanted`: by position in the file.
   absl::StatusOr<uint32_t> read_whole(const std::vector<Wanted>& wanted) const {
-    const absl::StatusOr<std::vector<uint32_t>> checksums = fill(wanted, /*with_checksums=*/true);
-    if (!checksums.ok()) return checksums.status();
+    ACCELERATE_ASSIGN_OR_RETURN(const std::vector<uint32_t> checksums,
+                                fill(wanted, /*with_checksums=*/true));
     uint32_t crc = header_crc32c;
     for (size_t i = 0; i < wanted.size(); ++i) {
       const SafetensorsEntry& entry = *wanted[i].entry;
-      crc = internal::concat_crc32c(crc, (*checksums)[i], entry.end - entry.begin);
+      crc = internal::concat_crc32c(crc, checksums[i], entry.end - entry.begin);
     }
     return crc;
   }
@@ -387,8 +383,7 @@ struct SafetensorsFile::Contents {
            .element_size = std::max<int64_t>(safetensors_dtype_size(want.entry->dtype), 1)});
     }
     std::vector<FileChunk> chunks = internal::cut_into_chunks(pieces);
-    const absl::Status filled = fill_chunks(wanted, pieces, chunks, with_checksums);
-    if (!filled.ok()) return filled;
+    ACCELERATE_RETURN_IF_ERROR(fill_chunks(wanted, pieces, chunks, with_checksums));
     return internal::piece_checksums(chunks, pieces.size());
   }
 
@@ -399,14 +394,14 @@ struct SafetensorsFile::Contents {
     std::vector<at::ScalarType> dtypes;
     for (const Wanted& want : wanted) {
       // What is only verified may be of any dtype.
-      const absl::StatusOr<at::ScalarType> dtype =
-          want.tensor.defined() ? scalar_type_of(want.entry->dtype) : at::kByte;
-      if (!dtype.ok()) return dtype.status();
-      const bool is_direct = want.tensor.defined() && want.tensor.scalar_type() == *dtype &&
+      ACCELERATE_ASSIGN_OR_RETURN(
+          const at::ScalarType dtype,
+          want.tensor.defined() ? scalar_type_of(want.entry->dtype) : at::kByte);
+      const bool is_direct = want.tensor.defined() && want.tensor.scalar_type() == dtype &&
                              is_plain_memory(want.tensor);
       memory.push_back(is_direct ? static_cast<std::byte*>(want.tensor.data_ptr()) : nullptr);
       if (is_direct) note_change(want.tensor);
-      dtypes.push_back(*dtype);
+      dtypes.push_back(dtype);
     }
     return internal::run_chunks(
         chunks, threads, [&](FileChunk& chunk, ChunkBuffer& buffer) -> absl::Status {
@@ -417,8 +412,7 @@ struct SafetensorsFile::Contents {
           const absl::Span<std::byte> bytes =
               is_direct ? absl::MakeSpan(direct + (first.begin - pieces[first.piece].begin), size)
                         : buffer.of_size(size);
-          if (absl::Status status = file->read_at(chunk.begin(), bytes); !status.ok())
-            return status;
+          ACCELERATE_RETURN_IF_ERROR(file->read_at(chunk.begin(), bytes));
           for (FileChunk::Part& part : chunk.parts) {
             const auto part_bytes =
                 bytes.subspan(part.begin - chunk.begin(), part.end - part.begin);
@@ -460,15 +454,14 @@ SafetensorsFile::SafetensorsFile(std::shared_ptr<const Contents> contents)
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::open(
     FileSystem& files, const std::string& path, std::optional<SafetensorsChecksums> expected) {
-  absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
-  if (!file.ok()) return file.status();
+  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, files.open(path));
   auto contents = std::make_shared<Contents>();
   uint32_t& crc = contents->header_crc32c;
-  absl::StatusOr<SafetensorsHeader> header = read_header(**file, path, expected, crc);
-  if (absl::IsDataLoss(header.status())) header = read_header(**file, path, expected, crc);
+  absl::StatusOr<SafetensorsHeader> header = read_header(*file, path, expected, crc);
+  if (absl::IsDataLoss(header.status())) header = read_header(*file, path, expected, crc);
   if (!header.ok()) return header.status();
   contents->path = path;
-  contents->file = *std::move(file);
+  contents->file = std::move(file);
   contents->threads = files.parallelism();
   contents->expected = std::move(expected);
   contents->header = *std::move(header);
@@ -484,24 +477,22 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::open(
 const SafetensorsHeader& SafetensorsFile::header() const { return contents_->header; }
 
 absl::StatusOr<at::Tensor> SafetensorsFile::map(const std::string& name) const {
-  const absl::StatusOr<const SafetensorsEntry*> entry = contents_->find(name);
-  if (!entry.ok()) return entry.status();
-  const std::vector<int64_t>& shape = (*entry)->shape;
-  return contents_->map(**entry, 0, 0, shape.empty() ? 0 : shape[0]);
+  ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, contents_->find(name));
+  const std::vector<int64_t>& shape = entry->shape;
+  return contents_->map(*entry, 0, 0, shape.empty() ? 0 : shape[0]);
 }
 
 absl::StatusOr<at::Tensor> SafetensorsFile::slice(const std::string& name, int64_t dim,
                                                   int64_t begin, int64_t end) const {
-  const absl::StatusOr<const SafetensorsEntry*> entry = contents_->find(name);
-  if (!entry.ok()) return entry.status();
-  const std::vector<int64_t>& shape = (*entry)->shape;
+  ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, contents_->find(name));
+  const std::vector<int64_t>& shape = entry->shape;
   if (dim < 0 || dim >= static_cast<int64_t>(shape.size()) || begin < 0 || begin > end ||
       end > shape[dim]) {
     return about(absl::StatusCode::kInvalidArgument, contents_->path, name,
                  absl::StrCat("no elements ", begin, ":", end, " along dim ", dim, " of ",
                               shape_text(shape)));
   }
-  return contents_->map(**entry, dim, begin, end);
+  return contents_->map(*entry, dim, begin, end);
 }
 
 namespace {
@@ -526,13 +517,12 @@ absl::StatusOr<std::vector<SafetensorsFile::Contents::Wanted>>
 SafetensorsFile::Contents::wanted_for(const NamedTensors& destinations) const {
   std::vector<Wanted> wanted;
   for (const auto& [name, tensor] : destinations) {
-    const absl::StatusOr<const SafetensorsEntry*> entry = find(name);
-    if (!entry.ok()) return entry.status();
-    const std::string objection = objection_to(tensor, (*entry)->shape);
+    ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, find(name));
+    const std::string objection = objection_to(tensor, entry->shape);
     if (!objection.empty()) {
       return about(absl::StatusCode::kInvalidArgument, path, name, objection);
     }
-    wanted.push_back({.entry = *entry, .tensor = tensor.detach()});
+    wanted.push_back({.entry = entry, .tensor = tensor.detach()});
   }
   return wanted;
 }
@@ -566,20 +556,18 @@ absl::Status SafetensorsFile::read_whole_file(const NamedTensors& destinations,
 
 absl::Status SafetensorsFile::read_box(const std::string& name, const Box& box,
                                        const at::Tensor& into) const {
-  const absl::StatusOr<const SafetensorsEntry*> entry = contents_->find(name);
-  if (!entry.ok()) return entry.status();
-  const absl::StatusOr<at::ScalarType> dtype = scalar_type_of((*entry)->dtype);
-  if (!dtype.ok()) return dtype.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, contents_->find(name));
+  ACCELERATE_ASSIGN_OR_RETURN(const at::ScalarType dtype, scalar_type_of(entry->dtype));
   const std::string objection = objection_to(into, box.lengths);
   if (!objection.empty()) {
     return about(absl::StatusCode::kInvalidArgument, contents_->path, name, objection);
   }
   const c10::InferenceMode no_gradients;
   const at::Tensor destination = into.detach();
-  const bool is_direct = destination.scalar_type() == *dtype && is_plain_memory(destination);
+  const bool is_direct = destination.scalar_type() == dtype && is_plain_memory(destination);
   if (is_direct) note_change(destination);
-  const BoxRuns runs((*entry)->shape, box, safetensors_dtype_size((*entry)->dtype));
-  const int64_t begin = contents_->header.data_offset + (*entry)->begin;
+  const BoxRuns runs(entry->shape, box, safetensors_dtype_size(entry->dtype));
+  const int64_t begin = contents_->header.data_offset + entry->begin;
   ChunkBuffer buffer;
   int64_t done = 0;  // bytes of the box
   for (int64_t run = 0; run < runs.count(); ++run) {
@@ -589,11 +577,11 @@ absl::Status SafetensorsFile::read_box(const std::string& name, const Box& box,
           is_direct
               ? absl::MakeSpan(static_cast<std::byte*>(destination.mutable_data_ptr()) + done, size)
               : buffer.of_size(size);
-      const absl::Status read = contents_->file->read_at(begin + runs.offset(run) + in_run, bytes);
-      if (!read.ok()) return read;
+      ACCELERATE_RETURN_IF_ERROR(
+          contents_->file->read_at(begin + runs.offset(run) + in_run, bytes));
       if (!is_direct) {
-        write_range(destination, done / safetensors_dtype_size((*entry)->dtype),
-                    as_tensor(bytes, *dtype));
+        write_range(destination, done / safetensors_dtype_size(entry->dtype),
+                    as_tensor(bytes, dtype));
       }
       in_run += size;
       done += size;
@@ -604,13 +592,11 @@ absl::Status SafetensorsFile::read_box(const std::string& name, const Box& box,
 
 absl::Status SafetensorsFile::read_elements(const std::string& name, int64_t first,
                                             const at::Tensor& out) const {
-  const absl::StatusOr<const SafetensorsEntry*> entry = contents_->find(name);
-  if (!entry.ok()) return entry.status();
-  const absl::StatusOr<at::ScalarType> dtype = scalar_type_of((*entry)->dtype);
-  if (!dtype.ok()) return dtype.status();
-  const int64_t bytes = safetensors_dtype_size((*entry)->dtype);
-  const int64_t count = ((*entry)->end - (*entry)->begin) / bytes;
-  if (out.scalar_type() != *dtype || !is_plain_memory(out) || first < 0 || first > count ||
+  ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, contents_->find(name));
+  ACCELERATE_ASSIGN_OR_RETURN(const at::ScalarType dtype, scalar_type_of(entry->dtype));
+  const int64_t bytes = safetensors_dtype_size(entry->dtype);
+  const int64_t count = (entry->end - entry->begin) / bytes;
+  if (out.scalar_type() != dtype || !is_plain_memory(out) || first < 0 || first > count ||
       out.numel() > count - first) {
     return about(absl::StatusCode::kInvalidArgument, contents_->path, name,
                  absl::StrCat("cannot read elements ", first, " to ", first + out.numel(),
@@ -618,7 +604,7 @@ absl::Status SafetensorsFile::read_elements(const std::string& name, int64_t fir
   }
   if (out.numel() == 0) return absl::OkStatus();
   return contents_->file->read_at(
-      contents_->header.data_offset + (*entry)->begin + first * bytes,
+      contents_->header.data_offset + entry->begin + first * bytes,
       absl::MakeSpan(static_cast<std::byte*>(out.mutable_data_ptr()), out.nbytes()));
 }
 
@@ -634,7 +620,7 @@ absl::StatusOr<NamedTensors> SafetensorsFile::read_all(c10::Device device) const
     tensors.emplace_back(entry.name, internal::fresh_tensor(entry.shape, options));
     wanted.push_back({.entry = &entry, .tensor = tensors.back().second});
   }
-  if (absl::Status read = contents_->read(std::move(wanted)); !read.ok()) return read;
+  ACCELERATE_RETURN_IF_ERROR(contents_->read(std::move(wanted)));
   return tensors;
 }
 
@@ -651,9 +637,8 @@ absl::Status SafetensorsFile::verify(const std::vector<std::string>& names) cons
   }
   std::vector<Contents::Wanted> wanted;
   for (const std::string& name : names) {
-    const absl::StatusOr<const SafetensorsEntry*> entry = contents_->find(name);
-    if (!entry.ok()) return entry.status();
-    wanted.push_back({.entry = *entry});
+    ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, contents_->find(name));
+    wanted.push_back({.entry = entry});
   }
   return contents_->read(std::move(wanted));
 }

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/status.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/box_view.h"
 
@@ -109,9 +109,7 @@ void StoredTensors::read_file(const std::string& name, const std::vector<Wanted>
 
 absl::Status StoredTensors::read_once(const std::string& name, const StoredFile& stored,
                                       const std::vector<Wanted>& wanted) {
-  const absl::StatusOr<SafetensorsFile> opened = open(name, stored);
-  if (!opened.ok()) return opened.status();
-  const SafetensorsFile& file = *opened;
+  ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsFile file, open(name, stored));
   NamedTensors whole;
   for (const Wanted& want : wanted) {
     if (want.is_whole) whole.emplace_back(want.key, want.into);
@@ -121,13 +119,13 @@ absl::Status StoredTensors::read_once(const std::string& name, const StoredFile&
     if (read.ok()) verified_.insert(name);
     return read;
   }
-  if (absl::Status read = file.read_into(whole); !read.ok()) return read;
+  ACCELERATE_RETURN_IF_ERROR(file.read_into(whole));
   if (has_tensor_checksums(stored)) {
     for (const auto& [key, into] : whole) verified_.insert(tensor_in(name, key));
   }
   for (const Wanted& want : wanted) {
     if (want.is_whole) continue;
-    if (absl::Status read = file.read_box(want.key, want.box, want.into); !read.ok()) return read;
+    ACCELERATE_RETURN_IF_ERROR(file.read_box(want.key, want.box, want.into));
   }
   return absl::OkStatus();
 }

@@ -15,14 +15,13 @@
 #include <caffe2/serialize/inline_container.h>
 #include <caffe2/serialize/read_adapter_interface.h>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "accelerate/base/status.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/formats/safetensors_header.h"
 #include "accelerate/files/pickle_values.h"
@@ -384,9 +383,8 @@ class TorchZip {
   }
 
   absl::StatusOr<std::string> read_text(const std::string& record) {
-    const absl::StatusOr<c10::Storage> storage = read(record);
-    if (!storage.ok()) return storage.status();
-    return std::string(static_cast<const char*>(storage->data()), storage->nbytes());
+    ACCELERATE_ASSIGN_OR_RETURN(const c10::Storage storage, read(record));
+    return std::string(static_cast<const char*>(storage.data()), storage.nbytes());
   }
 
   // What a zip without a pickle is said to be, of torch.export for instance; "" with one.
@@ -440,19 +438,17 @@ absl::StatusOr<Result> read_value(const std::shared_ptr<FileAdapter>& bytes,
     return absl::DataLossError(other);
   }
   if (zip.is_big_endian()) return absl::UnimplementedError("it was written in big endian");
-  const absl::StatusOr<std::string> pickle = zip.read_text("data.pkl");
-  if (!pickle.ok()) return pickle.status();
-  return read(*pickle,
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string pickle, zip.read_text("data.pkl"));
+  return read(pickle,
               [&zip](const std::string& key) { return zip.read(absl::StrCat("data/", key)); });
 }
 
 template <typename Result>
 absl::StatusOr<Result> read_file_value(FileSystem& files, const std::string& path,
                                        ReadPickle<Result> read) {
-  absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
-  if (!file.ok()) return file.status();
-  const std::string start = first_bytes(**file, kStartBytes);
-  const auto bytes = std::make_shared<FileAdapter>(*std::move(file));
+  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, files.open(path));
+  const std::string start = first_bytes(*file, kStartBytes);
+  const auto bytes = std::make_shared<FileAdapter>(std::move(file));
   if (is_old_format(start)) {
     return absl::UnimplementedError(absl::StrCat(
         path,

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <numeric>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/status.h"
 #include "accelerate/pipeline/action_index.h"
 #include "accelerate/pipeline/check.h"
 
@@ -73,15 +73,14 @@ double ScheduleTimes::bubble_share() const {
 }
 
 absl::StatusOr<ScheduleTimes> schedule_times(const Schedule& schedule, const PipelineCosts& costs) {
-  const absl::StatusOr<std::vector<ActionPlace>> order = causal_order(schedule);
-  if (!order.ok()) return order.status();
-  if (absl::Status status = check_costs(schedule, costs); !status.ok()) return status;
+  ACCELERATE_ASSIGN_OR_RETURN(const std::vector<ActionPlace> order, causal_order(schedule));
+  ACCELERATE_RETURN_IF_ERROR(check_costs(schedule, costs));
 
   const ActionIndex index(schedule);
   ScheduleTimes times;
   times.ranks.resize(schedule.ranks.size());
   times.busy_ns.resize(schedule.ranks.size());
-  for (const auto& [rank, i] : *order) {
+  for (const auto& [rank, i] : order) {
     const Action& action = schedule.ranks[rank][i];
     std::vector<ScheduleTimes::Span>& spans = times.ranks[rank];
     int64_t start = spans.empty() ? 0 : spans.back().end_ns;

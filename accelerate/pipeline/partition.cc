@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/numeric/int128.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate::pipeline {
 namespace {
@@ -120,14 +120,13 @@ class EvenCuts {
 }  // namespace
 
 absl::StatusOr<StageCuts> cut_by_weight(absl::Span<const int64_t> weights, int stages) {
-  if (absl::Status status = check_stages(weights.size(), stages); !status.ok()) return status;
-  const absl::StatusOr<std::vector<int64_t>> sums = sums_of(weights);
-  if (!sums.ok()) return sums.status();
-  return EvenCuts(*sums, least_limit(*sums, stages)).cut(stages);
+  ACCELERATE_RETURN_IF_ERROR(check_stages(weights.size(), stages));
+  ACCELERATE_ASSIGN_OR_RETURN(const std::vector<int64_t> sums, sums_of(weights));
+  return EvenCuts(sums, least_limit(sums, stages)).cut(stages);
 }
 
 absl::StatusOr<StageCuts> cut_by_count(size_t parts, int stages) {
-  if (absl::Status status = check_stages(parts, stages); !status.ok()) return status;
+  ACCELERATE_RETURN_IF_ERROR(check_stages(parts, stages));
   const auto count = static_cast<size_t>(stages);
   StageCuts cuts;
   for (size_t i = 0; i < count; ++i)

@@ -4,17 +4,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate {
 namespace {
 
 absl::Status write_durably(FileSystem& files, const std::string& path, std::string_view contents) {
-  absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(path);
-  if (!file.ok()) return file.status();
-  absl::Status written = (*file)->write_at(
+  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files.create(path));
+  absl::Status written = file->write_at(
       0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(contents.data()), contents.size()));
-  if (written.ok()) written = (*file)->sync();
-  written.Update((*file)->close());
+  if (written.ok()) written = file->sync();
+  written.Update(file->close());
   return written;
 }
 
@@ -80,29 +80,25 @@ std::string ForwardingFiles::temporary_name(const std::string& path) const {
 int ForwardingFiles::parallelism() const { return files_.parallelism(); }
 
 absl::StatusOr<std::unique_ptr<WritableFile>> UnsyncedFiles::create(const std::string& path) {
-  absl::StatusOr<std::unique_ptr<WritableFile>> file = ForwardingFiles::create(path);
-  if (!file.ok()) return file.status();
-  return std::make_unique<UnsyncedFile>(*std::move(file));
+  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, ForwardingFiles::create(path));
+  return std::make_unique<UnsyncedFile>(std::move(file));
 }
 
 absl::Status UnsyncedFiles::sync_directory(const std::string&) { return absl::OkStatus(); }
 
 absl::StatusOr<std::string> read_file(FileSystem& files, const std::string& path) {
-  absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
-  if (!file.ok()) return file.status();
-  std::string contents((*file)->size(), '\0');
-  const absl::Status read = (*file)->read_at(
-      0, absl::MakeSpan(reinterpret_cast<std::byte*>(contents.data()), contents.size()));
-  if (!read.ok()) return read;
+  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, files.open(path));
+  std::string contents(file->size(), '\0');
+  ACCELERATE_RETURN_IF_ERROR(file->read_at(
+      0, absl::MakeSpan(reinterpret_cast<std::byte*>(contents.data()), contents.size())));
   return contents;
 }
 
 absl::Status make_directories_durably(FileSystem& files, const std::string& path) {
   std::vector<std::string> made_in;  // innermost first
   for (std::string folder = path;; folder = made_in.back()) {
-    const absl::StatusOr<bool> is_there = exists(files, folder);
-    if (!is_there.ok()) return is_there.status();
-    if (*is_there) break;
+    ACCELERATE_ASSIGN_OR_RETURN(const bool is_there, exists(files, folder));
+    if (is_there) break;
     made_in.push_back(parent_path(folder));
   }
   absl::Status status = files.make_directories(path);
@@ -139,12 +135,10 @@ absl::Status remove_all(FileSystem& files, const std::string& path) {
   const absl::Status status = files.remove(path);
   if (absl::IsNotFound(status)) return absl::OkStatus();
   if (!absl::IsFailedPrecondition(status)) return status;
-  absl::StatusOr<std::vector<std::string>> names = files.list(path);
-  if (!names.ok()) return names.status();
-  if (names->empty()) return status;
-  for (const std::string& name : *names) {
-    const absl::Status removed = remove_all(files, join_path(path, name));
-    if (!removed.ok()) return removed;
+  ACCELERATE_ASSIGN_OR_RETURN(std::vector<std::string> names, files.list(path));
+  if (names.empty()) return status;
+  for (const std::string& name : names) {
+    ACCELERATE_RETURN_IF_ERROR(remove_all(files, join_path(path, name)));
   }
   return files.remove(path);
 }

@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/comm/backends/backend_registry.h"
 #include "accelerate/comm/backends/gloo/gloo_backend.h"
 #include "accelerate/comm/watch/job_watch.h"
@@ -143,22 +144,20 @@ absl::StatusOr<Placement> place(const Environment& environment) {
 
 absl::StatusOr<std::unique_ptr<RealRuntime>> RealRuntime::from_environment(
     Environment environment) {
-  absl::StatusOr<Placement> placement = place(environment);
-  if (!placement.ok()) return placement.status();
-  const Topology& topology = placement->topology;
-  absl::StatusOr<c10::Device> device = choose_device(environment, topology, present_devices());
-  if (!device.ok()) return device.status();
-  if (device->is_cuda() && topology.world_size > 1) {
-    absl::Status ok = check_nccl_environment(query_nvidia_gpus(), environment);
-    if (!ok.ok()) return ok;
+  ACCELERATE_ASSIGN_OR_RETURN(Placement placement, place(environment));
+  const Topology& topology = placement.topology;
+  ACCELERATE_ASSIGN_OR_RETURN(c10::Device device,
+                              choose_device(environment, topology, present_devices()));
+  if (device.is_cuda() && topology.world_size > 1) {
+    ACCELERATE_RETURN_IF_ERROR(check_nccl_environment(query_nvidia_gpus(), environment));
   }
-  if (!device->is_cpu()) c10::impl::getDeviceGuardImpl(device->type())->setDevice(*device);
-  if (!placement->notice.empty()) {
-    host::write_console(ConsoleStream::kErr, absl::StrCat("accelerate: ", placement->notice, "\n"));
+  if (!device.is_cpu()) c10::impl::getDeviceGuardImpl(device.type())->setDevice(device);
+  if (!placement.notice.empty()) {
+    host::write_console(ConsoleStream::kErr, absl::StrCat("accelerate: ", placement.notice, "\n"));
   }
-  export_placement(*placement, environment);
+  export_placement(placement, environment);
   return std::unique_ptr<RealRuntime>(new RealRuntime(
-      topology, std::move(environment), *device, placement->master_addr, placement->master_port));
+      topology, std::move(environment), device, placement.master_addr, placement.master_port));
 }
 
 RealRuntime::RealRuntime(Topology topology, Environment environment, c10::Device device,

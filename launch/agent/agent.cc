@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "accelerate/base/status.h"
 #include "accelerate/base/version.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/agent/membership_client.h"
@@ -171,29 +172,27 @@ absl::StatusOr<Rendezvous> host_run(const AgentOptions& options, MembershipClien
 //         should listen and the port is taken or the address not its own; InvalidArgument for
 //         `rdzv_conf`.
 absl::StatusOr<Rendezvous> join_rendezvous(const AgentOptions& options) {
-  absl::StatusOr<RendezvousTiming> timing = rendezvous_timing(options.rdzv_conf);
-  if (!timing.ok()) return timing.status();
+  ACCELERATE_ASSIGN_OR_RETURN(RendezvousTiming timing, rendezvous_timing(options.rdzv_conf));
   if (options.rendezvous == RendezvousKind::kStandalone) {
     Rendezvous rendezvous;
-    rendezvous.link = std::make_unique<LocalLink>(rules_of(options, *timing),
+    rendezvous.link = std::make_unique<LocalLink>(rules_of(options, timing),
                                                   Member{.host = supervise::host_name(),
                                                          .address = "127.0.0.1",
                                                          .processes = options.processes_per_node});
     return rendezvous;
   }
-  absl::StatusOr<std::vector<process::SocketAddress>> addresses =
-      process::resolve(options.endpoint_host, kResolveTimeout);
-  if (!addresses.ok()) return addresses.status();
+  ACCELERATE_ASSIGN_OR_RETURN(std::vector<process::SocketAddress> addresses,
+                              process::resolve(options.endpoint_host, kResolveTimeout));
   MembershipClientOptions client = {.endpoint_host = options.endpoint_host,
                                     .endpoint_port = options.endpoint_port,
-                                    .addresses = *addresses,
-                                    .timing = *timing,
+                                    .addresses = addresses,
+                                    .timing = timing,
                                     .waits_for_unreachable = !options.preflight};
   const bool is_static = options.rendezvous == RendezvousKind::kStatic;
-  const bool must_host = timing->is_host.value_or(is_static && options.node_rank == 0);
+  const bool must_host = timing.is_host.value_or(is_static && options.node_rank == 0);
   if (must_host ||
-      (!is_static && !timing->is_host && absl::c_any_of(*addresses, process::is_own_address))) {
-    absl::StatusOr<process::ListeningSocket> socket = listen_at(options, *addresses);
+      (!is_static && !timing.is_host && absl::c_any_of(addresses, process::is_own_address))) {
+    absl::StatusOr<process::ListeningSocket> socket = listen_at(options, addresses);
     if (socket.ok()) return host_run(options, std::move(client), *std::move(socket));
     // Another agent of this machine may have been first.
     if (must_host || !absl::IsAlreadyExists(socket.status())) {
@@ -251,10 +250,9 @@ class Agent {
 
 absl::StatusOr<int> Agent::run() {
   while (true) {
-    absl::StatusOr<Order> order = form_round();
-    if (!order.ok()) return order.status();
-    if (order->kind == Order::Kind::kEnd) return finish(*order);
-    if (absl::Status started = start_round(order->round); !started.ok()) {
+    ACCELERATE_ASSIGN_OR_RETURN(Order order, form_round());
+    if (order.kind == Order::Kind::kEnd) return finish(order);
+    if (absl::Status started = start_round(order.round); !started.ok()) {
       supervisor_->end_ranks();
       leave(
           {.text = absl::StrCat("machine ", supervise::host_name(), " left: ", started.message())});
@@ -270,7 +268,7 @@ absl::StatusOr<int> Agent::run() {
 }
 
 absl::StatusOr<Order> Agent::form_round() {
-  if (absl::Status opened = open_store(); !opened.ok()) return opened;
+  ACCELERATE_RETURN_IF_ERROR(open_store());
   link().ready(store_.port);
   while (true) {
     while (std::optional<Order> order = next_order()) {
@@ -297,12 +295,11 @@ absl::Status Agent::open_store() {
 
 absl::Status Agent::open_logs(const Round& round) {
   if (!wants_logs(options_) || !log_folder_.empty()) return absl::OkStatus();
-  absl::StatusOr<std::string> log_dir =
-      options_.log_dir.empty() ? make_temporary_folder("accelerate_logs_") : options_.log_dir;
-  if (!log_dir.ok()) return log_dir.status();
-  absl::StatusOr<std::string> folder = claim_log_folder(*log_dir, options_.run_id, round.run_token);
-  if (!folder.ok()) return folder.status();
-  log_folder_ = *std::move(folder);
+  ACCELERATE_ASSIGN_OR_RETURN(std::string log_dir, options_.log_dir.empty()
+                                                       ? make_temporary_folder("accelerate_logs_")
+                                                       : options_.log_dir);
+  ACCELERATE_ASSIGN_OR_RETURN(log_folder_,
+                              claim_log_folder(log_dir, options_.run_id, round.run_token));
   if (!options_.quiet && log_folder_ != plain_log_folder(options_.log_dir, options_.run_id)) {
     console().print(absl::StrCat("logs are in ", log_folder_));
   }
@@ -321,7 +318,7 @@ absl::Status Agent::start_round(const Round& round) {
                                  counted(round.world_size, "rank"), " on ",
                                  counted(round.group_count, "machine")));
   }
-  if (absl::Status opened = open_logs(round); !opened.ok()) return opened;
+  ACCELERATE_RETURN_IF_ERROR(open_logs(round));
   const bool own_streams = is_alone() && options_.processes_per_node == 1 && log_folder_.empty() &&
                            options_.local_ranks_filter.empty();
   const std::vector<supervise::RankStart> ranks =
@@ -456,25 +453,21 @@ int Agent::finish(const Order& last) {
 
 absl::StatusOr<int> run_agent(const AgentOptions& options,
                               absl::Span<const std::string> environment) {
-  if (absl::Status ok = check_options(options); !ok.ok()) return ok;
-  absl::StatusOr<std::string> program =
-      process::find_program(options.command[0], process::search_path_of(environment));
-  if (!program.ok()) return program.status();
+  ACCELERATE_RETURN_IF_ERROR(check_options(options));
+  ACCELERATE_ASSIGN_OR_RETURN(
+      std::string program,
+      process::find_program(options.command[0], process::search_path_of(environment)));
   if (options.preflight && options.devices_needed > 0) {
-    absl::Status ok = check_devices(options.devices_needed, options.devices_present);
-    if (!ok.ok()) return ok;
+    ACCELERATE_RETURN_IF_ERROR(check_devices(options.devices_needed, options.devices_present));
   }
-  absl::StatusOr<Rendezvous> rendezvous = join_rendezvous(options);
-  if (!rendezvous.ok()) return rendezvous.status();
+  ACCELERATE_ASSIGN_OR_RETURN(Rendezvous rendezvous, join_rendezvous(options));
   supervise::SupervisorOptions supervision;
   if (options.kill_grace) {
     supervision = {.signal_grace = *options.kill_grace, .failure_grace = *options.kill_grace};
   }
-  absl::StatusOr<std::unique_ptr<supervise::Supervisor>> supervisor =
-      supervise::Supervisor::create(supervision);
-  if (!supervisor.ok()) return supervisor.status();
-  return Agent(options, *program, environment, *std::move(supervisor), *std::move(rendezvous))
-      .run();
+  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<supervise::Supervisor> supervisor,
+                              supervise::Supervisor::create(supervision));
+  return Agent(options, program, environment, std::move(supervisor), std::move(rendezvous)).run();
 }
 
 }  // namespace accelerate::launcher::agent

@@ -4,11 +4,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "launch/supervise/rank_group.h"
 
 namespace accelerate::launcher::agent {
@@ -27,13 +27,12 @@ absl::Status check_local_rank(const AgentOptions& options, const char* flag, int
 
 absl::Status check_local_ranks(const AgentOptions& options) {
   for (int rank : options.local_ranks_filter) {
-    absl::Status ok = check_local_rank(options, "--local_ranks_filter", rank);
-    if (!ok.ok()) return ok;
+    ACCELERATE_RETURN_IF_ERROR(check_local_rank(options, "--local_ranks_filter", rank));
   }
   for (const auto& [flag, streams] :
        {std::pair("--redirects", &options.redirects), {"--tee", &options.tee}}) {
     for (const auto& [rank, stream] : streams->by_local_rank) {
-      if (absl::Status ok = check_local_rank(options, flag, rank); !ok.ok()) return ok;
+      ACCELERATE_RETURN_IF_ERROR(check_local_rank(options, flag, rank));
     }
   }
   return absl::OkStatus();
@@ -58,8 +57,8 @@ absl::Status check_options(const AgentOptions& options) {
     return refuse("--monitor_interval ", absl::FormatDuration(options.monitor_interval),
                   " is negative");
   }
-  if (absl::Status ok = check_local_ranks(options); !ok.ok()) return ok;
-  if (absl::Status ok = rendezvous_timing(options.rdzv_conf).status(); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(check_local_ranks(options));
+  ACCELERATE_RETURN_IF_ERROR(rendezvous_timing(options.rdzv_conf).status());
   if (options.rendezvous == RendezvousKind::kStandalone) {
     if (options.max_nodes > 1) return refuse("a standalone run has one machine");
     return absl::OkStatus();

@@ -21,14 +21,13 @@
 
 #include <CLI/CLI.hpp>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "accelerate/base/number_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/simulated_run.h"
 #include "launch/perf/bench_report.h"
@@ -106,16 +105,13 @@ class Bench {
  private:
   absl::StatusOr<BenchReport> measure() {
     for (Build* build : {&base_, &present_}) {
-      absl::StatusOr<std::string> file = find_program(invocation_, build->typed);
-      if (!file.ok()) return file.status();
-      build->file = *std::move(file);
+      ACCELERATE_ASSIGN_OR_RETURN(build->file, find_program(invocation_, build->typed));
     }
     const double usual = options_.instructions ? kInstructionThreshold : kTimeThreshold;
     BenchReport report = {.base = options_.base,
                           .present = options_.program,
                           .threshold = options_.threshold.value_or(usual) / 100};
-    const absl::Status ok = options_.instructions ? count(report) : time(report);
-    if (!ok.ok()) return ok;
+    ACCELERATE_RETURN_IF_ERROR(options_.instructions ? count(report) : time(report));
     return report;
   }
 
@@ -132,12 +128,10 @@ class Bench {
       std::array<Build*, 2> order = {&base_, &present_};
       if (round % 2 == 1) std::swap(order[0], order[1]);
       for (Build* build : order) {
-        if (absl::Status ok = run_benchmarks(*build, flags); !ok.ok()) return ok;
+        ACCELERATE_RETURN_IF_ERROR(run_benchmarks(*build, flags));
       }
       if (round > 0) continue;
-      absl::StatusOr<std::vector<std::string>> both = in_both(report);
-      if (!both.ok()) return both.status();
-      names = *std::move(both);
+      ACCELERATE_ASSIGN_OR_RETURN(names, in_both(report));
       report.rounds = std::max(report.rounds, perf::least_pairs(static_cast<int>(names.size())));
       invocation_.out << absl::StrFormat("%s and %s in turn, %d rounds of %.1f s\n", base_.typed,
                                          present_.typed, report.rounds,
@@ -145,9 +139,7 @@ class Bench {
                       << std::flush;
     }
     for (const std::string& name : names) {
-      if (absl::Status ok = add_times(name, static_cast<int>(names.size()), report); !ok.ok()) {
-        return ok;
-      }
+      ACCELERATE_RETURN_IF_ERROR(add_times(name, static_cast<int>(names.size()), report));
     }
     return absl::OkStatus();
   }
@@ -189,18 +181,15 @@ class Bench {
     valgrind_ = *valgrind;
     for (Build* build : {&base_, &present_}) {
       // Once, for the names.
-      if (absl::Status ok = run_benchmarks(*build, {"--benchmark_min_time=1x"}); !ok.ok()) {
-        return ok;
-      }
+      ACCELERATE_RETURN_IF_ERROR(run_benchmarks(*build, {"--benchmark_min_time=1x"}));
     }
-    const absl::StatusOr<std::vector<std::string>> names = in_both(report);
-    if (!names.ok()) return names.status();
-    for (const std::string& name : *names) {
+    ACCELERATE_ASSIGN_OR_RETURN(const std::vector<std::string> names, in_both(report));
+    for (const std::string& name : names) {
       if (perf::fixes_iterations(name)) {
         report.notes.push_back(absl::StrCat(name, " sets its own number of iterations or time"));
         continue;
       }
-      if (absl::Status ok = add_instructions(name, report); !ok.ok()) return ok;
+      ACCELERATE_RETURN_IF_ERROR(add_instructions(name, report));
     }
     return absl::OkStatus();
   }
@@ -209,13 +198,11 @@ class Bench {
     int64_t iterations = options_.iterations;
     std::optional<double> start;  // of the base, with one iteration
     if (iterations == 0) {
-      const absl::StatusOr<double> one = instructions(base_, name, 1);
-      if (!one.ok()) return one.status();
-      const absl::StatusOr<double> two = instructions(base_, name, 2);
-      if (!two.ok()) return two.status();
-      start = *one;
+      ACCELERATE_ASSIGN_OR_RETURN(const double one, instructions(base_, name, 1));
+      ACCELERATE_ASSIGN_OR_RETURN(const double two, instructions(base_, name, 2));
+      start = one;
       iterations =
-          static_cast<int64_t>(std::ceil(kCounted / std::max(*two - *one, kLeastInstructions)));
+          static_cast<int64_t>(std::ceil(kCounted / std::max(two - one, kLeastInstructions)));
     }
     invocation_.out << "counting " << name << ": " << iterations
                     << (iterations == 1 ? " iteration" : " iterations") << std::endl;
@@ -225,18 +212,16 @@ class Bench {
     for (int run = 0; run < 2; ++run) {
       for (const auto& [build, list] :
            {std::pair(&base_, &counts[0]), std::pair(&present_, &counts[1])}) {
-        const absl::StatusOr<double> least =
-            start ? absl::StatusOr<double>(*std::exchange(start, std::nullopt))
-                  : instructions(*build, name, 1);
-        if (!least.ok()) return least.status();
-        const absl::StatusOr<double> most = instructions(*build, name, 1 + iterations);
-        if (!most.ok()) return most.status();
-        if (*most <= *least) {
+        ACCELERATE_ASSIGN_OR_RETURN(
+            const double least, start ? absl::StatusOr<double>(*std::exchange(start, std::nullopt))
+                                      : instructions(*build, name, 1));
+        ACCELERATE_ASSIGN_OR_RETURN(const double most, instructions(*build, name, 1 + iterations));
+        if (most <= least) {
           report.notes.push_back(absl::StrCat(name, " has no more instructions in ", build->typed,
                                               " with more iterations"));
           return absl::OkStatus();
         }
-        list->push_back((*most - *least) / static_cast<double>(iterations));
+        list->push_back((most - least) / static_cast<double>(iterations));
       }
       difference = perf::count_difference(counts[0], counts[1], report.threshold);
       if (difference.verdict == Verdict::kNoDifference) break;
@@ -257,13 +242,12 @@ class Bench {
                             absl::StrCat("--benchmark_min_time=", iterations, "x")})) {
       argv.push_back(std::move(word));
     }
-    const absl::StatusOr<ChildResult> ended = execute(build, valgrind_, argv);
-    if (!ended.ok()) return ended.status();
+    ACCELERATE_ASSIGN_OR_RETURN(const ChildResult ended, execute(build, valgrind_, argv));
     HostFiles files;
     const absl::StatusOr<std::string> text = read_file(files, path);
     const absl::StatusOr<double> total =
         text.ok() ? perf::parse_instructions(*text) : absl::StatusOr<double>(text.status());
-    if (!total.ok()) return about(build, *ended, total.status());
+    if (!total.ok()) return about(build, ended, total.status());
     return total;
   }
 
@@ -287,18 +271,17 @@ class Bench {
     flags.push_back("--benchmark_out_format=json");
     HostFiles files;
     clear_summary(path);
-    const absl::StatusOr<ChildResult> ended = execute(build, build.file, command_of(build, flags));
-    if (!ended.ok()) return ended.status();
-    const absl::StatusOr<std::string> text = read_file(files, path);
-    if (!text.ok()) return text.status();
-    if (text->empty()) {
+    ACCELERATE_ASSIGN_OR_RETURN(const ChildResult ended,
+                                execute(build, build.file, command_of(build, flags)));
+    ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
+    if (text.empty()) {
       return about(
-          build, *ended,
+          build, ended,
           absl::InvalidArgumentError("no results in --benchmark_out; no benchmark "
                                      "matches, or the program does not use Google Benchmark"));
     }
-    absl::StatusOr<std::vector<BenchmarkTimes>> times = perf::parse_benchmark_output(*text);
-    if (!times.ok()) return about(build, *ended, times.status());
+    absl::StatusOr<std::vector<BenchmarkTimes>> times = perf::parse_benchmark_output(text);
+    if (!times.ok()) return about(build, ended, times.status());
     build.runs.push_back(*std::move(times));
     return absl::OkStatus();
   }

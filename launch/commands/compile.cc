@@ -13,14 +13,13 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/algorithm/container.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/number_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/compile/packages/package.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/platform/host_files.h"
@@ -84,14 +83,13 @@ struct Missing {
 };
 
 absl::StatusOr<Missing> missing(const std::string& cache) {
-  const absl::StatusOr<std::vector<CachedRegion>> regions = list_regions(cache);
-  if (!regions.ok()) return regions.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const std::vector<CachedRegion> regions, list_regions(cache));
   std::vector<int> latest;
-  for (const CachedRegion& region : *regions) {
+  for (const CachedRegion& region : regions) {
     latest = std::max(latest, numbers_of(region.libtorch));
   }
   Missing counts;
-  for (const CachedRegion& region : *regions) {
+  for (const CachedRegion& region : regions) {
     if (region.bytes > 0) continue;
     ++(numbers_of(region.libtorch) == latest ? counts.latest : counts.earlier);
   }

@@ -19,12 +19,11 @@
 
 #include <CLI/CLI.hpp>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "launch/commands/commands.h"
 #include "launch/dialogue/prompter.h"
 #include "launch/dialogue/questionnaire.h"
@@ -64,7 +63,7 @@ BasicMachine basic_machine(const Invocation& invocation) {
 
 absl::Status assign(ConfigFile& config, const std::vector<std::string>& assignments) {
   for (const std::string& assignment : assignments) {
-    if (absl::Status ok = dialogue::set_value(config, assignment); !ok.ok()) return ok;
+    ACCELERATE_RETURN_IF_ERROR(dialogue::set_value(config, assignment));
     config.lines.clear();  // The values no longer stand where they did.
   }
   return absl::OkStatus();
@@ -76,21 +75,20 @@ absl::Status fill_in(ConfigFile& config, const std::string& mixed_precision, Bas
   const std::string type = config.values.value("distributed_type", "NO");
   const bool is_elsewhere = config.is_sagemaker() || config.values.contains("simulate");
   if (is_elsewhere) machine = {.devices = 1};
-  absl::StatusOr<ConfigFile> basic = settings::basic_config(mixed_precision, machine);
-  if (!basic.ok()) return basic.status();
-  if (type != "NO") basic->values["use_cpu"] = type == "MULTI_CPU";
+  ACCELERATE_ASSIGN_OR_RETURN(ConfigFile basic, settings::basic_config(mixed_precision, machine));
+  if (type != "NO") basic.values["use_cpu"] = type == "MULTI_CPU";
   // As many as launch takes: each machine has the same devices, and one device is not a
   // distributed run.
   const int64_t machines = std::max<int64_t>(config.values.value("num_machines", int64_t{1}), 1);
   const bool is_multi = absl::StartsWith(type, "MULTI_") && type != "MULTI_CPU";
   if (is_multi || machines > 1) {
-    basic->values["num_processes"] =
+    basic.values["num_processes"] =
         machines * std::max(machine.devices, is_multi && machines == 1 ? 2 : 1);
   }
   const Section top = config.is_sagemaker() ? Section::kSageMaker : Section::kTop;
   // How many ranks a simulated cluster has, it says itself.
-  if (config.values.contains("simulate")) basic->values.erase("num_processes");
-  for (const auto& [key, value] : basic->values.items()) {
+  if (config.values.contains("simulate")) basic.values.erase("num_processes");
+  for (const auto& [key, value] : basic.values.items()) {
     if (settings::find_key(top, key) != nullptr && !config.values.contains(key))
       config.values[key] = value;
   }
@@ -100,14 +98,14 @@ absl::Status fill_in(ConfigFile& config, const std::string& mixed_precision, Bas
 // Validates the file as launch would on a machine with all devices. The number of ranks may be
 // left to its command line.
 absl::Status check_for_launch(const ConfigFile& config, const std::string& path) {
-  absl::StatusOr<ConfigFile> file =
-      settings::parse_config(settings::config_to_yaml(config), settings::ConfigFormat::kYaml, path);
-  if (!file.ok()) return file.status();
+  ACCELERATE_ASSIGN_OR_RETURN(ConfigFile file,
+                              settings::parse_config(settings::config_to_yaml(config),
+                                                     settings::ConfigFormat::kYaml, path));
   // Findings name the lines of the file that the user wrote, not those of the text made above.
-  file->lines = config.lines;
-  absl::StatusOr<Settings> settings = Settings::resolve({}, &*file, {});
+  file.lines = config.lines;
+  absl::StatusOr<Settings> settings = Settings::resolve({}, &file, {});
   if (!settings.ok()) return settings.status();
-  if (absl::Status ok = settings::check_status(*settings); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(settings::check_status(*settings));
   const int64_t ranks = settings->number("num_processes");
   const bool is_left_open = (ranks == 0 || ranks == -1) && !settings->is_set("simulate");
   if (is_left_open) {
@@ -145,9 +143,9 @@ absl::StatusOr<ConfigFile> make_configuration(const Options& options, const std:
                                               Invocation& invocation) {
   if (options.assignments.empty()) return ask(path, invocation);
   ConfigFile config;
-  if (absl::Status ok = assign(config, options.assignments); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(assign(config, options.assignments));
   const BasicMachine machine = basic_machine(invocation);
-  if (absl::Status ok = fill_in(config, options.mixed_precision, machine); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(fill_in(config, options.mixed_precision, machine));
   return config;
 }
 
@@ -206,16 +204,15 @@ absl::Status write(const ConfigFile& config, const std::string& path) {
 
 absl::StatusOr<std::string> update(const Options& options, const Files& files,
                                    Invocation& invocation) {
-  absl::StatusOr<ConfigFile> config = settings::load_config_file(files.found);
-  if (!config.ok()) return config.status();
-  for (const std::string& note : config->notes) {
+  ACCELERATE_ASSIGN_OR_RETURN(ConfigFile config, settings::load_config_file(files.found));
+  for (const std::string& note : config.notes) {
     invocation.err << "accelerate config: note: " << note << "\n";
   }
-  const ConfigFile before = *config;
-  if (absl::Status ok = assign(*config, options.assignments); !ok.ok()) return ok;
-  if (absl::Status ok = check_for_launch(*config, files.found); !ok.ok()) return ok;
-  if (absl::Status ok = write(*config, files.path); !ok.ok()) return ok;
-  const std::string changes = changes_text(before, *config);
+  const ConfigFile before = config;
+  ACCELERATE_RETURN_IF_ERROR(assign(config, options.assignments));
+  ACCELERATE_RETURN_IF_ERROR(check_for_launch(config, files.found));
+  ACCELERATE_RETURN_IF_ERROR(write(config, files.path));
+  const std::string changes = changes_text(before, config);
   if (files.found != files.path) return absl::StrCat(written_text(files), changes);
   if (changes.empty()) return absl::StrCat("The configuration ", files.path, " is up to date.");
   return absl::StrCat("The configuration ", files.path, " was changed:", changes);
@@ -227,28 +224,27 @@ absl::StatusOr<std::string> run_mode(const Options& options, const Files& files,
   if (options.mode == Mode::kUpdate) return update(options, files, invocation);
   std::error_code ignored;
   if (options.mode == Mode::kDefault) {
-    const absl::StatusOr<ConfigFile> config =
-        settings::basic_config(options.mixed_precision, basic_machine(invocation));
-    if (!config.ok()) return config.status();
+    ACCELERATE_ASSIGN_OR_RETURN(
+        const ConfigFile config,
+        settings::basic_config(options.mixed_precision, basic_machine(invocation)));
     if (!options.overwrite && std::filesystem::exists(path, ignored)) {
       return absl::AlreadyExistsError(
           absl::StrCat("there is a configuration ", path,
                        " already; the file is unchanged. To make another, give --overwrite, or "
                        "another --config_file"));
     }
-    if (absl::Status ok = write(*config, path); !ok.ok()) return ok;
+    ACCELERATE_RETURN_IF_ERROR(write(config, path));
     return written_text(files);
   }
-  absl::StatusOr<ConfigFile> config = make_configuration(options, path, invocation);
-  if (!config.ok()) return config.status();
+  ACCELERATE_ASSIGN_OR_RETURN(ConfigFile config, make_configuration(options, path, invocation));
   if (!options.assignments.empty() && std::filesystem::exists(path, ignored)) {
     return absl::AlreadyExistsError(
         absl::StrCat("there is a configuration ", path,
                      " already; change it with accelerate config update "
                      "--set, or remove it to make another"));
   }
-  if (absl::Status ok = check_for_launch(*config, path); !ok.ok()) return ok;
-  if (absl::Status ok = write(*config, path); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(check_for_launch(config, path));
+  ACCELERATE_RETURN_IF_ERROR(write(config, path));
   return written_text(files);
 }
 

@@ -16,12 +16,11 @@
 
 #include <CLI/CLI.hpp>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/rank_layout.h"
+#include "accelerate/base/status.h"
 #include "accelerate/device_map/infer.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/platform/host_files.h"
@@ -329,9 +328,8 @@ absl::StatusOr<Architecture> model_of(FileSystem& files, const Options& options,
   absl::StatusOr<Architecture> architecture = estimate::read_architecture(
       files, options.model_name, estimate::hub_cache_folder(invocation.environment));
   if (!architecture.ok() || options.tp_plan.empty()) return architecture;
-  const absl::StatusOr<std::string> text = read_file(files, options.tp_plan);
-  if (!text.ok()) return text.status();
-  absl::StatusOr<estimate::TpPlan> plan = estimate::parse_tp_plan(*text);
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, options.tp_plan));
+  absl::StatusOr<estimate::TpPlan> plan = estimate::parse_tp_plan(text);
   if (!plan.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(options.tp_plan, ": ", plan.status().message()));
   }
@@ -343,9 +341,9 @@ absl::StatusOr<Architecture> model_of(FileSystem& files, const Options& options,
 absl::StatusOr<std::optional<estimate::TpPart>> part_of_rank(const Options& options,
                                                              const Architecture& architecture) {
   if (options.tp_size == 1) return std::nullopt;
-  absl::StatusOr<estimate::TpPart> part = estimate::tp_part(architecture, options.tp_size);
-  if (!part.ok()) return part.status();
-  return *std::move(part);
+  ACCELERATE_ASSIGN_OR_RETURN(estimate::TpPart part,
+                              estimate::tp_part(architecture, options.tp_size));
+  return part;
 }
 
 absl::Status with_model_name(const Options& options, const absl::Status& status) {
@@ -413,20 +411,18 @@ absl::StatusOr<std::string> device_plan(const Options& options, const Architectu
 
 absl::StatusOr<std::string> estimate(const Options& options, const Invocation& invocation) {
   HostFiles files;
-  if (absl::Status ok = check_options(options); !ok.ok()) return ok;
-  absl::StatusOr<Architecture> architecture = model_of(files, options, invocation);
-  if (!architecture.ok()) return architecture.status();
-  const TransformerShape shape = shape_of(options, *architecture);
-  architecture->transformer = shape;
-  if (absl::Status ok = check_heads(options, shape); !ok.ok()) return ok;
-  if (absl::Status ok = check_sequences(options, shape); !ok.ok()) return ok;
-  const absl::StatusOr<std::optional<estimate::TpPart>> part = part_of_rank(options, *architecture);
-  if (!part.ok()) return part.status();
-  const ModelSize size = estimate::model_size(*architecture);
-  const Architecture& of_rank = *part ? (*part)->architecture : *architecture;
-  if (absl::Status ok = check_experts(options, of_rank); !ok.ok()) return ok;
-  const absl::StatusOr<std::vector<Architecture>> stages = stages_of(options, of_rank);
-  if (!stages.ok()) return stages.status();
+  ACCELERATE_RETURN_IF_ERROR(check_options(options));
+  ACCELERATE_ASSIGN_OR_RETURN(Architecture architecture, model_of(files, options, invocation));
+  const TransformerShape shape = shape_of(options, architecture);
+  architecture.transformer = shape;
+  ACCELERATE_RETURN_IF_ERROR(check_heads(options, shape));
+  ACCELERATE_RETURN_IF_ERROR(check_sequences(options, shape));
+  ACCELERATE_ASSIGN_OR_RETURN(const std::optional<estimate::TpPart> part,
+                              part_of_rank(options, architecture));
+  const ModelSize size = estimate::model_size(architecture);
+  const Architecture& of_rank = part ? part->architecture : architecture;
+  ACCELERATE_RETURN_IF_ERROR(check_experts(options, of_rank));
+  ACCELERATE_ASSIGN_OR_RETURN(const std::vector<Architecture> stages, stages_of(options, of_rank));
   std::vector<Column> columns = {
       {"Largest Layer",
        [&](const std::string& dtype) { return size_in(dtype, size.largest_layer); }},
@@ -437,11 +433,10 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
          return usage->maximum();
        }}};
   std::vector<std::vector<Column>> by_stage;
-  for (const Architecture& stage : *stages) by_stage.push_back(columns_of(options, stage));
+  for (const Architecture& stage : stages) by_stage.push_back(columns_of(options, stage));
   for (Column& column : largest_of(by_stage)) columns.push_back(std::move(column));
-  absl::StatusOr<std::optional<Column>> activations = activation_column(options, shape);
-  if (!activations.ok()) return activations.status();
-  if (*activations) columns.push_back(**std::move(activations));
+  ACCELERATE_ASSIGN_OR_RETURN(std::optional<Column> activations, activation_column(options, shape));
+  if (activations) columns.push_back(*std::move(activations));
 
   std::vector<std::string> headers = {"dtype"};
   for (const Column& column : columns) headers.push_back(column.header);
@@ -453,15 +448,14 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
       row.push_back(bytes ? estimate::bytes_text(*bytes) : "N/A");
     }
   }
-  const absl::StatusOr<std::string> plan = device_plan(options, *architecture);
-  if (!plan.ok()) return plan.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string plan, device_plan(options, architecture));
   // As the model's library spells it.
   const bool is_of_timm = options.library_name == "timm" && !files.info(options.model_name).ok();
   const std::string name =
       is_of_timm ? estimate::add_timm_hub_prefix(options.model_name) : options.model_name;
   return absl::StrCat(
       text_table(headers, rows, absl::StrCat("Memory Usage for loading `", name, "`")),
-      *part ? part_text(options, *architecture, **part) : "", stages_text(*stages, of_rank), *plan);
+      part ? part_text(options, architecture, *part) : "", stages_text(stages, of_rank), plan);
 }
 
 int run(const Options& options, Invocation& invocation) {

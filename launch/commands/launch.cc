@@ -21,7 +21,6 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/functional/overload.h"
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -32,6 +31,7 @@
 #include "absl/time/time.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/platform/child.h"
 #include "accelerate/platform/environment.h"
 #include "launch/agent/agent.h"
@@ -277,18 +277,16 @@ struct Inputs {
 absl::StatusOr<Inputs> inputs(const TypedFlags& typed, const Invocation& invocation) {
   absl::StatusOr<Settings> settings = launch_settings(typed, invocation.environment);
   if (!settings.ok()) return settings.status();
-  if (absl::Status ok = settings::check_status(*settings); !ok.ok()) return ok;
-  if (absl::Status ok = check_devices(*settings); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(settings::check_status(*settings));
+  ACCELERATE_RETURN_IF_ERROR(check_devices(*settings));
   // A simulated cluster is not a part of the job that it is started in.
   absl::StatusOr<settings::Job> job = settings::Job();
   if (!settings->is_set("simulate")) job = settings::find_job(invocation.environment);
   if (!job.ok()) return job.status();
   Inputs inputs = {*std::move(settings), settings::this_machine(invocation.environment),
                    *std::move(job)};
-  if (absl::Status ok = settings::complete(inputs.settings, inputs.machine, inputs.job); !ok.ok()) {
-    return ok;
-  }
-  if (absl::Status ok = check_ranks(inputs.settings, inputs.job); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(settings::complete(inputs.settings, inputs.machine, inputs.job));
+  ACCELERATE_RETURN_IF_ERROR(check_ranks(inputs.settings, inputs.job));
   return inputs;
 }
 
@@ -344,9 +342,8 @@ int run_on_clusters(const TypedFlags& typed, Invocation& invocation) {
   sweep.plan = [&](const std::string& cluster) -> absl::StatusOr<plan::SimulationPlan> {
     TypedFlags simulated = one_run;
     simulated["simulate"] = {cluster};
-    const absl::StatusOr<Inputs> made = inputs(simulated, invocation);
-    if (!made.ok()) return made.status();
-    absl::StatusOr<LaunchPlan> plan = plan_of(*made, simulated, invocation);
+    ACCELERATE_ASSIGN_OR_RETURN(const Inputs made, inputs(simulated, invocation));
+    absl::StatusOr<LaunchPlan> plan = plan_of(made, simulated, invocation);
     if (!plan.ok()) return plan.status();
     return std::get<plan::SimulationPlan>(std::move(plan->action));
   };
@@ -434,18 +431,16 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
     if (!std::filesystem::is_regular_file(path, ignored)) path.clear();
   }
   if (!path.empty()) {
-    absl::StatusOr<ConfigFile> loaded = settings::load_config_file(path);
-    if (!loaded.ok()) return loaded.status();
-    config = *std::move(loaded);
+    ACCELERATE_ASSIGN_OR_RETURN(config, settings::load_config_file(path));
   }
   return Settings::resolve(typed, config ? &*config : nullptr, environment);
 }
 
 absl::StatusOr<int> ranks_of_cluster(const std::string& text) {
-  const absl::StatusOr<simulator::ClusterSpec> cluster = simulator::ClusterSpec::parse(text);
-  if (!cluster.ok()) return cluster.status();
-  if (absl::Status ok = simulator::internal::check_devices(*cluster, text); !ok.ok()) return ok;
-  return cluster->world_size();
+  ACCELERATE_ASSIGN_OR_RETURN(const simulator::ClusterSpec cluster,
+                              simulator::ClusterSpec::parse(text));
+  ACCELERATE_RETURN_IF_ERROR(simulator::internal::check_devices(cluster, text));
+  return cluster.world_size();
 }
 
 absl::Status check_ranks(const Settings& settings, const settings::Job& job) {

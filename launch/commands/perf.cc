@@ -19,12 +19,11 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/platform/simulated_run.h"
 #include "launch/commands/bench.h"
@@ -139,13 +138,13 @@ class Recorder {
     }
     const std::string& launcher =
         invocation_.executable.empty() ? plan.process.argv[0] : invocation_.executable;
-    const absl::StatusOr<ChildResult> ended = run_simulation(
-        plan, launcher, {{env::kSimulateSummary, path}}, invocation_.environment, signals_);
-    if (!ended.ok()) return ended.status();
+    ACCELERATE_ASSIGN_OR_RETURN(const ChildResult ended,
+                                run_simulation(plan, launcher, {{env::kSimulateSummary, path}},
+                                               invocation_.environment, signals_));
     if (was_interrupted()) return absl::CancelledError("interrupted");
-    if (ended->exit_code != 0 || ended->signal != 0) {
+    if (ended.exit_code != 0 || ended.signal != 0) {
       return absl::AbortedError(
-          absl::StrCat("the program ", failure_text(*ended), "\n", tail_text(*ended)));
+          absl::StrCat("the program ", failure_text(ended), "\n", tail_text(ended)));
     }
     const nlohmann::json summary = read_summary(path);
     if (summary.is_null()) return absl::FailedPreconditionError(kNoSimulation);
@@ -209,9 +208,9 @@ class PerfRun {
  private:
   absl::StatusOr<Recording> recording_of(const Workload& workload) {
     if (options_.results.empty()) return recorder_.record(workload);
-    absl::StatusOr<WorkloadCost> cost = perf::load_cost(cost_path(options_.results, workload));
-    if (!cost.ok()) return cost.status();
-    return Recording{.cost = *std::move(cost), .failed = {}};
+    ACCELERATE_ASSIGN_OR_RETURN(WorkloadCost cost,
+                                perf::load_cost(cost_path(options_.results, workload)));
+    return Recording{.cost = std::move(cost), .failed = {}};
   }
 
   absl::Status take(const Workloads& all, const Workload& workload, const Recording& recording,
@@ -220,7 +219,7 @@ class PerfRun {
       if (!recording.failed.empty()) return recording.failed[0].second;
       const std::string path =
           cost_path(options_.mode == Mode::kRecord ? options_.out : all.baselines, workload);
-      if (absl::Status ok = write_result(path, perf::to_text(recording.cost)); !ok.ok()) return ok;
+      ACCELERATE_RETURN_IF_ERROR(write_result(path, perf::to_text(recording.cost)));
       invocation_.out << path << "\n";
       return absl::OkStatus();
     }

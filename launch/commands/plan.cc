@@ -10,11 +10,10 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/rank_layout.h"
+#include "accelerate/base/status.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
 #include "simulator/hardware/cluster_spec.h"
@@ -38,9 +37,9 @@ struct Options {
 
 // The cluster's devices have a memory and a time.
 absl::Status check_cluster(const std::string& text) {
-  const absl::StatusOr<simulator::ClusterSpec> spec = simulator::ClusterSpec::parse(text);
-  if (!spec.ok()) return spec.status();
-  if (spec->device) return absl::OkStatus();
+  ACCELERATE_ASSIGN_OR_RETURN(const simulator::ClusterSpec spec,
+                              simulator::ClusterSpec::parse(text));
+  if (spec.device) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--on=", text, " names no device; expected a cluster as 16x8:h100"));
 }

@@ -6,7 +6,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -16,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/number_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/platform/simulated_run.h"
@@ -109,11 +109,9 @@ class Sweeper {
   };
 
   absl::StatusOr<Target> target_of(std::string text) const {
-    absl::StatusOr<ClusterSpec> spec = ClusterSpec::parse(text);
-    if (!spec.ok()) return spec.status();
-    absl::StatusOr<plan::SimulationPlan> plan = sweep_.plan(text);
-    if (!plan.ok()) return plan.status();
-    return Target{std::move(text), *std::move(spec), *std::move(plan)};
+    ACCELERATE_ASSIGN_OR_RETURN(ClusterSpec spec, ClusterSpec::parse(text));
+    ACCELERATE_ASSIGN_OR_RETURN(plan::SimulationPlan plan, sweep_.plan(text));
+    return Target{std::move(text), std::move(spec), std::move(plan)};
   }
 
   absl::Status bad_command_line(absl::Status status) {
@@ -136,7 +134,7 @@ class Sweeper {
           "--sweep names no cluster: expected some between semicolons, as in "
           "\"2x8:h100;4x8:h100\""));
     }
-    if (absl::Status begun = begin(); !begun.ok()) return begun;
+    ACCELERATE_RETURN_IF_ERROR(begin());
     for (const Target& target : targets) {
       const absl::StatusOr<State> state = run_on(target);
       if (!state.ok()) return state.status();
@@ -159,18 +157,17 @@ class Sweeper {
                        "for example 128x8:h100")));
     }
     width_ = std::max(width_, sweep_.largest.size());
-    if (absl::Status begun = begin(); !begun.ok()) return begun;
+    ACCELERATE_RETURN_IF_ERROR(begin());
     // Ranks of one node, then whole nodes: each size twice the one before.
     std::vector<std::pair<int, int>> sizes;
     for (int r = 1; r < ranks; r *= 2) sizes.emplace_back(1, r);
     for (int n = 1; n < nodes; n *= 2) sizes.emplace_back(n, ranks);
     sizes.emplace_back(nodes, ranks);
     for (size_t i = 0; i < sizes.size(); ++i) {
-      const absl::StatusOr<bool> found = fits(sizes[i], device);
-      if (!found.ok()) return found.status();
+      ACCELERATE_ASSIGN_OR_RETURN(const bool found, fits(sizes[i], device));
       if (stopped()) return absl::OkStatus();
       if (rows_.back().state == State::kUnknown) return tell_nothing();
-      if (!*found) continue;
+      if (!found) continue;
       return i == 0 ? tell_smallest() : halve(sizes[i - 1], sizes[i], device);
     }
     exit_code_ = kExitLauncherFailed;
@@ -185,9 +182,8 @@ class Sweeper {
     const absl::StatusOr<Target> target =
         target_of(absl::StrCat(size.first, "x", size.second, device));
     if (!target.ok()) return bad_command_line(target.status());
-    const absl::StatusOr<State> state = run_on(*target);
-    if (!state.ok()) return state.status();
-    return *state == State::kFits;
+    ACCELERATE_ASSIGN_OR_RETURN(const State state, run_on(*target));
+    return state == State::kFits;
   }
 
   // Between a size that is too small and one that is not: nodes, or ranks of one node.
@@ -198,11 +194,10 @@ class Sweeper {
       const std::pair middle = {middle_of(small.first, enough.first),
                                 middle_of(small.second, enough.second)};
       if (middle == small) break;
-      const absl::StatusOr<bool> found = fits(middle, device);
-      if (!found.ok()) return found.status();
+      ACCELERATE_ASSIGN_OR_RETURN(const bool found, fits(middle, device));
       if (stopped()) return absl::OkStatus();
       if (rows_.back().state == State::kUnknown) return tell_nothing();
-      (*found ? enough : small) = middle;
+      (found ? enough : small) = middle;
     }
     return tell_smallest();
   }
@@ -231,9 +226,9 @@ class Sweeper {
   absl::Status begin() {
     exit_code_ = kExitLauncherFailed;
     if (!sweep_.report.empty()) {
-      if (absl::Status ok = prepare_report(sweep_.report); !ok.ok()) return ok;
+      ACCELERATE_RETURN_IF_ERROR(prepare_report(sweep_.report));
     }
-    if (absl::Status written = write_csv(); !written.ok()) return written;
+    ACCELERATE_RETURN_IF_ERROR(write_csv());
     exit_code_ = 0;
     write_line({"cluster", "ranks", "step", "samples/s", "tokens/s", "MFU", "exposed",
                 "peak memory", "fits"});

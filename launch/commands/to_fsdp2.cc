@@ -14,11 +14,10 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/status.h"
 #include "launch/commands/commands.h"
 #include "launch/settings/schema.h"
 
@@ -86,9 +85,7 @@ absl::StatusOr<std::string> to_fsdp2(const ToFsdp2Options& options, std::vector<
   convert_to_fsdp2(*config, notices);
   const std::string output =
       options.output_file.empty() ? options.config_file : options.output_file;
-  if (absl::Status written = settings::write_config_file(*config, output); !written.ok()) {
-    return written;
-  }
+  ACCELERATE_RETURN_IF_ERROR(settings::write_config_file(*config, output));
   return output;
 }
 

@@ -14,10 +14,9 @@
 
 #include <CLI/CLI.hpp>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/status.h"
 #include "launch/commands/commands.h"
 #include "launch/process/child_process.h"
 #include "launch/settings/config_file.h"
@@ -55,17 +54,16 @@ absl::Status take_configuration(Options& options, const Invocation& invocation) 
     std::error_code ignored;
     if (!std::filesystem::exists(path, ignored)) return absl::OkStatus();
   }
-  const absl::StatusOr<ConfigFile> config = settings::load_config_file(path);
-  if (!config.ok()) return config.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const ConfigFile config, settings::load_config_file(path));
   if (options.command_file.empty() && options.commands.empty()) {
-    options.command_file = text_in(*config, "command_file");
-    const auto commands = config->values.find("commands");
-    if (commands != config->values.end() && commands->is_array()) {
+    options.command_file = text_in(config, "command_file");
+    const auto commands = config.values.find("commands");
+    if (commands != config.values.end() && commands->is_array()) {
       for (const auto& command : *commands) options.commands.push_back(command);
     }
   }
-  if (options.tpu_name.empty()) options.tpu_name = text_in(*config, "tpu_name");
-  if (options.tpu_zone.empty()) options.tpu_zone = text_in(*config, "tpu_zone");
+  if (options.tpu_name.empty()) options.tpu_name = text_in(config, "tpu_name");
+  if (options.tpu_zone.empty()) options.tpu_zone = text_in(config, "tpu_zone");
   return absl::OkStatus();
 }
 
@@ -86,8 +84,8 @@ absl::Status check_installation(const Options& options) {
 
 absl::StatusOr<std::vector<std::string>> gcloud_line(Options options,
                                                      const Invocation& invocation) {
-  if (absl::Status ok = check_installation(options); !ok.ok()) return ok;
-  if (absl::Status ok = take_configuration(options, invocation); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(check_installation(options));
+  ACCELERATE_RETURN_IF_ERROR(take_configuration(options, invocation));
   if (!options.command_file.empty()) {
     std::ifstream file(options.command_file);
     if (!file) return absl::NotFoundError(absl::StrCat(options.command_file, " cannot be read"));

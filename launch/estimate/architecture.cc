@@ -8,7 +8,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -275,9 +274,8 @@ std::vector<std::string> numbered_modules(const std::vector<ArchitectureTensor>&
 }
 
 absl::StatusOr<Architecture> read_shards(FileSystem& files, const std::string& path) {
-  const absl::StatusOr<std::string> text = read_file(files, path);
-  if (!text.ok()) return text.status();
-  const absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(*text);
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
+  const absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(text);
   if (!metadata.ok()) return internal::in_file(path, metadata.status());
   Architecture architecture;
   for (const auto& [name, tensor] : metadata->tensors) {
@@ -300,12 +298,11 @@ absl::StatusOr<Architecture> read_headers(FileSystem& files, const WeightFiles& 
     }
     const auto file = files.open(weight_file.path);
     if (!file.ok()) return file.status();
-    const absl::StatusOr<SafetensorsHeader> header =
-        read_safetensors_header(**file, weight_file.path);
-    if (!header.ok()) return header.status();
-    if (header->metadata) noted.insert(header->metadata->begin(), header->metadata->end());
+    ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsHeader header,
+                                read_safetensors_header(**file, weight_file.path));
+    if (header.metadata) noted.insert(header.metadata->begin(), header.metadata->end());
     std::vector<std::string> names;
-    for (const SafetensorsEntry& entry : header->tensors) {
+    for (const SafetensorsEntry& entry : header.tensors) {
       names.push_back(entry.name);
       if (safetensors_dtype_size(entry.dtype) == 0) {
         return absl::UnimplementedError(absl::StrCat(weight_file.path, ": '", entry.name,
@@ -318,7 +315,7 @@ absl::StatusOr<Architecture> read_headers(FileSystem& files, const WeightFiles& 
                              .shape = entry.shape};
     }
     if (!weights.has_index) continue;
-    if (absl::Status fits = check_weight_file(weight_file, names); !fits.ok()) return fits;
+    ACCELERATE_RETURN_IF_ERROR(check_weight_file(weight_file, names));
   }
   Architecture architecture;
   for (auto& [name, tensor] : tensors) architecture.tensors.push_back(std::move(tensor));
@@ -367,15 +364,13 @@ absl::StatusOr<Architecture> read_path(FileSystem& files, const std::string& pat
                                        bool is_directory) {
   if (is_directory) return read_folder(files, path);
   if (absl::EndsWith(path, ".json") && !absl::EndsWith(path, ".index.json")) {
-    const absl::StatusOr<std::string> text = read_file(files, path);
-    if (!text.ok()) return text.status();
-    absl::StatusOr<Architecture> described = parse_architecture(*text);
+    ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
+    absl::StatusOr<Architecture> described = parse_architecture(text);
     if (!described.ok()) return internal::in_file(path, described.status());
     return described;
   }
-  const absl::StatusOr<WeightFiles> weights = find_weight_files(files, path);
-  if (!weights.ok()) return weights.status();
-  return read_headers(files, *weights);
+  ACCELERATE_ASSIGN_OR_RETURN(const WeightFiles weights, find_weight_files(files, path));
+  return read_headers(files, weights);
 }
 
 constexpr char kTimmHub[] = "hf-hub:";
@@ -503,9 +498,8 @@ absl::StatusOr<Architecture> read_architecture(FileSystem& files, const std::str
   if (!absl::IsNotFound(info.status())) return info.status();
   const std::string name(absl::StripPrefix(model, kTimmHub));
   if (!is_hub_name(name)) return absl::NotFoundError(absl::StrCat(model, " does not exist"));
-  const absl::StatusOr<std::string> snapshot = cached_snapshot(files, name, hub_cache);
-  if (!snapshot.ok()) return snapshot.status();
-  return read_folder(files, *snapshot);
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string snapshot, cached_snapshot(files, name, hub_cache));
+  return read_folder(files, snapshot);
 }
 
 const std::vector<std::string>& estimate_dtypes() {

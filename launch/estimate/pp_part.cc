@@ -8,11 +8,11 @@
 #include <set>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "accelerate/base/status.h"
 #include "accelerate/pipeline/partition.h"
 
 namespace accelerate::launcher::estimate {
@@ -58,11 +58,10 @@ size_t stage_of(const pipeline::StageCuts& cuts, size_t part) {
 }  // namespace
 
 absl::StatusOr<std::vector<int64_t>> blocks_of_stages(int64_t blocks, int64_t ranks) {
-  const absl::StatusOr<pipeline::StageCuts> cuts = cuts_of(blocks, ranks);
-  if (!cuts.ok()) return cuts.status();
-  std::vector<int64_t> counts(cuts->size());
+  ACCELERATE_ASSIGN_OR_RETURN(const pipeline::StageCuts cuts, cuts_of(blocks, ranks));
+  std::vector<int64_t> counts(cuts.size());
   for (int64_t block = 0; block < blocks; ++block) {
-    ++counts[stage_of(*cuts, static_cast<size_t>(block + 1))];
+    ++counts[stage_of(cuts, static_cast<size_t>(block + 1))];
   }
   return counts;
 }
@@ -85,9 +84,8 @@ absl::StatusOr<std::vector<Architecture>> pp_parts(const Architecture& architect
     const auto place = place_of(tensor.name);
     if (place && place->list == list) numbers.insert(place->number);
   }
-  const absl::StatusOr<pipeline::StageCuts> cuts =
-      cuts_of(static_cast<int64_t>(numbers.size()), ranks);
-  if (!cuts.ok()) return cuts.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const pipeline::StageCuts cuts,
+                              cuts_of(static_cast<int64_t>(numbers.size()), ranks));
   const auto part_of = [&](const std::string& name) -> size_t {
     const auto place = place_of(name);
     if (place && place->list == list) {
@@ -99,12 +97,12 @@ absl::StatusOr<std::vector<Architecture>> pp_parts(const Architecture& architect
   };
   Architecture empty = architecture;
   empty.tensors.clear();
-  std::vector<Architecture> stages(cuts->size(), empty);
+  std::vector<Architecture> stages(cuts.size(), empty);
   for (const ArchitectureTensor& tensor : architecture.tensors) {
-    std::set<size_t> in = {stage_of(*cuts, part_of(tensor.name))};
+    std::set<size_t> in = {stage_of(cuts, part_of(tensor.name))};
     for (const std::vector<std::string>& names : architecture.tied) {
       if (std::ranges::count(names, tensor.name) == 0) continue;
-      for (const std::string& name : names) in.insert(stage_of(*cuts, part_of(name)));
+      for (const std::string& name : names) in.insert(stage_of(cuts, part_of(name)));
     }
     for (const size_t stage : in) stages[stage].tensors.push_back(tensor);
   }

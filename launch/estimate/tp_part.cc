@@ -5,11 +5,11 @@
 #include <set>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/base/tp_plan.h"
 #include "accelerate/base/words.h"
 #include "launch/estimate/tp_plan.h"
@@ -176,17 +176,16 @@ absl::StatusOr<TpPart> tp_part(const Architecture& architecture, int64_t ranks) 
     return divide(tensors[i], word, parts_of(architecture, tensors[i], word, ranks));
   };
   if (!architecture.tp_plan.empty()) {
-    const absl::StatusOr<Words> words = planned_words(architecture);
-    if (!words.ok()) return words.status();
-    if (absl::Status ok = check_fused(architecture, *words, ranks); !ok.ok()) return ok;
+    ACCELERATE_ASSIGN_OR_RETURN(const Words words, planned_words(architecture));
+    ACCELERATE_RETURN_IF_ERROR(check_fused(architecture, words, ranks));
     for (size_t i = 0; i < tensors.size(); ++i) {
-      if (absl::Status ok = divided(i, (*words)[i]); !ok.ok()) return ok;
+      ACCELERATE_RETURN_IF_ERROR(divided(i, words[i]));
     }
     part.why = "by its tp_plan";
     return part;
   }
   if (const Words words = usual_words(architecture); !words.empty()) {
-    if (absl::Status ok = check_fused(architecture, words, ranks); !ok.ok()) return ok;
+    ACCELERATE_RETURN_IF_ERROR(check_fused(architecture, words, ranks));
     for (size_t i = 0; i < tensors.size(); ++i) divided(i, words[i]).IgnoreError();
     part.why = "by the usual names of layers";
     return part;

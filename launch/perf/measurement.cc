@@ -237,9 +237,9 @@ absl::StatusOr<std::map<std::string, std::string>> hardware_of(const simulator::
   // A table of kernels from a file has no release.
   if (spec.device && !spec.device->kernel_file.empty()) {
     HostFiles files;
-    const absl::StatusOr<std::string> kernels = read_file(files, spec.device->kernel_file);
-    if (!kernels.ok()) return kernels.status();
-    constants["device/efficiency, SHA-256"] = sha256(*kernels);
+    ACCELERATE_ASSIGN_OR_RETURN(const std::string kernels,
+                                read_file(files, spec.device->kernel_file));
+    constants["device/efficiency, SHA-256"] = sha256(kernels);
   }
   return constants;
 }
@@ -247,12 +247,10 @@ absl::StatusOr<std::map<std::string, std::string>> hardware_of(const simulator::
 }  // namespace
 
 absl::StatusOr<Measurement> measurement_of(const json& summary, const std::string& cluster) {
-  const absl::StatusOr<simulator::ClusterSpec> spec = simulator::ClusterSpec::parse(cluster);
-  if (!spec.ok()) return spec.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const simulator::ClusterSpec spec,
+                              simulator::ClusterSpec::parse(cluster));
   Measurement cost;
-  absl::StatusOr<std::map<std::string, std::string>> hardware = hardware_of(*spec);
-  if (!hardware.ok()) return hardware.status();
-  cost.hardware = *std::move(hardware);
+  ACCELERATE_ASSIGN_OR_RETURN(cost.hardware, hardware_of(spec));
   try {
     take_time(summary, cost);
     take_memory(summary, cost);
@@ -314,9 +312,8 @@ absl::StatusOr<WorkloadCost> parse_cost(const std::string& text) {
 
 absl::StatusOr<WorkloadCost> load_cost(const std::string& path) {
   HostFiles files;
-  const absl::StatusOr<std::string> text = read_file(files, path);
-  if (!text.ok()) return text.status();
-  absl::StatusOr<WorkloadCost> cost = parse_cost(*text);
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
+  absl::StatusOr<WorkloadCost> cost = parse_cost(text);
   if (cost.ok()) return cost;
   return absl::Status(cost.status().code(), absl::StrCat(path, ": ", cost.status().message()));
 }

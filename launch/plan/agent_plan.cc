@@ -1,9 +1,9 @@
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/status.h"
 #include "launch/agent/agent_options.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/settings/endpoint.h"
@@ -162,17 +162,16 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
   take(parse_pairs(settings), options.rdzv_conf);
   if (!parsed.ok()) return parsed;
 
-  absl::StatusOr<Endpoint> endpoint = endpoint_of(settings);
-  if (!endpoint.ok()) return endpoint.status();
+  ACCELERATE_ASSIGN_OR_RETURN(Endpoint endpoint, endpoint_of(settings));
   const bool is_alone =
       settings.flag("standalone") ||
       (options.max_nodes == 1 && !settings.is_set("nnodes") && !settings.is_set("rdzv_endpoint"));
   if (is_alone) {
-    plan_one_machine(inputs, *endpoint, options, notes);
-  } else if (absl::Status ok = plan_many_machines(inputs, *endpoint, options); !ok.ok()) {
+    plan_one_machine(inputs, endpoint, options, notes);
+  } else if (absl::Status ok = plan_many_machines(inputs, endpoint, options); !ok.ok()) {
     return ok;
   }
-  if (absl::Status ok = agent::check_options(options); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(agent::check_options(options));
   return options;
 }
 

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -12,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/platform/environment.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/settings/endpoint.h"
@@ -165,9 +165,9 @@ absl::StatusOr<std::string> worker_line(const PlanInputs& inputs) {
 
   std::vector<std::string> steps = settings.texts("commands");
   if (settings.is_set("command_file")) {
-    const absl::StatusOr<std::string> text = named_file(inputs, settings.text("command_file"));
-    if (!text.ok()) return text.status();
-    for (absl::string_view line : absl::StrSplit(*text, '\n', absl::SkipWhitespace())) {
+    ACCELERATE_ASSIGN_OR_RETURN(const std::string text,
+                                named_file(inputs, settings.text("command_file")));
+    for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipWhitespace())) {
       steps.emplace_back(line);
     }
   }
@@ -213,11 +213,10 @@ absl::StatusOr<Hosts> filter_hosts(const Hosts& hosts, absl::string_view include
     return absl::InvalidArgumentError("an inclusion and an exclusion filter exclude each other");
   }
   if (!include.empty()) return named(hosts, include);
-  const absl::StatusOr<Hosts> gone = named(hosts, exclude);
-  if (!gone.ok()) return gone.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const Hosts gone, named(hosts, exclude));
   Hosts rest;
   for (auto [host, slots] : hosts) {
-    if (const std::vector<int>* out = slots_of(*gone, host)) {
+    if (const std::vector<int>* out = slots_of(gone, host)) {
       std::erase_if(slots, [&](int slot) { return absl::c_linear_search(*out, slot); });
     }
     if (!slots.empty()) rest.emplace_back(host, std::move(slots));
@@ -235,7 +234,7 @@ absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs) {
   }
   // One that is not there is told by deepspeed itself, which may look elsewhere.
   if (const auto text = inputs.machine.read_file(settings.text("deepspeed_hostfile"))) {
-    if (absl::Status ok = check_hosts(settings, *text); !ok.ok()) return ok;
+    ACCELERATE_RETURN_IF_ERROR(check_hosts(settings, *text));
   }
   const std::string launcher = settings.is_set("deepspeed_multinode_launcher")
                                    ? settings.text("deepspeed_multinode_launcher")
@@ -258,10 +257,9 @@ absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs) {
     add(words, {"--num_gpus",
                 absl::StrCat(settings.number("num_processes") / settings.number("num_machines"))});
   }
-  absl::StatusOr<Endpoint> endpoint = endpoint_of(settings);
-  if (!endpoint.ok()) return endpoint.status();
-  if (!endpoint->host.empty()) add(words, {"--master_addr", endpoint->host});
-  uint16_t port = endpoint->port.value_or(kUsualPort);
+  ACCELERATE_ASSIGN_OR_RETURN(Endpoint endpoint, endpoint_of(settings));
+  if (!endpoint.host.empty()) add(words, {"--master_addr", endpoint.host});
+  uint16_t port = endpoint.port.value_or(kUsualPort);
   // All machines are told one number, so it is chosen here.
   if (port == 0) port = inputs.machine.find_free_port();
   add(words, {"--master_port", absl::StrCat(port), "--no_python"});
@@ -288,14 +286,11 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<st
   const std::string hostfile = settings.text("mpirun_hostfile");
   const int64_t machines = settings.number("num_machines");
   const int64_t processes = settings.number("num_processes");
-  absl::StatusOr<Endpoint> endpoint = endpoint_of(settings);
-  if (!endpoint.ok()) return endpoint.status();
-  if (endpoint->host.empty() && machines > 1) {
-    absl::StatusOr<std::string> host =
-        first_host(hostfile, inputs.machine.read_file(hostfile).value_or(""));
-    if (!host.ok()) return host.status();
-    endpoint->host = *std::move(host);
-    if (endpoint->host.empty()) {
+  ACCELERATE_ASSIGN_OR_RETURN(Endpoint endpoint, endpoint_of(settings));
+  if (endpoint.host.empty() && machines > 1) {
+    ACCELERATE_ASSIGN_OR_RETURN(
+        endpoint.host, first_host(hostfile, inputs.machine.read_file(hostfile).value_or("")));
+    if (endpoint.host.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat(machines, " machines need a rendezvous address, and ", hostfile,
                        " names none; give --main_process_ip"));
@@ -308,10 +303,10 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<st
   plan.environment = settings::child_environment(settings, inputs.machine, inputs.environment);
   plan.environment.merge(process::without_outer_run());
   if (processes > 1) {
-    uint16_t port = endpoint->port.value_or(machines == 1 ? 0 : kUsualPort);
+    uint16_t port = endpoint.port.value_or(machines == 1 ? 0 : kUsualPort);
     if (machines == 1) port = free_or_any(port, inputs.machine, notes);
     if (port == 0) port = inputs.machine.find_free_port();
-    plan.environment[env::kMasterAddr] = endpoint->host.empty() ? "127.0.0.1" : endpoint->host;
+    plan.environment[env::kMasterAddr] = endpoint.host.empty() ? "127.0.0.1" : endpoint.host;
     plan.environment[env::kMasterPort] = absl::StrCat(port);
   }
 
@@ -393,11 +388,10 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
          absl::StrCat("--ntasks-per-node=", processes / nodes), "--kill-on-bad-exit=1", "--label"});
     plan.environment.merge(
         settings::child_environment(settings, inputs.machine, inputs.environment));
-    absl::StatusOr<Endpoint> endpoint = endpoint_of(settings);
-    if (!endpoint.ok()) return endpoint.status();
-    if (!endpoint->host.empty()) plan.environment[env::kMasterAddr] = endpoint->host;
-    if (endpoint->port.value_or(0) != 0) {
-      plan.environment[env::kMasterPort] = absl::StrCat(*endpoint->port);
+    ACCELERATE_ASSIGN_OR_RETURN(Endpoint endpoint, endpoint_of(settings));
+    if (!endpoint.host.empty()) plan.environment[env::kMasterAddr] = endpoint.host;
+    if (endpoint.port.value_or(0) != 0) {
+      plan.environment[env::kMasterPort] = absl::StrCat(*endpoint.port);
     }
     add(words, program_words(inputs));
   }
@@ -407,15 +401,13 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
 
 absl::StatusOr<CommandPlan> plan_tpu_pod(const PlanInputs& inputs) {
   const Settings& settings = inputs.settings;
-  const absl::StatusOr<std::vector<std::string>> machines = worker_names(settings);
-  if (!machines.ok()) return machines.status();
-  if (machines->empty() && !settings.is_set("tpu_name")) {
+  ACCELERATE_ASSIGN_OR_RETURN(const std::vector<std::string> machines, worker_names(settings));
+  if (machines.empty() && !settings.is_set("tpu_name")) {
     return absl::InvalidArgumentError(
         "which TPU pod? set tpu_name and tpu_zone in the configuration file, or give --vm for each "
         "worker");
   }
-  absl::StatusOr<std::string> line = worker_line(inputs);
-  if (!line.ok()) return line.status();
+  ACCELERATE_ASSIGN_OR_RETURN(std::string line, worker_line(inputs));
   std::vector<std::string> zone;
   if (settings.is_set("tpu_zone")) zone = {"--zone", settings.text("tpu_zone")};
 
@@ -424,13 +416,13 @@ absl::StatusOr<CommandPlan> plan_tpu_pod(const PlanInputs& inputs) {
   plan.tool = "gcloud";
   auto add_command = [&](std::vector<std::string> words, const std::vector<std::string>& last) {
     add(words, zone);
-    add(words, {"--command", *line});
+    add(words, {"--command", line});
     add(words, last);
     plan.commands.push_back(std::move(words));
   };
-  for (const std::string& machine : *machines)
+  for (const std::string& machine : machines)
     add_command({"gcloud", "compute", "ssh", machine}, {});
-  if (machines->empty()) {
+  if (machines.empty()) {
     add_command({"gcloud", "compute", "tpus", "tpu-vm", "ssh", settings.text("tpu_name")},
                 {"--worker", "all"});
   }

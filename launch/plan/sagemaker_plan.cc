@@ -1,7 +1,6 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -10,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "accelerate/base/enums.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/status.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/validate.h"
@@ -39,10 +39,9 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> read_table(
   std::vector<std::pair<std::string, std::string>> rows;
   if (!inputs.settings.is_set(name)) return rows;
   const std::string path = inputs.settings.text(name);
-  const absl::StatusOr<std::string> text = named_file(inputs, path);
-  if (!text.ok()) return text.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, named_file(inputs, path));
   int number = 0;
-  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;
     if (number == 1 || absl::StripAsciiWhitespace(line).empty()) continue;
     const std::vector<absl::string_view> cells = absl::StrSplit(line, '\t');
@@ -109,9 +108,9 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
                                   " has no effect: image_uri names the container with all that is "
                                   "in it"));
   }
-  const absl::StatusOr<Json> parameters =
-      sagemaker_hyperparameters(absl::MakeConstSpan(inputs.command).subspan(1));
-  if (!parameters.ok()) return parameters.status();
+  ACCELERATE_ASSIGN_OR_RETURN(
+      const Json parameters,
+      sagemaker_hyperparameters(absl::MakeConstSpan(inputs.command).subspan(1)));
   const auto inputs_table = read_table(inputs, "sagemaker_inputs_file");
   if (!inputs_table.ok()) return inputs_table.status();
   const auto metrics = read_table(inputs, "sagemaker_metrics_file");
@@ -140,7 +139,7 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
                            {"VolumeSizeInGB", 30}};
   job["StoppingCondition"] = {{"MaxRuntimeInSeconds", 86400}};
   // AWS takes strings only; SageMaker's containers parse them as JSON.
-  for (const auto& [name, value] : parameters->items()) {
+  for (const auto& [name, value] : parameters.items()) {
     job["HyperParameters"][name] =
         value.is_string() ? value.get<std::string>() : accelerate::internal::exact_json_text(value);
   }

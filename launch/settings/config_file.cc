@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -403,9 +402,8 @@ absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const
                                         const BasicMachine& machine) {
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored)) return false;
-  const absl::StatusOr<ConfigFile> config = basic_config(mixed_precision, machine);
-  if (!config.ok()) return config.status();
-  if (absl::Status ok = write_config_file(*config, path); !ok.ok()) return ok;
+  ACCELERATE_ASSIGN_OR_RETURN(const ConfigFile config, basic_config(mixed_precision, machine));
+  ACCELERATE_RETURN_IF_ERROR(write_config_file(config, path));
   return true;
 }
 

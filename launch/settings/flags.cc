@@ -5,12 +5,12 @@
 
 #include <CLI/CLI.hpp>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "launch/settings/schema.h"
 
 namespace accelerate::launcher::settings {
@@ -140,28 +140,25 @@ absl::StatusOr<LaunchWords> split_launch_words(const CLI::App& app,
   while (next < args.size() && args[next].size() > 1 && args[next][0] == '-') {
     const std::string& word = args[next++];
     if (word == "--") break;
-    const absl::StatusOr<FoundOption> option = find_option(app, word);
-    if (!option.ok()) return option.status();
+    ACCELERATE_ASSIGN_OR_RETURN(const FoundOption option, find_option(app, word));
     const size_t equals = word.find('=');
     const std::string given = equals == std::string::npos ? "" : word.substr(equals + 1);
-    if (option->name == kPrintAll[0] && given == "all") {
+    if (option.name == kPrintAll[0] && given == "all") {
       words.options.insert(words.options.end(), std::begin(kPrintAll), std::end(kPrintAll));
       continue;
     }
-    if (option->name == kHelp && !given.empty()) {
+    if (option.name == kHelp && !given.empty()) {
       if (given != "all") {
-        const absl::StatusOr<Group> group = group_of(given);
-        if (!group.ok()) return group.status();
-        words.help_group = *group;
+        ACCELERATE_ASSIGN_OR_RETURN(words.help_group, group_of(given));
       }
       words.options.push_back(given == "all" ? kHelpAll : kHelp);
       continue;
     }
-    if (!option->takes_value) {
+    if (!option.takes_value) {
       if (equals != std::string::npos) {
-        return absl::InvalidArgumentError(absl::StrCat(option->name, " takes no value"));
+        return absl::InvalidArgumentError(absl::StrCat(option.name, " takes no value"));
       }
-      words.options.push_back(option->name);
+      words.options.push_back(option.name);
       continue;
     }
     std::string value;
@@ -171,9 +168,9 @@ absl::StatusOr<LaunchWords> split_launch_words(const CLI::App& app,
       value = args[next++];
     }
     if (value.empty())
-      return absl::InvalidArgumentError(absl::StrCat(option->name, " needs a value"));
+      return absl::InvalidArgumentError(absl::StrCat(option.name, " needs a value"));
     const Setting* row =
-        find_flag(absl::string_view(option->name).substr(option->name.find_first_not_of('-')));
+        find_flag(absl::string_view(option.name).substr(option.name.find_first_not_of('-')));
     words.options.push_back(absl::StrCat("--", row->flag_name(), "=", value));
   }
   words.program.assign(args.begin() + next, args.end());

@@ -8,9 +8,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/status.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/slurm.h"
 #include "launch/process/process_plan.h"
@@ -47,27 +47,21 @@ absl::StatusOr<Job> slurm_job(absl::Span<const std::string> words) {
   const bool is_task = job.kind == JobKind::kSlurmTask;
   for (const char* name : {"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}) {
     if (!is_task && name == absl::string_view("SLURM_STEP_NUM_NODES")) continue;
-    const absl::StatusOr<int> nodes = count(words, name, 0);
-    if (!nodes.ok()) return nodes.status();
-    if (*nodes > 0) {
-      job.nodes = *nodes;
+    ACCELERATE_ASSIGN_OR_RETURN(const int nodes, count(words, name, 0));
+    if (nodes > 0) {
+      job.nodes = nodes;
       break;
     }
   }
-  const absl::StatusOr<int> tasks =
-      count(words, is_task ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", 0);
-  if (!tasks.ok()) return tasks.status();
-  job.tasks = *tasks;
+  ACCELERATE_ASSIGN_OR_RETURN(job.tasks,
+                              count(words, is_task ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", 0));
   if (is_task && job.tasks == 0) job.tasks = count(words, "SLURM_NTASKS", 0).value_or(0);
   if (is_task) {
-    const absl::StatusOr<int> node = count(words, "SLURM_NODEID", 0);
-    if (!node.ok()) return node.status();
-    job.node_rank = *node;
+    ACCELERATE_ASSIGN_OR_RETURN(job.node_rank, count(words, "SLURM_NODEID", 0));
   }
   job.devices_per_node = slurm_devices(words);
-  absl::StatusOr<std::optional<std::string>> host = slurm_first_host(environment);
-  if (!host.ok()) return host.status();
-  job.first_host = host->value_or("");
+  ACCELERATE_ASSIGN_OR_RETURN(std::optional<std::string> host, slurm_first_host(environment));
+  job.first_host = host.value_or("");
   job.port = static_cast<uint16_t>(slurm_port(environment).value_or(kUsualPort));
   return job;
 }
@@ -85,13 +79,12 @@ absl::StatusOr<Job> sagemaker_job(const nlohmann::json& hosts, absl::string_view
     return absl::InvalidArgumentError(absl::StrCat(
         self_from, ": \"", self, "\" is none of the hosts of ", hosts_from, ", ", hosts.dump()));
   }
-  const absl::StatusOr<int> devices = count(words, "SM_NUM_GPUS", 0);
-  if (!devices.ok()) return devices.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const int devices, count(words, "SM_NUM_GPUS", 0));
   Job job;
   job.kind = JobKind::kSageMaker;
   job.nodes = static_cast<int>(hosts.size());
   job.node_rank = static_cast<int>(place - hosts.begin());
-  job.devices_per_node = *devices;
+  job.devices_per_node = devices;
   job.first_host = hosts[0];
   job.port = kUsualPort;
   return job;

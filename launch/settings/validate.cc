@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/mesh_axis.h"
+#include "accelerate/base/status.h"
 #include "launch/settings/endpoint.h"
 #include "launch/settings/pipeline_settings.h"
 
@@ -41,9 +42,7 @@ absl::Status check_range(const Settings& settings, absl::string_view name, int64
 absl::Status check_ranges(const Settings& settings) {
   for (const Setting& row : all_settings()) {
     if (!row.has_range()) continue;
-    if (absl::Status ok = check_range(settings, row.name, row.least, row.most); !ok.ok()) {
-      return ok;
-    }
+    ACCELERATE_RETURN_IF_ERROR(check_range(settings, row.name, row.least, row.most));
   }
   if (settings.real("monitor_interval") <= 0) {
     return refuse(settings.describe("monitor_interval"), " is not above 0");
@@ -120,7 +119,7 @@ absl::Status check_simulation(const Settings& settings) {
     if (settings.is_set("replay")) {
       return refuse("--replay and --seeds exclude each other: a log is of one seed");
     }
-    if (absl::Status ok = parse_seeds(settings.text("seeds")).status(); !ok.ok()) return ok;
+    ACCELERATE_RETURN_IF_ERROR(parse_seeds(settings.text("seeds")).status());
   }
   return check_detectors(settings);
 }
@@ -212,8 +211,7 @@ absl::Status check_machines(Settings& settings) {
     return refuse(settings.describe("nproc_per_node"), " and ", settings.describe("num_processes"),
                   " exclude each other; leave one out");
   }
-  const absl::Status ok = check_range(settings, "nproc_per_node", 1, process::kMaxProcesses);
-  if (!ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(check_range(settings, "nproc_per_node", 1, process::kMaxProcesses));
   settings.set("num_processes",
                absl::StrCat(settings.number("nproc_per_node") * settings.number("num_machines")),
                Provenance::kFlag, "--nproc_per_node");
@@ -344,7 +342,7 @@ absl::Status check_engines(const Settings& settings, const Machine& machine) {
 }
 
 absl::Status check_rendezvous(const Settings& settings) {
-  if (absl::Status ok = endpoint_of(settings).status(); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(endpoint_of(settings).status());
   if (settings.is_set("local_addr")) {
     if (absl::Status ok = check_host(settings.text("local_addr")); !ok.ok()) {
       return refuse(settings.describe("local_addr"), ": ", ok.message());
@@ -399,29 +397,28 @@ RankLayout layout_of(const Settings& settings) {
 absl::Status complete(Settings& settings, const Machine& machine, const Job& job) {
   // Each step relies on those before it: the scheduler tells the machines, machines and devices the
   // ranks, and the ranges hold for all that was filled in.
-  if (absl::Status ok = check_kinds(settings); !ok.ok()) return ok;
-  if (absl::Status ok = check_credentials(settings); !ok.ok()) return ok;
-  if (absl::Status ok = check_simulation(settings); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(check_kinds(settings));
+  ACCELERATE_RETURN_IF_ERROR(check_credentials(settings));
+  ACCELERATE_RETURN_IF_ERROR(check_simulation(settings));
   if (settings.is_typed("num_processes")) {
     const bool is_one_machine = !settings.is_set("num_machines") && !settings.is_set("nnodes");
     const int64_t max = is_one_machine ? process::kMaxProcesses : setting("num_processes").most;
-    if (absl::Status ok = check_range(settings, "num_processes", 1, max); !ok.ok()) return ok;
+    ACCELERATE_RETURN_IF_ERROR(check_range(settings, "num_processes", 1, max));
   }
   if (settings.is_set("simulate")) {
     leave_machine_out(settings);
   } else {
     take_job(settings, job);
   }
-  if (absl::Status ok = take_nodes(settings); !ok.ok()) return ok;
-  if (absl::Status ok = check_range(settings, "num_machines", 1, setting("num_machines").most);
-      !ok.ok())
-    return ok;
-  if (absl::Status ok = check_machines(settings); !ok.ok()) return ok;
-  if (absl::Status ok = take_processes(settings, machine, job); !ok.ok()) return ok;
-  if (absl::Status ok = check_ranges(settings); !ok.ok()) return ok;
-  if (absl::Status ok = check_ranks(settings, machine); !ok.ok()) return ok;
-  if (absl::Status ok = check_pipeline(settings); !ok.ok()) return ok;
-  if (absl::Status ok = check_engines(settings, machine); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(take_nodes(settings));
+  ACCELERATE_RETURN_IF_ERROR(
+      check_range(settings, "num_machines", 1, setting("num_machines").most));
+  ACCELERATE_RETURN_IF_ERROR(check_machines(settings));
+  ACCELERATE_RETURN_IF_ERROR(take_processes(settings, machine, job));
+  ACCELERATE_RETURN_IF_ERROR(check_ranges(settings));
+  ACCELERATE_RETURN_IF_ERROR(check_ranks(settings, machine));
+  ACCELERATE_RETURN_IF_ERROR(check_pipeline(settings));
+  ACCELERATE_RETURN_IF_ERROR(check_engines(settings, machine));
   return check_rendezvous(settings);
 }
 

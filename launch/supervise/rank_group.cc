@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/platform/unique_fd.h"
 #include "launch/process/process_plan.h"
 #include "launch/process/terminal_colour.h"
@@ -87,13 +88,12 @@ RankGroup::~RankGroup() { end(); }
 absl::Status RankGroup::start(const std::string& program, absl::Span<const RankStart> ranks,
                               absl::Span<const std::string> parent_environment, bool own_streams) {
   ABSL_CHECK(members_.empty() && !ranks.empty());
-  absl::StatusOr<rlimit> open_files = raise_open_files(ranks.size());
-  if (!open_files.ok()) return open_files.status();
+  ACCELERATE_ASSIGN_OR_RETURN(rlimit open_files, raise_open_files(ranks.size()));
   UniqueFd null_fd(own_streams ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
   lent_terminal_ = own_streams && owns_terminal();
   members_.reserve(ranks.size());
   for (const RankStart& rank : ranks) {
-    absl::Status ok = start_one(program, rank, parent_environment, null_fd.get(), *open_files);
+    absl::Status ok = start_one(program, rank, parent_environment, null_fd.get(), open_files);
     if (!ok.ok()) {
       return absl::Status(ok.code(),
                           absl::StrCat("cannot start rank ", rank.rank, ": ", ok.message()));
@@ -126,9 +126,7 @@ absl::Status RankGroup::start_one(const std::string& program, const RankStart& s
     setup.stdout_fd = out.get();
     setup.stderr_fd = err.get();
   }
-  absl::StatusOr<pid_t> pid = process::spawn(image, setup, *signals_, *guard_);
-  if (!pid.ok()) return pid.status();
-  member.pid = *pid;
+  ACCELERATE_ASSIGN_OR_RETURN(member.pid, process::spawn(image, setup, *signals_, *guard_));
   members_.push_back(std::move(member));
   return absl::OkStatus();
 }

@@ -15,9 +15,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/runtime/runtime.h"
 #include "simulator/cluster/cluster.h"
@@ -134,7 +134,7 @@ absl::StatusOr<CallPlan> plan_of(const std::vector<RankDump>& dumps) {
     return absl::InvalidArgumentError("there is not one dump of each rank");
   }
   CallPlan plan;
-  if (absl::Status ok = find_members(dumps, with_dump, plan.groups); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(find_members(dumps, with_dump, plan.groups));
   int num_ranks = with_dump.back() + 1;
   for (const auto& [name, group] : plan.groups) {
     num_ranks = std::max(num_ranks, group.ranks.back() + 1);
@@ -363,18 +363,17 @@ std::string Reenactment::to_string() const {
 
 absl::StatusOr<Reenactment> reenact(const std::vector<RankDump>& dumps,
                                     const std::string& repeat_command) {
-  const absl::StatusOr<CallPlan> plan = plan_of(dumps);
-  if (!plan.ok()) return plan.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const CallPlan plan, plan_of(dumps));
   // Shapes alone, because the tensors of a job may be larger than this machine.
-  Cluster cluster(absl::StrCat(plan->calls.size(), "x1:h100"), {.numerics = Numerics::kShapes,
-                                                                .repeat_command = repeat_command,
-                                                                .detect_races = false,
-                                                                .detect_leaks = false,
-                                                                .detect_drift = false});
-  Reenactment again{.notes = plan->notes};
+  Cluster cluster(absl::StrCat(plan.calls.size(), "x1:h100"), {.numerics = Numerics::kShapes,
+                                                               .repeat_command = repeat_command,
+                                                               .detect_races = false,
+                                                               .detect_leaks = false,
+                                                               .detect_drift = false});
+  Reenactment again{.notes = plan.notes};
   std::string problem;
   try {
-    cluster.run_on_every_rank([&](Rank& rank) { make_calls(rank, *plan, problem); });
+    cluster.run_on_every_rank([&](Rank& rank) { make_calls(rank, plan, problem); });
   } catch (const ClusterError& error) {
     again.failure = error.what();
   }

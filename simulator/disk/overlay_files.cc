@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -184,8 +185,7 @@ class OverlayFiles::Reader final : public ReadableFile {
     };
     auto copy = std::make_shared<Copy>();
     copy->bytes.resize(size_);
-    const absl::Status read = read_at(0, absl::MakeSpan(copy->bytes));
-    if (!read.ok()) return read;
+    ACCELERATE_RETURN_IF_ERROR(read_at(0, absl::MakeSpan(copy->bytes)));
     copy->span = copy->bytes;
     return std::shared_ptr<const absl::Span<const std::byte>>(copy, &copy->span);
   }
@@ -324,9 +324,8 @@ absl::StatusOr<OverlayFiles::Place> OverlayFiles::find_existing(const std::strin
 absl::StatusOr<std::vector<std::string>> OverlayFiles::names_in(const Node& folder) {
   std::set<std::string> names;
   if (!folder.host.empty()) {
-    absl::StatusOr<std::vector<std::string>> listed = host_.list(folder.host);
-    if (!listed.ok()) return listed.status();
-    names.insert(listed->begin(), listed->end());
+    ACCELERATE_ASSIGN_OR_RETURN(std::vector<std::string> listed, host_.list(folder.host));
+    names.insert(listed.begin(), listed.end());
   }
   for (const auto& [name, node] : folder.names) {
     if (node == nullptr) {
@@ -339,22 +338,20 @@ absl::StatusOr<std::vector<std::string>> OverlayFiles::names_in(const Node& fold
 }
 
 absl::StatusOr<std::unique_ptr<ReadableFile>> OverlayFiles::open(const std::string& path) {
-  absl::StatusOr<Place> place = find_existing("open", path);
-  if (!place.ok()) return place.status();
-  const Node& node = *place->node;
+  ACCELERATE_ASSIGN_OR_RETURN(Place place, find_existing("open", path));
+  const Node& node = *place.node;
   if (node.is_folder) return cannot("read", path, "it is a folder");
   if (node.contents == nullptr) return host_.open(node.host);
   return std::make_unique<Reader>(node.contents, path);
 }
 
 absl::StatusOr<std::unique_ptr<WritableFile>> OverlayFiles::create(const std::string& path) {
-  absl::StatusOr<Place> place = find("write", path);
-  if (!place.ok()) return place.status();
-  if (place->folder == nullptr || (place->node != nullptr && place->node->is_folder)) {
+  ACCELERATE_ASSIGN_OR_RETURN(Place place, find("write", path));
+  if (place.folder == nullptr || (place.node != nullptr && place.node->is_folder)) {
     return cannot("write", path, "it is a folder");
   }
   auto contents = std::make_shared<Contents>();
-  place->folder->names[place->name] = std::make_shared<Node>(Node{.contents = contents});
+  place.folder->names[place.name] = std::make_shared<Node>(Node{.contents = contents});
   return std::make_unique<Writer>(std::move(contents), path);
 }
 
@@ -365,27 +362,25 @@ absl::StatusOr<std::unique_ptr<ScratchFile>> OverlayFiles::open_scratch(const st
 }
 
 absl::StatusOr<FileInfo> OverlayFiles::info(const std::string& path) {
-  absl::StatusOr<Place> place = find_existing("look at", path);
-  if (!place.ok()) return place.status();
-  const Node& node = *place->node;
+  ACCELERATE_ASSIGN_OR_RETURN(Place place, find_existing("look at", path));
+  const Node& node = *place.node;
   if (node.is_folder) return FileInfo{.is_directory = true};
   if (node.contents == nullptr) return host_.info(node.host);
   return FileInfo{.size = node.contents->size()};
 }
 
 absl::StatusOr<std::vector<std::string>> OverlayFiles::list(const std::string& directory) {
-  absl::StatusOr<Place> place = find_existing("list", directory);
-  if (!place.ok()) return place.status();
-  if (!place->node->is_folder) return cannot("list", directory, "it is not a folder");
-  return names_in(*place->node);
+  ACCELERATE_ASSIGN_OR_RETURN(Place place, find_existing("list", directory));
+  if (!place.node->is_folder) return cannot("list", directory, "it is not a folder");
+  return names_in(*place.node);
 }
 
 absl::Status OverlayFiles::make_directories(const std::string& path) {
-  absl::StatusOr<Place> place = find("make the folder", path, true, /*makes_folders=*/true);
-  if (!place.ok()) return place.status();
-  if (place->node == nullptr) {
-    place->folder->names[place->name] = std::make_shared<Node>(Node{.is_folder = true});
-  } else if (!place->node->is_folder) {
+  ACCELERATE_ASSIGN_OR_RETURN(Place place,
+                              find("make the folder", path, true, /*makes_folders=*/true));
+  if (place.node == nullptr) {
+    place.folder->names[place.name] = std::make_shared<Node>(Node{.is_folder = true});
+  } else if (!place.node->is_folder) {
     return cannot("make the folder", path, "it is a file");
   }
   return absl::OkStatus();
@@ -393,65 +388,57 @@ absl::Status OverlayFiles::make_directories(const std::string& path) {
 
 absl::Status OverlayFiles::rename(const std::string& from, const std::string& to) {
   const std::string what = absl::StrCat("rename ", from, " to");
-  absl::StatusOr<Place> source = find_existing("rename", from, /*follows_last=*/false);
-  if (!source.ok()) return source.status();
-  absl::StatusOr<Place> target = find(what, to, /*follows_last=*/false);
-  if (!target.ok()) return target.status();
-  if (source->node == target->node) return absl::OkStatus();
-  if (source->folder == nullptr || target->folder == nullptr) {
+  ACCELERATE_ASSIGN_OR_RETURN(Place source, find_existing("rename", from, /*follows_last=*/false));
+  ACCELERATE_ASSIGN_OR_RETURN(Place target, find(what, to, /*follows_last=*/false));
+  if (source.node == target.node) return absl::OkStatus();
+  if (source.folder == nullptr || target.folder == nullptr) {
     return cannot(what, to, "it has no name");
   }
-  if (source->node->holds(target->folder.get())) {
+  if (source.node->holds(target.folder.get())) {
     return cannot(what, to, "it would be within itself", absl::StatusCode::kInvalidArgument);
   }
-  if (target->node != nullptr) {
-    if (source->node->is_folder != target->node->is_folder) {
-      return cannot(what, to, source->node->is_folder ? "it is not a folder" : "it is a folder");
+  if (target.node != nullptr) {
+    if (source.node->is_folder != target.node->is_folder) {
+      return cannot(what, to, source.node->is_folder ? "it is not a folder" : "it is a folder");
     }
-    if (target->node->is_folder) {
-      const absl::StatusOr<std::vector<std::string>> names = names_in(*target->node);
-      if (!names.ok()) return names.status();
-      if (!names->empty()) return cannot(what, to, "directory not empty");
+    if (target.node->is_folder) {
+      ACCELERATE_ASSIGN_OR_RETURN(const std::vector<std::string> names, names_in(*target.node));
+      if (!names.empty()) return cannot(what, to, "directory not empty");
     }
   }
-  target->folder->names[target->name] = source->node;
-  source->folder->names[source->name] = nullptr;
+  target.folder->names[target.name] = source.node;
+  source.folder->names[source.name] = nullptr;
   return absl::OkStatus();
 }
 
 absl::Status OverlayFiles::exchange(const std::string& first, const std::string& second) {
   const std::string what = absl::StrCat("exchange ", first, " and");
-  absl::StatusOr<Place> one = find_existing("exchange", first, /*follows_last=*/false);
-  if (!one.ok()) return one.status();
-  absl::StatusOr<Place> other = find_existing(what, second, /*follows_last=*/false);
-  if (!other.ok()) return other.status();
-  if (one->node == other->node) return absl::OkStatus();
-  if (one->folder == nullptr || other->folder == nullptr || one->node->holds(other->node.get()) ||
-      other->node->holds(one->node.get())) {
+  ACCELERATE_ASSIGN_OR_RETURN(Place one, find_existing("exchange", first, /*follows_last=*/false));
+  ACCELERATE_ASSIGN_OR_RETURN(Place other, find_existing(what, second, /*follows_last=*/false));
+  if (one.node == other.node) return absl::OkStatus();
+  if (one.folder == nullptr || other.folder == nullptr || one.node->holds(other.node.get()) ||
+      other.node->holds(one.node.get())) {
     return cannot(what, second, "one is within the other", absl::StatusCode::kInvalidArgument);
   }
-  one->folder->names[one->name] = other->node;
-  other->folder->names[other->name] = one->node;
+  one.folder->names[one.name] = other.node;
+  other.folder->names[other.name] = one.node;
   return absl::OkStatus();
 }
 
 absl::Status OverlayFiles::remove(const std::string& path) {
-  absl::StatusOr<Place> place = find_existing("remove", path, /*follows_last=*/false);
-  if (!place.ok()) return place.status();
-  if (place->folder == nullptr) return cannot("remove", path, "it has no name");
-  if (place->node->is_folder) {
-    const absl::StatusOr<std::vector<std::string>> names = names_in(*place->node);
-    if (!names.ok()) return names.status();
-    if (!names->empty()) return cannot("remove", path, "directory not empty");
+  ACCELERATE_ASSIGN_OR_RETURN(Place place, find_existing("remove", path, /*follows_last=*/false));
+  if (place.folder == nullptr) return cannot("remove", path, "it has no name");
+  if (place.node->is_folder) {
+    ACCELERATE_ASSIGN_OR_RETURN(const std::vector<std::string> names, names_in(*place.node));
+    if (!names.empty()) return cannot("remove", path, "directory not empty");
   }
-  place->folder->names[place->name] = nullptr;
+  place.folder->names[place.name] = nullptr;
   return absl::OkStatus();
 }
 
 absl::Status OverlayFiles::sync_directory(const std::string& path) {
-  absl::StatusOr<Place> place = find_existing("sync", path);
-  if (!place.ok()) return place.status();
-  return place->node->is_folder ? absl::OkStatus() : cannot("sync", path, "it is not a folder");
+  ACCELERATE_ASSIGN_OR_RETURN(Place place, find_existing("sync", path));
+  return place.node->is_folder ? absl::OkStatus() : cannot("sync", path, "it is not a folder");
 }
 
 std::string OverlayFiles::temporary_name(const std::string& path) const {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -309,10 +309,9 @@ absl::StatusOr<SimDisk::Place> SimDisk::find_existing(const std::string& what,
 
 absl::StatusOr<SimDisk::NodePtr> SimDisk::find_folder(const std::string& what,
                                                       const std::string& path) const {
-  absl::StatusOr<Place> place = find_existing(what, path);
-  if (!place.ok()) return place.status();
-  if (!place->node->is_folder) return cannot(what, path, "it is not a folder");
-  return place->node;
+  ACCELERATE_ASSIGN_OR_RETURN(Place place, find_existing(what, path));
+  if (!place.node->is_folder) return cannot(what, path, "it is not a folder");
+  return place.node;
 }
 
 // Changes names at once; the changes are durable when the folders are synced.
@@ -349,12 +348,11 @@ void SimDisk::make_durable(const Step& step) {
 }
 
 absl::Status SimDisk::sync_directory(const std::string& path) {
-  absl::StatusOr<NodePtr> folder = find_folder("sync", path);
-  if (!folder.ok()) return folder.status();
+  ACCELERATE_ASSIGN_OR_RETURN(NodePtr folder, find_folder("sync", path));
   std::set<int64_t> durable;
   // From the newest to the oldest, because a durable step makes those durable that it follows.
   for (auto step = pending_.rbegin(); step != pending_.rend(); ++step) {
-    step->second.unsynced.erase(folder->get());
+    step->second.unsynced.erase(folder.get());
     if (step->second.unsynced.empty()) durable.insert(step->first);
     if (durable.contains(step->first)) {
       durable.insert(step->second.after.begin(), step->second.after.end());
@@ -417,25 +415,23 @@ SimDisk::NodePtr SimDisk::survivor(const Node& node, Unsynced unsynced,
 }
 
 absl::StatusOr<std::unique_ptr<SimReadableFile>> SimDisk::open_file(const std::string& path) {
-  absl::StatusOr<Place> place = find_existing("open", path);
-  if (!place.ok()) return place.status();
-  if (place->node->is_folder) return cannot("read", path, "it is a folder");
-  return std::make_unique<Reader>(place->node, path);
+  ACCELERATE_ASSIGN_OR_RETURN(Place place, find_existing("open", path));
+  if (place.node->is_folder) return cannot("read", path, "it is a folder");
+  return std::make_unique<Reader>(place.node, path);
 }
 
 absl::StatusOr<std::unique_ptr<SimWritableFile>> SimDisk::create_file(const std::string& path) {
-  absl::StatusOr<Place> place = find("write", path);
-  if (!place.ok()) return place.status();
-  if (place->node != nullptr && place->node->is_folder) {
+  ACCELERATE_ASSIGN_OR_RETURN(Place place, find("write", path));
+  if (place.node != nullptr && place.node->is_folder) {
     return cannot("write", path, "it is a folder");
   }
-  if (place->node == nullptr) {
-    place->node = std::make_shared<Node>();
-    change({{place->folder, place->name, place->node}});
+  if (place.node == nullptr) {
+    place.node = std::make_shared<Node>();
+    change({{place.folder, place.name, place.node}});
   } else {
-    place->node->bytes = std::make_shared<Bytes>();
+    place.node->bytes = std::make_shared<Bytes>();
   }
-  return std::make_unique<Writer>(*this, place->node, path);
+  return std::make_unique<Writer>(*this, place.node, path);
 }
 
 absl::StatusOr<std::unique_ptr<SimScratchFile>> SimDisk::open_scratch_file(
@@ -461,16 +457,14 @@ absl::StatusOr<std::unique_ptr<ScratchFile>> SimDisk::open_scratch(const std::st
 }
 
 absl::StatusOr<FileInfo> SimDisk::info(const std::string& path) {
-  absl::StatusOr<Place> place = find_existing("look at", path);
-  if (!place.ok()) return place.status();
-  return FileInfo{.is_directory = place->node->is_folder, .size = place->node->size()};
+  ACCELERATE_ASSIGN_OR_RETURN(Place place, find_existing("look at", path));
+  return FileInfo{.is_directory = place.node->is_folder, .size = place.node->size()};
 }
 
 absl::StatusOr<std::vector<std::string>> SimDisk::list(const std::string& directory) {
-  absl::StatusOr<NodePtr> folder = find_folder("list", directory);
-  if (!folder.ok()) return folder.status();
+  ACCELERATE_ASSIGN_OR_RETURN(NodePtr folder, find_folder("list", directory));
   std::vector<std::string> names;
-  for (const auto& [name, node] : (*folder)->names) names.push_back(name);
+  for (const auto& [name, node] : folder->names) names.push_back(name);
   return names;
 }
 
@@ -494,25 +488,23 @@ absl::Status SimDisk::make_directories(const std::string& path) {
 
 absl::Status SimDisk::rename(const std::string& from, const std::string& to) {
   const std::string what = absl::StrCat("rename ", from, " to");
-  absl::StatusOr<Place> source = find_existing(what, from);
-  if (!source.ok()) return source.status();
-  absl::StatusOr<Place> target = find(what, to);
-  if (!target.ok()) return target.status();
-  if (target->node == source->node) return absl::OkStatus();
-  if (source->folder == nullptr || target->folder == nullptr) {
+  ACCELERATE_ASSIGN_OR_RETURN(Place source, find_existing(what, from));
+  ACCELERATE_ASSIGN_OR_RETURN(Place target, find(what, to));
+  if (target.node == source.node) return absl::OkStatus();
+  if (source.folder == nullptr || target.folder == nullptr) {
     return cannot(what, to, "the disk's root stays where it is");
   }
-  if (source->node->holds(target->folder.get())) {
+  if (source.node->holds(target.folder.get())) {
     return cannot(what, to, "a folder does not fit into itself",
                   absl::StatusCode::kInvalidArgument);
   }
-  if (target->node != nullptr) {
-    if (target->node->is_folder != source->node->is_folder) {
-      return cannot(what, to, target->node->is_folder ? "it is a folder" : "it is not a folder");
+  if (target.node != nullptr) {
+    if (target.node->is_folder != source.node->is_folder) {
+      return cannot(what, to, target.node->is_folder ? "it is a folder" : "it is not a folder");
     }
-    if (!target->node->names.empty()) return cannot(what, to, "directory not empty");
+    if (!target.node->names.empty()) return cannot(what, to, "directory not empty");
   }
-  change({{source->folder, source->name, nullptr}, {target->folder, target->name, source->node}});
+  change({{source.folder, source.name, nullptr}, {target.folder, target.name, source.node}});
   return absl::OkStatus();
 }
 
@@ -521,25 +513,22 @@ absl::Status SimDisk::exchange(const std::string& first, const std::string& seco
   if (!options_.can_exchange) {
     return cannot(what, second, "this disk cannot", absl::StatusCode::kUnimplemented);
   }
-  absl::StatusOr<Place> one = find_existing(what, first);
-  if (!one.ok()) return one.status();
-  absl::StatusOr<Place> other = find_existing(what, second);
-  if (!other.ok()) return other.status();
-  if (one->node == other->node) return absl::OkStatus();
-  if (one->node->holds(other->node.get()) || other->node->holds(one->node.get())) {
+  ACCELERATE_ASSIGN_OR_RETURN(Place one, find_existing(what, first));
+  ACCELERATE_ASSIGN_OR_RETURN(Place other, find_existing(what, second));
+  if (one.node == other.node) return absl::OkStatus();
+  if (one.node->holds(other.node.get()) || other.node->holds(one.node.get())) {
     return cannot(what, second, "a folder does not fit into itself",
                   absl::StatusCode::kInvalidArgument);
   }
-  change({{one->folder, one->name, other->node}, {other->folder, other->name, one->node}});
+  change({{one.folder, one.name, other.node}, {other.folder, other.name, one.node}});
   return absl::OkStatus();
 }
 
 absl::Status SimDisk::remove(const std::string& path) {
-  absl::StatusOr<Place> place = find_existing("remove", path);
-  if (!place.ok()) return place.status();
-  if (place->folder == nullptr) return cannot("remove", path, "it is the disk's root");
-  if (!place->node->names.empty()) return cannot("remove", path, "directory not empty");
-  change({{place->folder, place->name, nullptr}});
+  ACCELERATE_ASSIGN_OR_RETURN(Place place, find_existing("remove", path));
+  if (place.folder == nullptr) return cannot("remove", path, "it is the disk's root");
+  if (!place.node->names.empty()) return cannot("remove", path, "directory not empty");
+  change({{place.folder, place.name, nullptr}});
   return absl::OkStatus();
 }
 

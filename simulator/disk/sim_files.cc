@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -135,8 +136,7 @@ class Writer final : public WritableFile {
           durably ? file_->write_through(offset, part) : file_->write_at(offset, part);
       written.IgnoreError();  // The operation fails anyway.
     };
-    const absl::Status status = begin("write_at", static_cast<int64_t>(data.size()), write);
-    if (!status.ok()) return status;
+    ACCELERATE_RETURN_IF_ERROR(begin("write_at", static_cast<int64_t>(data.size()), write));
     const absl::Status written = file_->write_at(offset, data);
     if (written.ok()) written_ns_ = access_.write(data.size());
     return written;
@@ -219,8 +219,7 @@ class HostReader final : public ReadableFile {
     return status.ok() ? file_->read_at(offset, out) : status;
   }
   absl::StatusOr<Map> map() const override {
-    const absl::Status status = access_.read_on_host("map", static_cast<size_t>(file_->size()));
-    if (!status.ok()) return status;
+    ACCELERATE_RETURN_IF_ERROR(access_.read_on_host("map", static_cast<size_t>(file_->size())));
     return file_->map();
   }
 
@@ -236,9 +235,8 @@ class HostWriter final : public WritableFile {
       : access_(std::move(access)), file_(std::move(file)) {}
 
   absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
-    const absl::Status status =
-        access_.begin_on_host("write_at", static_cast<int64_t>(data.size()), /*needs_room=*/true);
-    if (!status.ok()) return status;
+    ACCELERATE_RETURN_IF_ERROR(
+        access_.begin_on_host("write_at", static_cast<int64_t>(data.size()), /*needs_room=*/true));
     const absl::Status written = file_->write_at(offset, data);
     if (written.ok()) written_ns_ = access_.write(data.size());
     return written;
@@ -337,7 +335,7 @@ absl::Status SimFiles::begin(const char* name, const std::string& first,
 }
 
 absl::StatusOr<std::unique_ptr<ReadableFile>> SimFiles::open(const std::string& path) {
-  if (absl::Status begun = begin("open", path); !begun.ok()) return begun;
+  ACCELERATE_RETURN_IF_ERROR(begin("open", path));
   if (is_simulated(path)) {
     return in_wrapper<Reader>(disk_->open_file(path), Access{rank_, plan_, queue_}, path);
   }
@@ -346,7 +344,7 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> SimFiles::open(const std::string& 
 }
 
 absl::StatusOr<std::unique_ptr<WritableFile>> SimFiles::create(const std::string& path) {
-  if (absl::Status begun = begin("create", path, /*needs_room=*/true); !begun.ok()) return begun;
+  ACCELERATE_RETURN_IF_ERROR(begin("create", path, /*needs_room=*/true));
   if (is_simulated(path)) {
     return in_wrapper<Writer>(disk_->create_file(path), Access{rank_, plan_, queue_}, path);
   }
@@ -355,8 +353,7 @@ absl::StatusOr<std::unique_ptr<WritableFile>> SimFiles::create(const std::string
 }
 
 absl::StatusOr<std::unique_ptr<ScratchFile>> SimFiles::open_scratch(const std::string& path) {
-  const absl::Status begun = begin("open_scratch", path, /*needs_room=*/true);
-  if (!begun.ok()) return begun;
+  ACCELERATE_RETURN_IF_ERROR(begin("open_scratch", path, /*needs_room=*/true));
   if (is_simulated(path)) {
     return in_wrapper<Scratch>(disk_->open_scratch_file(path), Access{rank_, plan_, queue_}, path);
   }
@@ -365,12 +362,12 @@ absl::StatusOr<std::unique_ptr<ScratchFile>> SimFiles::open_scratch(const std::s
 }
 
 absl::StatusOr<FileInfo> SimFiles::info(const std::string& path) {
-  if (absl::Status begun = begin("info", path); !begun.ok()) return begun;
+  ACCELERATE_RETURN_IF_ERROR(begin("info", path));
   return owner(path).info(path);
 }
 
 absl::StatusOr<std::vector<std::string>> SimFiles::list(const std::string& directory) {
-  if (absl::Status begun = begin("list", directory); !begun.ok()) return begun;
+  ACCELERATE_RETURN_IF_ERROR(begin("list", directory));
   return owner(directory).list(directory);
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "simulator/hardware/explanation.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"
@@ -192,8 +193,7 @@ absl::StatusOr<CollectiveQuestion> parse_collective(absl::string_view text) {
 }
 
 absl::StatusOr<std::string> explain_collective(absl::string_view text, const ClusterSpec& spec) {
-  const absl::StatusOr<CollectiveQuestion> question = parse_collective(text);
-  if (!question.ok()) return question.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const CollectiveQuestion question, parse_collective(text));
   if (!spec.device.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("\"", spec.to_string(), "\" names no device"));
   }
@@ -213,18 +213,17 @@ absl::StatusOr<std::string> explain_collective(absl::string_view text, const Clu
   const CollectiveLibrary library = collective_library(spec);
   const char* const name = library_name(library);
   out.head(name != nullptr ? absl::StrCat("closed forms of ", name) : "ideal");
-  explain_forms(*question, network.costs_of(ranks).forms, out);
+  explain_forms(question, network.costs_of(ranks).forms, out);
   explain_result(
-      *question, world_size,
-      static_cast<double>(network.collective(question->kind, ranks, question->bytes).ns) / 1000,
-      out);
+      question, world_size,
+      static_cast<double>(network.collective(question.kind, ranks, question.bytes).ns) / 1000, out);
   if (name != nullptr) {
     out.line("source", library_source(library));
     out.head("A simulation takes the fastest of them (README of simulator/network).");
     return out.finish();
   }
   const bool has_nccl = nccl::applies_to(spec);
-  if (has_nccl) explain_nccl(*question, spec, ranks, out);
+  if (has_nccl) explain_nccl(question, spec, ranks, out);
   const bool is_measured = spec.device->efficiency == Efficiency::kMeasured;
   out.head(absl::StrCat(
       "A simulation takes the ", is_measured && has_nccl ? "measured" : "ideal", " time",

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/status.h"
 #include "trackers/common/file_options.h"
 
 namespace accelerate::trackers {
@@ -88,20 +89,15 @@ void AppendFile::finish() {
 }
 
 absl::Status AppendFile::begin() {
-  absl::Status status = make_directories_durably(files_, parent_path(path_));
-  if (!status.ok()) return status;
-  const absl::StatusOr<bool> is_there = exists(files_, path_);
-  if (!is_there.ok()) return is_there.status();
-  if (*is_there) {
-    const absl::StatusOr<std::string> earlier = read_file(files_, path_);
-    if (!earlier.ok()) return earlier.status();
-    const std::string kept = options_.keep(*earlier);
+  ACCELERATE_RETURN_IF_ERROR(make_directories_durably(files_, parent_path(path_)));
+  ACCELERATE_ASSIGN_OR_RETURN(const bool is_there, exists(files_, path_));
+  if (is_there) {
+    ACCELERATE_ASSIGN_OR_RETURN(const std::string earlier, read_file(files_, path_));
+    const std::string kept = options_.keep(earlier);
     // A copy takes the name of the earlier file, so that a crash leaves one of the two whole.
     if (!kept.empty()) return replace(kept);
   }
-  absl::StatusOr<std::unique_ptr<WritableFile>> file = files_.create(path_);
-  if (!file.ok()) return file.status();
-  file_ = std::move(*file);
+  ACCELERATE_ASSIGN_OR_RETURN(file_, files_.create(path_));
   end_ = size_ = 0;
   if (!options_.header.empty()) {
     waiting_.insert(0, options_.header);
@@ -112,18 +108,17 @@ absl::Status AppendFile::begin() {
 
 absl::Status AppendFile::replace(const std::string& contents) {
   const std::string partial = files_.temporary_name(path_);
-  absl::StatusOr<std::unique_ptr<WritableFile>> file = files_.create(partial);
-  if (!file.ok()) return file.status();
-  absl::Status status = (*file)->write_at(0, as_bytes(contents));
-  if (status.ok()) status = (*file)->sync();
+  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_.create(partial));
+  absl::Status status = file->write_at(0, as_bytes(contents));
+  if (status.ok()) status = file->sync();
   if (status.ok()) status = files_.rename(partial, path_);
   if (!status.ok()) {
-    file->reset();
+    file.reset();
     files_.remove(partial).IgnoreError();
     return status;
   }
   close();
-  file_ = std::move(*file);
+  file_ = std::move(file);
   end_ = size_ = static_cast<int64_t>(contents.size());
   return files_.sync_directory(parent_path(path_));
 }

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/crc/crc32c.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "accelerate/base/status.h"
 #include "trackers/common/file_options.h"
 #include "trackers/common/numbers.h"
 #include "trackers/tensorboard/event.pb.h"
@@ -44,10 +44,9 @@ void append_record(std::string* out, std::string_view event) {
 
 // The latest time in the names of a folder's event files.
 absl::StatusOr<int64_t> latest_seconds(FileSystem& files, const std::string& folder) {
-  const absl::StatusOr<std::vector<std::string>> names = files.list(folder);
-  if (!names.ok()) return names.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.list(folder));
   int64_t latest = -1;
-  for (const std::string& name : *names) {
+  for (const std::string& name : names) {
     int64_t number = 0;
     if (name.starts_with(kPrefix) &&
         absl::SimpleAtoi(name.substr(kPrefix.size(), kSecondsDigits), &number)) {
@@ -155,22 +154,16 @@ absl::Status EventFile::write() {
 }
 
 absl::Status EventFile::create() {
-  absl::Status status = make_directories_durably(files_, options_.folder);
-  if (!status.ok()) return status;
-  const absl::StatusOr<int64_t> latest = latest_seconds(files_, options_.folder);
-  if (!latest.ok()) return latest.status();
+  ACCELERATE_RETURN_IF_ERROR(make_directories_durably(files_, options_.folder));
+  ACCELERATE_ASSIGN_OR_RETURN(const int64_t latest, latest_seconds(files_, options_.folder));
   const int64_t time =
-      std::min(std::max(absl::ToUnixSeconds(options_.now()), *latest + 1), kMaxSeconds);
+      std::min(std::max(absl::ToUnixSeconds(options_.now()), latest + 1), kMaxSeconds);
   const std::string path = join_path(
       options_.folder, absl::StrCat(std::string(kPrefix), absl::StrFormat("%010d", time), ".",
                                     options_.owner, ".", files_made_, options_.filename_suffix));
-  const absl::StatusOr<bool> is_there = exists(files_, path);
-  if (!is_there.ok()) return is_there.status();
-  if (*is_there)
-    return absl::AlreadyExistsError(absl::StrCat("cannot write ", path, ": it exists"));
-  absl::StatusOr<std::unique_ptr<WritableFile>> file = files_.create(path);
-  if (!file.ok()) return file.status();
-  file_ = *std::move(file);
+  ACCELERATE_ASSIGN_OR_RETURN(const bool is_there, exists(files_, path));
+  if (is_there) return absl::AlreadyExistsError(absl::StrCat("cannot write ", path, ": it exists"));
+  ACCELERATE_ASSIGN_OR_RETURN(file_, files_.create(path));
   path_ = path;
   ++files_made_;
   return files_.sync_directory(options_.folder);

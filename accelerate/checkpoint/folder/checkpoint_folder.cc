@@ -15,6 +15,7 @@
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "accelerate/base/checksum.h"
+#include "accelerate/base/status.h"
 #include "accelerate/files/formats/boxes.h"
 #include "accelerate/files/formats/sharded_metadata.h"
 
@@ -36,14 +37,12 @@ constexpr int64_t kChunk = int64_t{1} << 20;
 absl::StatusOr<uint32_t> read_through(
     FileSystem& files, const std::string& path,
     absl::FunctionRef<absl::Status(int64_t offset, absl::Span<const std::byte>)> use) {
-  absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
-  if (!file.ok()) return file.status();
+  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, files.open(path));
   std::vector<std::byte> buffer(kChunk);
   uint32_t crc = 0;
-  for (int64_t at = 0; at < (*file)->size(); at += kChunk) {
-    const auto chunk =
-        absl::MakeSpan(buffer).first(std::min<int64_t>(kChunk, (*file)->size() - at));
-    absl::Status status = (*file)->read_at(at, chunk);
+  for (int64_t at = 0; at < file->size(); at += kChunk) {
+    const auto chunk = absl::MakeSpan(buffer).first(std::min<int64_t>(kChunk, file->size() - at));
+    absl::Status status = file->read_at(at, chunk);
     if (status.ok()) status = use(at, chunk);
     if (!status.ok()) return status;
     const uint32_t of_chunk = internal::crc32c(chunk);
@@ -100,15 +99,14 @@ absl::Status verify_files(FileSystem& files, const std::string& checkpoint,
 // Replaces a file that the user wrote by a durable copy. Returns its checksum.
 absl::StatusOr<uint32_t> make_durable(FileSystem& files, const std::string& path) {
   const std::string partial = files.temporary_name(path);
-  absl::StatusOr<std::unique_ptr<WritableFile>> copy = files.create(partial);
-  if (!copy.ok()) return copy.status();
+  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> copy, files.create(partial));
   absl::StatusOr<uint32_t> crc =
       read_through(files, path, [&](int64_t offset, absl::Span<const std::byte> bytes) {
-        return (*copy)->write_at(offset, bytes);
+        return copy->write_at(offset, bytes);
       });
   absl::Status status = crc.status();
-  if (status.ok()) status = (*copy)->sync();
-  status.Update((*copy)->close());
+  if (status.ok()) status = copy->sync();
+  status.Update(copy->close());
   if (status.ok()) status = files.rename(partial, path);
   if (!status.ok()) return status;
   return crc;
@@ -117,27 +115,23 @@ absl::StatusOr<uint32_t> make_durable(FileSystem& files, const std::string& path
 // The size of every file below `folder`, by its path from there.
 absl::Status list_files(FileSystem& files, const std::string& folder, const std::string& prefix,
                         std::map<std::string, int64_t>& found) {
-  absl::StatusOr<std::vector<std::string>> names = files.list(folder);
-  if (!names.ok()) return names.status();
-  for (const std::string& name : *names) {
+  ACCELERATE_ASSIGN_OR_RETURN(std::vector<std::string> names, files.list(folder));
+  for (const std::string& name : names) {
     const std::string path = join_path(folder, name);
-    absl::StatusOr<FileInfo> info = files.info(path);
-    if (!info.ok()) return info.status();
-    if (!info->is_directory) {
-      found.emplace(prefix + name, info->size);
+    ACCELERATE_ASSIGN_OR_RETURN(FileInfo info, files.info(path));
+    if (!info.is_directory) {
+      found.emplace(prefix + name, info.size);
       continue;
     }
-    const absl::Status below = list_files(files, path, absl::StrCat(prefix, name, "/"), found);
-    if (!below.ok()) return below;
+    ACCELERATE_RETURN_IF_ERROR(list_files(files, path, absl::StrCat(prefix, name, "/"), found));
   }
   return absl::OkStatus();
 }
 
 // Makes the names in a folder, and in those below, durable.
 absl::Status sync_tree(FileSystem& files, const std::string& folder) {
-  absl::StatusOr<std::vector<std::string>> names = files.list(folder);
-  if (!names.ok()) return names.status();
-  for (const std::string& name : *names) {
+  ACCELERATE_ASSIGN_OR_RETURN(std::vector<std::string> names, files.list(folder));
+  for (const std::string& name : names) {
     const std::string path = join_path(folder, name);
     const absl::StatusOr<FileInfo> info = files.info(path);
     absl::Status status = info.status();
@@ -150,7 +144,7 @@ absl::Status sync_tree(FileSystem& files, const std::string& folder) {
 // Adds the files that no rank listed to the manifest.
 absl::Status complete_manifest(FileSystem& files, const std::string& staging, Manifest& manifest) {
   std::map<std::string, int64_t> found;
-  if (absl::Status listed = list_files(files, staging, "", found); !listed.ok()) return listed;
+  ACCELERATE_RETURN_IF_ERROR(list_files(files, staging, "", found));
   found.erase(kUnfinished);  // until the manifest is there
   for (const auto& [name, size] : found) {
     const std::string path = join_path(staging, name);
@@ -160,9 +154,8 @@ absl::Status complete_manifest(FileSystem& files, const std::string& staging, Ma
       return absl::DataLossError(
           absl::StrCat(path, " has ", size, " bytes, but ", known->second.size, " were written"));
     }
-    absl::StatusOr<uint32_t> crc = make_durable(files, path);
-    if (!crc.ok()) return crc.status();
-    manifest.files[name] = {.size = size, .crc32c = *crc};
+    ACCELERATE_ASSIGN_OR_RETURN(uint32_t crc, make_durable(files, path));
+    manifest.files[name] = {.size = size, .crc32c = crc};
   }
   for (const auto& [name, file] : manifest.files) {
     if (found.contains(name)) continue;
@@ -179,9 +172,9 @@ absl::Status read_manifest(FileSystem& files, const std::string& folder,
                            absl::StatusOr<Manifest>& manifest) {
   // Damage may have happened only in transit.
   for (int attempt = 0; attempt < 2; ++attempt) {
-    const absl::StatusOr<std::string> text = read_file(files, join_path(folder, kManifestName));
-    if (!text.ok()) return text.status();
-    manifest = parse_manifest(*text);
+    ACCELERATE_ASSIGN_OR_RETURN(const std::string text,
+                                read_file(files, join_path(folder, kManifestName)));
+    manifest = parse_manifest(text);
     if (manifest.ok()) break;
   }
   return absl::OkStatus();
@@ -193,9 +186,8 @@ absl::Status keep_foreign_entries(FileSystem& files, const std::string& from,
   absl::StatusOr<Manifest> manifest = Manifest();
   const absl::Status read = read_manifest(files, from, manifest);
   const Manifest own = read.ok() && manifest.ok() ? *std::move(manifest) : Manifest();
-  absl::StatusOr<std::vector<std::string>> names = files.list(from);
-  if (!names.ok()) return names.status();
-  for (const std::string& name : *names) {
+  ACCELERATE_ASSIGN_OR_RETURN(std::vector<std::string> names, files.list(from));
+  for (const std::string& name : names) {
     // The first file below that name. It need not come next to the name: '.' sorts before '/'.
     const auto below = own.files.lower_bound(name + "/");
     const bool is_own = name == kManifestName || name == kOutdated || name == kUnfinished ||
@@ -203,10 +195,9 @@ absl::Status keep_foreign_entries(FileSystem& files, const std::string& from,
                         (below != own.files.end() && below->first.starts_with(name + "/"));
     if (is_own) continue;
     const std::string target = join_path(to, name);
-    const absl::StatusOr<bool> taken = exists(files, target);
-    if (!taken.ok()) return taken.status();
-    if (*taken) continue;
-    if (absl::Status moved = files.rename(join_path(from, name), target); !moved.ok()) return moved;
+    ACCELERATE_ASSIGN_OR_RETURN(const bool taken, exists(files, target));
+    if (taken) continue;
+    ACCELERATE_RETURN_IF_ERROR(files.rename(join_path(from, name), target));
   }
   return absl::OkStatus();
 }
@@ -214,12 +205,12 @@ absl::Status keep_foreign_entries(FileSystem& files, const std::string& from,
 // Writes the mark in place: a folder with half a mark is marked as well.
 absl::Status put_mark(FileSystem& files, const std::string& folder, const char* mark,
                       const std::string& text) {
-  absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(join_path(folder, mark));
-  if (!file.ok()) return file.status();
+  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file,
+                              files.create(join_path(folder, mark)));
   const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
-  absl::Status status = (*file)->write_at(0, absl::MakeConstSpan(bytes, text.size()));
-  if (status.ok()) status = (*file)->sync();
-  status.Update((*file)->close());
+  absl::Status status = file->write_at(0, absl::MakeConstSpan(bytes, text.size()));
+  if (status.ok()) status = file->sync();
+  status.Update(file->close());
   return status.ok() ? files.sync_directory(folder) : status;
 }
 
@@ -233,9 +224,8 @@ absl::StatusOr<bool> is_ours(FileSystem& files, const std::string& folder) {
   const absl::Status read = read_manifest(files, folder, manifest);
   if (read.ok()) return manifest.ok();
   if (!absl::IsNotFound(read)) return read;
-  const absl::StatusOr<std::vector<std::string>> names = files.list(folder);
-  if (!names.ok()) return names.status();
-  return names->empty();
+  ACCELERATE_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.list(folder));
+  return names.empty();
 }
 
 // Removes a folder that is_ours, the marks of that last.
@@ -247,16 +237,13 @@ absl::Status remove_ours(FileSystem& files, const std::string& folder) {
     return absl::FailedPreconditionError(absl::StrCat(
         folder, " is in the way, and is not what a save left there; move it elsewhere"));
   }
-  const absl::StatusOr<std::vector<std::string>> names = files.list(folder);
-  if (!names.ok()) return names.status();
-  for (const std::string& name : *names) {
+  ACCELERATE_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.list(folder));
+  for (const std::string& name : names) {
     if (name == kManifestName || name == kUnfinished || name == kOutdated) continue;
-    if (absl::Status status = remove_all(files, join_path(folder, name)); !status.ok()) {
-      return status;
-    }
+    ACCELERATE_RETURN_IF_ERROR(remove_all(files, join_path(folder, name)));
   }
   // If power fails, the marks must not be gone before the rest.
-  if (absl::Status status = files.sync_directory(folder); !status.ok()) return status;
+  ACCELERATE_RETURN_IF_ERROR(files.sync_directory(folder));
   return remove_all(files, folder);
 }
 
@@ -310,9 +297,8 @@ absl::Status replace(FileSystem& files, const std::string& staging, const std::s
 absl::StatusOr<std::optional<FoundCheckpoint>> find_replaced(FileSystem& files,
                                                              const std::string& checkpoint) {
   for (const std::string& path : {staging_path(checkpoint), replaced_path(checkpoint)}) {
-    const absl::StatusOr<bool> outdated = is_outdated(files, path);
-    if (!outdated.ok()) return outdated.status();
-    if (!*outdated) continue;
+    ACCELERATE_ASSIGN_OR_RETURN(const bool outdated, is_outdated(files, path));
+    if (!outdated) continue;
     absl::StatusOr<Manifest> manifest = check_checkpoint(files, path);
     if (manifest.ok()) return FoundCheckpoint{.path = path, .manifest = *std::move(manifest)};
     if (!absl::IsDataLoss(manifest.status())) return manifest.status();
@@ -399,9 +385,8 @@ absl::Status publish_checkpoint(FileSystem& files, const std::string& checkpoint
 
 absl::Status tidy_checkpoint(FileSystem& files, const std::string& checkpoint) {
   const std::string staging = staging_path(checkpoint);
-  const absl::StatusOr<bool> is_published = exists(files, checkpoint);
-  if (!is_published.ok()) return is_published.status();
-  if (!*is_published) return remove_ours(files, staging);
+  ACCELERATE_ASSIGN_OR_RETURN(const bool is_published, exists(files, checkpoint));
+  if (!is_published) return remove_ours(files, staging);
   // Where a save died before it could give the folder the staging name.
   const std::string replaced = replaced_path(checkpoint);
   const absl::StatusOr<bool> is_replaced = is_outdated(files, replaced);
@@ -457,8 +442,7 @@ absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& 
 absl::StatusOr<Manifest> verify_checkpoint(FileSystem& files, const std::string& checkpoint) {
   absl::StatusOr<Manifest> manifest = check_checkpoint(files, checkpoint);
   if (!manifest.ok()) return manifest;
-  absl::Status verified = verify_files(files, checkpoint, *manifest, /*with_tensors=*/true);
-  if (!verified.ok()) return verified;
+  ACCELERATE_RETURN_IF_ERROR(verify_files(files, checkpoint, *manifest, /*with_tensors=*/true));
   return manifest;
 }
 
@@ -469,19 +453,19 @@ absl::Status verify_other_files(FileSystem& files, const std::string& checkpoint
 
 absl::StatusOr<std::optional<Manifest>> replaced_checkpoint(FileSystem& files,
                                                             const std::string& checkpoint) {
-  absl::StatusOr<std::optional<FoundCheckpoint>> found = find_replaced(files, checkpoint);
-  if (!found.ok()) return found.status();
-  return *found ? std::optional((*std::move(found))->manifest) : std::nullopt;
+  ACCELERATE_ASSIGN_OR_RETURN(std::optional<FoundCheckpoint> found,
+                              find_replaced(files, checkpoint));
+  return found ? std::optional(std::move(found)->manifest) : std::nullopt;
 }
 
 absl::Status restore_replaced(FileSystem& files, const std::string& checkpoint) {
-  const absl::StatusOr<std::optional<FoundCheckpoint>> found = find_replaced(files, checkpoint);
-  if (!found.ok()) return found.status();
-  if (!*found) {
+  ACCELERATE_ASSIGN_OR_RETURN(const std::optional<FoundCheckpoint> found,
+                              find_replaced(files, checkpoint));
+  if (!found) {
     return absl::NotFoundError(
         absl::StrCat("no older checkpoint lies beside ", checkpoint, " to take its place again"));
   }
-  const std::string& older = (*found)->path;
+  const std::string& older = found->path;
   const std::string staging = staging_path(checkpoint);
   const std::string replaced = replaced_path(checkpoint);
   // The newer checkpoint will be removed like a staging folder, with all that is in it.
@@ -537,12 +521,11 @@ absl::StatusOr<FoundCheckpoints> find_checkpoints(FileSystem& files, const std::
 
 absl::StatusOr<std::optional<FoundCheckpoint>> latest_complete(
     FileSystem& files, const std::string& folder, std::vector<SkippedCheckpoint>* skipped) {
-  absl::StatusOr<FoundCheckpoints> found = find_checkpoints(files, folder);
-  if (!found.ok()) return found.status();
+  ACCELERATE_ASSIGN_OR_RETURN(FoundCheckpoints found, find_checkpoints(files, folder));
   std::optional<FoundCheckpoint> latest;
-  if (!found->complete.empty()) latest = std::move(found->complete.back());
+  if (!found.complete.empty()) latest = std::move(found.complete.back());
   if (skipped != nullptr) {
-    for (SkippedCheckpoint& each : found->skipped) {
+    for (SkippedCheckpoint& each : found.skipped) {
       if (!latest || each.number >= latest->number) skipped->push_back(std::move(each));
     }
   }
@@ -561,16 +544,15 @@ std::vector<FoundCheckpoint> from_worst_to_best(const std::vector<FoundCheckpoin
 
 absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, int64_t limit,
                                 const std::string& newest, const std::set<std::string>& damaged) {
-  absl::StatusOr<FoundCheckpoints> found = find_checkpoints(files, folder);
-  if (!found.ok()) return found.status();
+  ACCELERATE_ASSIGN_OR_RETURN(FoundCheckpoints found, find_checkpoints(files, folder));
   // Finishes the removals of a rotation that crashed.
-  for (const auto& [path, number, why] : found->skipped) {
+  for (const auto& [path, number, why] : found.skipped) {
     if (!path.ends_with(kRemoved)) continue;
     const absl::StatusOr<bool> ours = is_ours(files, path);
     if (!ours.ok() || !*ours) continue;
-    if (absl::Status status = remove_ours(files, path); !status.ok()) return status;
+    ACCELERATE_RETURN_IF_ERROR(remove_ours(files, path));
   }
-  std::vector<FoundCheckpoint>& complete = found->complete;
+  std::vector<FoundCheckpoint>& complete = found.complete;
   // The checkpoint that would be left if power failed now.
   std::string last_durable;
   for (const FoundCheckpoint& each : complete) {

@@ -15,10 +15,10 @@
 #include <c10/util/Exception.h>
 #include <c10/util/accumulate.h>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/formats/merge_weights.h"
@@ -336,21 +336,19 @@ class StreamedWriter {
   // The next file of the plan.
   absl::Status write(const std::string& path) {
     const File& planned = planned_[next_file_++];
-    absl::StatusOr<std::unique_ptr<WritableFile>> file = files_.create(path);
-    if (!file.ok()) return file.status();
+    ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_.create(path));
     const auto bytes_of = [](const void* data, size_t size) {
       return absl::MakeConstSpan(static_cast<const std::byte*>(data), size);
     };
-    absl::Status status =
-        (*file)->write_at(0, bytes_of(planned.start.data(), planned.start.size()));
+    absl::Status status = file->write_at(0, bytes_of(planned.start.data(), planned.start.size()));
     for (const SafetensorsEntry& entry : planned.header.tensors) {
       const at::Tensor values = internal::without_flags(fetch()).contiguous();
       if (!status.ok() || values.numel() == 0) continue;
-      status = (*file)->write_at(planned.header.data_offset + entry.begin,
-                                 bytes_of(values.const_data_ptr(), values.nbytes()));
+      status = file->write_at(planned.header.data_offset + entry.begin,
+                              bytes_of(values.const_data_ptr(), values.nbytes()));
     }
-    if (status.ok()) status = (*file)->sync();
-    status.Update((*file)->close());
+    if (status.ok()) status = file->sync();
+    status.Update(file->close());
     return status;
   }
 

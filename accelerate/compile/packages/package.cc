@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/checksum.h"
+#include "accelerate/base/status.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/platform/host_files.h"
 
@@ -106,15 +107,14 @@ absl::Status check_files(const Json& files, const std::string& folder, int64_t u
       return absl::InvalidArgumentError(absl::StrCat("it names the file \"", name, "\""));
     }
     const std::string path = join_path(folder, name);
-    if (absl::Status ok = check_owner(path, /*is_folder=*/false, user); !ok.ok()) return ok;
-    const absl::StatusOr<std::string> bytes = read_file(disk, path);
-    if (!bytes.ok()) return bytes.status();
+    ACCELERATE_RETURN_IF_ERROR(check_owner(path, /*is_folder=*/false, user));
+    ACCELERATE_ASSIGN_OR_RETURN(const std::string bytes, read_file(disk, path));
     const int64_t size = expected.at("bytes").get<int64_t>();
-    if (static_cast<int64_t>(bytes->size()) != size) {
+    if (static_cast<int64_t>(bytes.size()) != size) {
       return absl::DataLossError(
-          absl::StrCat(name, " has ", bytes->size(), " bytes instead of ", size));
+          absl::StrCat(name, " has ", bytes.size(), " bytes instead of ", size));
     }
-    if (sha256(*bytes) != expected.at("sha256").get<std::string>()) {
+    if (sha256(bytes) != expected.at("sha256").get<std::string>()) {
       return absl::DataLossError(absl::StrCat(name, " is not what was written"));
     }
   }
@@ -146,30 +146,28 @@ absl::StatusOr<RegionPackage> package_of(const Json& json, const std::string& fo
 absl::StatusOr<RegionPackage> checked_package(const std::string& folder,
                                               const RegionRequest& request, const std::string& id,
                                               const RegionMachine& machine) {
-  if (absl::Status ok = check_owner(folder, /*is_folder=*/true, machine.user); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(check_owner(folder, /*is_folder=*/true, machine.user));
   const std::string path = join_path(folder, kPackage);
-  if (absl::Status ok = check_owner(path, /*is_folder=*/false, machine.user); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(check_owner(path, /*is_folder=*/false, machine.user));
   HostFiles disk(1);
-  const absl::StatusOr<std::string> text = read_file(disk, path);
-  if (!text.ok()) return text.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(disk, path));
   try {
-    const Json json = Json::parse(*text);
+    const Json json = Json::parse(text);
     if (json.at("format") != kFormat) {
       return absl::FailedPreconditionError(absl::StrCat(
           "package.json has format ", json["format"].dump(), ", and ", kFormat, " is known"));
     }
-    if (absl::Status ok = check_machine(json, request, id, machine); !ok.ok()) return ok;
+    ACCELERATE_RETURN_IF_ERROR(check_machine(json, request, id, machine));
     const Json& files = json.at("files");
     if (!files.contains("forward.so") ||
         files.contains("backward.so") != json.contains("backward")) {
       return absl::InvalidArgumentError("package.json has no code for a half");
     }
-    if (absl::Status ok = check_files(files, folder, machine.user); !ok.ok()) return ok;
+    ACCELERATE_RETURN_IF_ERROR(check_files(files, folder, machine.user));
     // What the loader would take besides.
     for (const std::string name : {"forward.json", "backward.json"}) {
-      const absl::StatusOr<bool> is_there = exists(disk, join_path(folder, name));
-      if (!is_there.ok()) return is_there.status();
-      if (*is_there && !files.contains(name)) {
+      ACCELERATE_ASSIGN_OR_RETURN(const bool is_there, exists(disk, join_path(folder, name)));
+      if (is_there && !files.contains(name)) {
         return absl::PermissionDeniedError(absl::StrCat(name, " is not one of its files"));
       }
     }
@@ -255,9 +253,8 @@ absl::Status write_region(const std::string& cache, const RegionRequest& request
   HostFiles disk(1);
   const std::string folder = folder_of(cache, request.libtorch, region_id(request));
   const std::string path = join_path(folder, kRegion);
-  const absl::StatusOr<bool> is_there = exists(disk, path);
-  if (!is_there.ok()) return is_there.status();
-  if (*is_there) return absl::OkStatus();
+  ACCELERATE_ASSIGN_OR_RETURN(const bool is_there, exists(disk, path));
+  if (is_there) return absl::OkStatus();
   UnsyncedFiles files(disk);
   return write_file(files, path, region_file(request));
 }
@@ -285,9 +282,8 @@ absl::StatusOr<RegionPackage> find_package(const std::string& cache, const Regio
   const std::string id = region_id(request);
   const std::string folder = folder_of(cache, request.libtorch, id);
   HostFiles disk(1);
-  const absl::StatusOr<bool> is_there = exists(disk, join_path(folder, kPackage));
-  if (!is_there.ok()) return is_there.status();
-  if (!*is_there) {
+  ACCELERATE_ASSIGN_OR_RETURN(const bool is_there, exists(disk, join_path(folder, kPackage)));
+  if (!is_there) {
     return absl::NotFoundError(absl::StrCat("there is no package for it in ", cache));
   }
   absl::StatusOr<RegionPackage> package = checked_package(folder, request, id, machine);
@@ -300,18 +296,16 @@ absl::StatusOr<RegionPackage> find_package(const std::string& cache, const Regio
 
 absl::StatusOr<std::vector<CachedRegion>> list_regions(const std::string& cache) {
   HostFiles disk(1);
-  const absl::StatusOr<std::vector<Entry>> entries = entries_of(disk, cache);
-  if (!entries.ok()) return entries.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const std::vector<Entry> entries, entries_of(disk, cache));
   std::vector<CachedRegion> regions;
-  for (const Entry& entry : *entries) {
+  for (const Entry& entry : entries) {
     const std::string path = join_path(entry.folder, kRegion);
     if (!exists(disk, path).value_or(true)) continue;
-    const absl::StatusOr<std::string> text = read_file(disk, path);
-    if (!text.ok()) return text.status();
+    ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(disk, path));
     CachedRegion& region = regions.emplace_back();
     region.libtorch = entry.libtorch;
     region.id = entry.id;
-    for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
+    for (const absl::string_view line : absl::StrSplit(text, '\n')) {
       region.operators += absl::StartsWith(line, "{\"op\":") ? 1 : 0;
       region.has_backward |= absl::StartsWith(line, "{\"gradients\":");
     }
@@ -326,12 +320,11 @@ absl::StatusOr<std::vector<CachedRegion>> list_regions(const std::string& cache)
 
 absl::StatusOr<int64_t> clear_regions(const std::string& cache) {
   HostFiles disk(1);
-  const absl::StatusOr<std::vector<Entry>> entries = entries_of(disk, cache);
-  if (!entries.ok()) return entries.status();
-  for (const Entry& entry : *entries) {
-    if (absl::Status ok = remove_all(disk, entry.folder); !ok.ok()) return ok;
+  ACCELERATE_ASSIGN_OR_RETURN(const std::vector<Entry> entries, entries_of(disk, cache));
+  for (const Entry& entry : entries) {
+    ACCELERATE_RETURN_IF_ERROR(remove_all(disk, entry.folder));
   }
-  return static_cast<int64_t>(entries->size());
+  return static_cast<int64_t>(entries.size());
 }
 
 }  // namespace accelerate

@@ -16,6 +16,7 @@
 #include "accelerate/base/constants.h"
 #include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/files/formats/boxes.h"
 #include "accelerate/files/formats/safetensors_header.h"
 #include "accelerate/files/formats/sharded_metadata.h"
@@ -49,10 +50,9 @@ struct Source {
 };
 
 absl::StatusOr<Source> open_source(FileSystem& files, const std::string& path) {
-  absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
-  if (!file.ok()) return file.status();
-  absl::StatusOr<SafetensorsHeader> header = read_safetensors_header(**file, path);
-  if (!header.ok() && is_pickled(**file)) {
+  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, files.open(path));
+  absl::StatusOr<SafetensorsHeader> header = read_safetensors_header(*file, path);
+  if (!header.ok() && is_pickled(*file)) {
     return absl::UnimplementedError(
         absl::StrCat(path,
                      ": it is pickled, as torch.save does it, and only safetensors are merged: "
@@ -60,7 +60,7 @@ absl::StatusOr<Source> open_source(FileSystem& files, const std::string& path) {
                      "with save_model"));
   }
   if (!header.ok()) return header.status();
-  Source source{.path = path, .file = *std::move(file), .header = *std::move(header)};
+  Source source{.path = path, .file = std::move(file), .header = *std::move(header)};
   for (size_t i = 0; i < source.header.tensors.size(); ++i) {
     source.positions.emplace(source.header.tensors[i].name, i);
   }
@@ -77,18 +77,16 @@ struct Checkpoint {
 
 absl::StatusOr<Checkpoint> open_shards(FileSystem& files, const std::string& folder) {
   const std::string metadata_path = join_path(folder, kShardedMetadataFile);
-  const absl::StatusOr<std::string> text = read_file(files, metadata_path);
-  if (!text.ok()) return text.status();
-  absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(*text);
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, metadata_path));
+  absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(text);
   if (!metadata.ok()) return internal::in_file(metadata_path, metadata.status());
   Checkpoint checkpoint{.metadata = *std::move(metadata), .paths = {metadata_path}};
   for (const auto& [name, tensor] : checkpoint.metadata.tensors) {
     for (const TensorShard& shard : shards_of(checkpoint.metadata, name)) {
       if (checkpoint.sources.contains(shard.file)) continue;
-      absl::StatusOr<Source> source = open_source(files, join_path(folder, shard.file));
-      if (!source.ok()) return source.status();
-      checkpoint.paths.push_back(source->path);
-      checkpoint.sources.emplace(shard.file, *std::move(source));
+      ACCELERATE_ASSIGN_OR_RETURN(Source source, open_source(files, join_path(folder, shard.file)));
+      checkpoint.paths.push_back(source.path);
+      checkpoint.sources.emplace(shard.file, std::move(source));
     }
   }
   for (const auto& [file, source] : checkpoint.sources) {
@@ -99,15 +97,13 @@ absl::StatusOr<Checkpoint> open_shards(FileSystem& files, const std::string& fol
 }
 
 absl::StatusOr<Checkpoint> open_weights(FileSystem& files, const std::string& path) {
-  const absl::StatusOr<WeightFiles> found = find_weight_files(files, path);
-  if (!found.ok()) return found.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const WeightFiles found, find_weight_files(files, path));
   Checkpoint checkpoint;
-  if (found->has_index) checkpoint.paths.push_back(found->index_path);
-  for (const WeightFile& file : found->files) {
-    absl::StatusOr<Source> source = open_source(files, file.path);
-    if (!source.ok()) return source.status();
+  if (found.has_index) checkpoint.paths.push_back(found.index_path);
+  for (const WeightFile& file : found.files) {
+    ACCELERATE_ASSIGN_OR_RETURN(Source source, open_source(files, file.path));
     std::vector<std::string> names;
-    for (const SafetensorsEntry& entry : source->header.tensors) {
+    for (const SafetensorsEntry& entry : source.header.tensors) {
       names.push_back(entry.name);
       checkpoint.metadata.tensors[entry.name] = {
           .dtype = entry.dtype,
@@ -117,11 +113,11 @@ absl::StatusOr<Checkpoint> open_weights(FileSystem& files, const std::string& pa
                       .offsets = std::vector<int64_t>(entry.shape.size(), 0),
                       .lengths = entry.shape}}};
     }
-    if (found->has_index) {
-      if (absl::Status checked = check_weight_file(file, names); !checked.ok()) return checked;
+    if (found.has_index) {
+      ACCELERATE_RETURN_IF_ERROR(check_weight_file(file, names));
     }
     checkpoint.paths.push_back(file.path);
-    checkpoint.sources.emplace(file.path, *std::move(source));
+    checkpoint.sources.emplace(file.path, std::move(source));
   }
   return checkpoint;
 }
@@ -202,17 +198,16 @@ class ShardWriter {
 absl::Status write_contents(WritableFile& file, const Checkpoint& checkpoint,
                             SafetensorsHeader& header,
                             const std::function<void(int64_t)>& progress) {
-  const absl::StatusOr<std::string> start = lay_out_safetensors(header);
-  if (!start.ok()) return start.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string start, lay_out_safetensors(header));
   absl::Status status = file.write_at(
-      0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(start->data()), start->size()));
+      0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(start.data()), start.size()));
   ShardWriter writer(file, progress);
   for (const SafetensorsEntry& entry : header.tensors) {
     const ShardedTensor& tensor = checkpoint.metadata.tensors.at(entry.name);
     for (const TensorShard& shard : shards_of(checkpoint.metadata, entry.name)) {
       if (!status.ok()) return status;
       status = writer.write(checkpoint.sources.at(shard.file), tensor, shard,
-                            static_cast<int64_t>(start->size()) + entry.begin);
+                            static_cast<int64_t>(start.size()) + entry.begin);
     }
   }
   return status.ok() ? file.sync() : status;
@@ -256,10 +251,9 @@ absl::Status write_merged(FileSystem& files, const std::string& path, const Chec
     const ShardedTensor& tensor = checkpoint.metadata.tensors.at(name);
     header.tensors.push_back({.name = name, .dtype = tensor.dtype, .shape = tensor.shape});
   }
-  absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(path);
-  if (!file.ok()) return file.status();
-  absl::Status written = write_contents(**file, checkpoint, header, progress);
-  written.Update((*file)->close());
+  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files.create(path));
+  absl::Status written = write_contents(*file, checkpoint, header, progress);
+  written.Update(file->close());
   return written;
 }
 
@@ -283,15 +277,11 @@ absl::StatusOr<MergedWeights> merge_optimizer(FileSystem& files, const std::stri
   if (names.empty()) {
     const auto values = json_value(checkpoint.metadata.values, {.name = "the optimizer's values"});
     if (!values.ok()) return values.status();
-    if (absl::Status status = write_file(files, path, internal::exact_json_text(*values, 2) + "\n");
-        !status.ok()) {
-      return status;
-    }
+    ACCELERATE_RETURN_IF_ERROR(
+        write_file(files, path, internal::exact_json_text(*values, 2) + "\n"));
     return merged;
   }
-  if (absl::Status status = make_directories_durably(files, output_path); !status.ok()) {
-    return status;
-  }
+  ACCELERATE_RETURN_IF_ERROR(make_directories_durably(files, output_path));
   const std::string partial = files.temporary_name(path);
   absl::Status status = write_merged(files, partial, checkpoint, names, options.progress);
   if (status.ok()) status = files.rename(partial, path);
@@ -319,8 +309,7 @@ absl::StatusOr<MergedWeights> merge_model(FileSystem& files, const std::string& 
     for (const size_t position : positions) of_file.push_back(names[position]);
     return write_merged(files, path, checkpoint, of_file, options.progress);
   };
-  const absl::Status replaced = internal::replace_weights(files, output_path, plan, names, write);
-  if (!replaced.ok()) return replaced;
+  ACCELERATE_RETURN_IF_ERROR(internal::replace_weights(files, output_path, plan, names, write));
   MergedWeights merged{.tensors = static_cast<int64_t>(names.size()), .bytes = plan.total_bytes};
   for (const ShardPlan::Shard& shard : plan.shards) merged.files.push_back(shard.file);
   return merged;
@@ -336,15 +325,13 @@ absl::StatusOr<MergedWeights> merge_weights(FileSystem& files, const std::string
     return absl::InvalidArgumentError(
         absl::StrCat("the merged weights cannot be in the checkpoint's own folder ", folder));
   }
-  const absl::StatusOr<Checkpoint> checkpoint = open_checkpoint(files, folder);
-  if (!checkpoint.ok()) return checkpoint.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(files, folder));
   absl::StatusOr<MergedWeights> merged =
-      checkpoint->metadata.root == kOptimizerName
-          ? merge_optimizer(files, output_path, *checkpoint, options)
-          : merge_model(files, output_path, *checkpoint, options);
+      checkpoint.metadata.root == kOptimizerName
+          ? merge_optimizer(files, output_path, checkpoint, options)
+          : merge_model(files, output_path, checkpoint, options);
   if (merged.ok() && options.remove_checkpoint_dir) {
-    const absl::Status removed = remove_merged(files, folder, *checkpoint, merged->files);
-    if (!removed.ok()) return removed;
+    ACCELERATE_RETURN_IF_ERROR(remove_merged(files, folder, checkpoint, merged->files));
   }
   return merged;
 }

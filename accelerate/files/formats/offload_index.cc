@@ -130,9 +130,8 @@ absl::StatusOr<OffloadIndex> parse_offload_index(absl::string_view text) {
 
 absl::StatusOr<OffloadIndex> read_offload_index(FileSystem& files, const std::string& folder) {
   const std::string path = join_path(folder, kOffloadIndexName);
-  const absl::StatusOr<std::string> text = read_file(files, path);
-  if (!text.ok()) return text.status();
-  absl::StatusOr<OffloadIndex> index = parse_offload_index(*text);
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
+  absl::StatusOr<OffloadIndex> index = parse_offload_index(text);
   if (!index.ok()) return internal::in_file(path, index.status());
   for (auto& [name, tensor] : *index) {
     if (tensor.safetensors_file.empty()) continue;
@@ -145,13 +144,11 @@ absl::StatusOr<std::string> merged_offload_index(FileSystem& files, const Offloa
                                                  const std::string& folder) {
   const std::string path = join_path(folder, kOffloadIndexName);
   OffloadIndex merged;
-  const absl::StatusOr<bool> there = exists(files, path);
-  if (!there.ok()) return there.status();
-  if (*there) {
+  ACCELERATE_ASSIGN_OR_RETURN(const bool there, exists(files, path));
+  if (there) {
     // Not read_offload_index: paths stay relative to the folder.
-    const absl::StatusOr<std::string> text = read_file(files, path);
-    if (!text.ok()) return text.status();
-    absl::StatusOr<OffloadIndex> before = parse_offload_index(*text);
+    ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
+    absl::StatusOr<OffloadIndex> before = parse_offload_index(text);
     if (!before.ok()) return internal::in_file(path, before.status());
     merged = *std::move(before);
   }
@@ -180,9 +177,8 @@ absl::StatusOr<std::string> merged_offload_index(FileSystem& files, const Offloa
 absl::Status save_offload_index(FileSystem& files, const OffloadIndex& index,
                                 const std::string& folder) {
   if (index.empty()) return absl::OkStatus();
-  const absl::StatusOr<std::string> text = merged_offload_index(files, index, folder);
-  if (!text.ok()) return text.status();
-  return write_file(files, join_path(folder, kOffloadIndexName), *text);
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, merged_offload_index(files, index, folder));
+  return write_file(files, join_path(folder, kOffloadIndexName), text);
 }
 
 }  // namespace accelerate

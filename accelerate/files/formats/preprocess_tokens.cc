@@ -11,13 +11,13 @@
 
 #include <nlohmann/json.hpp>
 
-#include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate {
 namespace {
@@ -35,9 +35,9 @@ class Tokenizer {
     Tokenizer tokenizer;
     tokenizer.kind_ = options.tokenizer;
     if (options.tokenizer == TokenizerKind::kVocabulary) {
-      const absl::StatusOr<std::string> text = read_file(files, options.vocabulary_file);
-      if (!text.ok()) return text.status();
-      if (absl::Status read = tokenizer.read_vocabulary(*text); !read.ok()) {
+      ACCELERATE_ASSIGN_OR_RETURN(const std::string text,
+                                  read_file(files, options.vocabulary_file));
+      if (absl::Status read = tokenizer.read_vocabulary(text); !read.ok()) {
         return absl::Status(read.code(),
                             absl::StrCat(options.vocabulary_file, ": ", read.message()));
       }
@@ -145,12 +145,12 @@ absl::Status for_each_line(FileSystem& files, const std::string& path, const OnL
   for (int64_t at = 0; at < size; at += static_cast<int64_t>(piece.size())) {
     piece.resize(static_cast<size_t>(std::min(kPiece, size - at)));
     auto bytes = absl::MakeSpan(reinterpret_cast<std::byte*>(piece.data()), piece.size());
-    if (absl::Status read = (*file)->read_at(at, bytes); !read.ok()) return read;
+    ACCELERATE_RETURN_IF_ERROR((*file)->read_at(at, bytes));
     absl::string_view rest = piece;
     for (size_t end = rest.find('\n'); end != rest.npos; end = rest.find('\n')) {
       absl::StrAppend(&begun, rest.substr(0, end));
       rest.remove_prefix(end + 1);
-      if (absl::Status status = finish(begun); !status.ok()) return status;
+      ACCELERATE_RETURN_IF_ERROR(finish(begun));
       begun.clear();
     }
     absl::StrAppend(&begun, rest);
@@ -207,8 +207,8 @@ class TokenWriter {
   }
 
   absl::Status finish() {
-    if (absl::Status status = flush(); !status.ok()) return status;
-    if (absl::Status status = file_->sync(); !status.ok()) return status;
+    ACCELERATE_RETURN_IF_ERROR(flush());
+    ACCELERATE_RETURN_IF_ERROR(file_->sync());
     return file_->close();
   }
 
@@ -277,24 +277,22 @@ absl::Status add_line(absl::string_view line, const TokenOptions& options,
 
 absl::Status preprocess(FileSystem& files, const std::string& input, const TokenOptions& options,
                         const std::string& unfinished, PreprocessedTokens& result) {
-  const absl::StatusOr<Tokenizer> tokenizer = Tokenizer::make(files, options);
-  if (!tokenizer.ok()) return tokenizer.status();
-  const auto end = end_of(options, *tokenizer);
+  ACCELERATE_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::make(files, options));
+  const auto end = end_of(options, tokenizer);
   if (!end.ok()) return end.status();
   result.end_token = *end;
   auto file = files.create(unfinished);
   if (!file.ok()) return file.status();
-  TokenWriter writer(*std::move(file), dtype_of(options, *tokenizer, *end));
+  TokenWriter writer(*std::move(file), dtype_of(options, tokenizer, *end));
   absl::Status status = for_each_line(files, input, [&](absl::string_view line) {
-    return add_line(line, options, *tokenizer, *end, writer, result);
+    return add_line(line, options, tokenizer, *end, writer, result);
   });
   if (!status.ok()) return status;
   if (status = writer.finish(); !status.ok()) return status;
-  const absl::StatusOr<std::string> index = token_index_bytes(writer.index());
-  if (!index.ok()) return index.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string index, token_index_bytes(writer.index()));
   // The index last: without one, a `.bin` is not read.
   if (status = files.rename(unfinished, result.bin_path); !status.ok()) return status;
-  return write_file(files, result.idx_path, *index);
+  return write_file(files, result.idx_path, index);
 }
 
 }  // namespace

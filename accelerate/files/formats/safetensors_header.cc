@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "accelerate/base/dtype_names.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate {
 namespace {
@@ -335,11 +336,10 @@ int64_t safetensors_dtype_size(const std::string& dtype) {
 
 absl::StatusOr<SafetensorsHeader> parse_safetensors_header(absl::string_view file_start,
                                                            int64_t file_size) {
-  const absl::StatusOr<int64_t> length = header_length(file_start, file_size);
-  if (!length.ok()) return length.status();
-  const absl::string_view json = file_start.substr(kLengthBytes, *length);
+  ACCELERATE_ASSIGN_OR_RETURN(const int64_t length, header_length(file_start, file_size));
+  const absl::string_view json = file_start.substr(kLengthBytes, length);
   SafetensorsHeader header;
-  header.data_offset = kLengthBytes + *length;
+  header.data_offset = kLengthBytes + length;
   HeaderReader reader(&header);
   // The parser would take these bytes for the end of its input, and for nothing.
   if (json.find('\0') != json.npos || absl::StartsWith(json, "\xEF")) {
@@ -349,8 +349,7 @@ absl::StatusOr<SafetensorsHeader> parse_safetensors_header(absl::string_view fil
     return absl::Status(reader.status().code(),
                         absl::StrCat("its header is wrong: ", reader.status().message()));
   }
-  absl::Status filled = check_positions(header.tensors, file_size - header.data_offset);
-  if (!filled.ok()) return filled;
+  ACCELERATE_RETURN_IF_ERROR(check_positions(header.tensors, file_size - header.data_offset));
   return header;
 }
 
@@ -358,23 +357,20 @@ absl::StatusOr<std::string> read_safetensors_start(const ReadableFile& file,
                                                    const std::string& path) {
   const auto read = [&](int64_t bytes) -> absl::StatusOr<std::string> {
     std::string start(static_cast<size_t>(bytes), '\0');
-    const absl::Status status =
-        file.read_at(0, absl::MakeSpan(reinterpret_cast<std::byte*>(start.data()), start.size()));
-    if (!status.ok()) return status;
+    ACCELERATE_RETURN_IF_ERROR(
+        file.read_at(0, absl::MakeSpan(reinterpret_cast<std::byte*>(start.data()), start.size())));
     return start;
   };
-  const absl::StatusOr<std::string> start = read(std::min(kLengthBytes, file.size()));
-  if (!start.ok()) return start.status();
-  const absl::StatusOr<int64_t> length = header_length(*start, file.size());
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string start, read(std::min(kLengthBytes, file.size())));
+  const absl::StatusOr<int64_t> length = header_length(start, file.size());
   if (!length.ok()) return internal::in_file(path, length.status());
   return read(kLengthBytes + *length);
 }
 
 absl::StatusOr<SafetensorsHeader> read_safetensors_header(const ReadableFile& file,
                                                           const std::string& path) {
-  const absl::StatusOr<std::string> start = read_safetensors_start(file, path);
-  if (!start.ok()) return start.status();
-  absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(*start, file.size());
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string start, read_safetensors_start(file, path));
+  absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(start, file.size());
   if (!header.ok()) return internal::in_file(path, header.status());
   return header;
 }

@@ -187,7 +187,7 @@ absl::Status check_tensor(const std::string& name, const ShardedTensor& tensor,
   std::vector<const TensorShard*> boxes;
   int64_t covered = 0;
   for (const TensorShard& shard : tensor.shards) {
-    if (absl::Status box = check_box(name, tensor, shard); !box.ok()) return box;
+    ACCELERATE_RETURN_IF_ERROR(check_box(name, tensor, shard));
     const int64_t box_bytes = *volume_of(shard.lengths, item_bytes);
     if (box_bytes == 0) continue;
     boxes.push_back(&shard);
@@ -249,7 +249,7 @@ absl::StatusOr<ShardedMetadata> metadata_of(const DocumentNode& root) {
       for (const DocumentNode& file : files.items()) names.push_back(file.text());
     }
   }
-  if (absl::Status checked = check_sharded_metadata(metadata); !checked.ok()) return checked;
+  ACCELERATE_RETURN_IF_ERROR(check_sharded_metadata(metadata));
   return metadata;
 }
 
@@ -291,10 +291,9 @@ absl::StatusOr<ShardedMetadata> parse_sharded_metadata(absl::string_view text) {
 }
 
 absl::Status check_sharded_metadata(const ShardedMetadata& metadata) {
-  if (absl::Status checked = check_writers(metadata.writers); !checked.ok()) return checked;
+  ACCELERATE_RETURN_IF_ERROR(check_writers(metadata.writers));
   for (const auto& [name, tensor] : metadata.tensors) {
-    absl::Status checked = check_tensor(name, tensor, metadata.writers);
-    if (!checked.ok()) return checked;
+    ACCELERATE_RETURN_IF_ERROR(check_tensor(name, tensor, metadata.writers));
   }
   return absl::OkStatus();
 }

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate {
 namespace {
@@ -273,9 +273,8 @@ absl::StatusOr<std::string> token_index_bytes(const TokenIndex& index) {
 }
 
 absl::StatusOr<TokenIndex> read_token_index(FileSystem& files, const std::string& path) {
-  const absl::StatusOr<std::string> bytes = read_file(files, path);
-  if (!bytes.ok()) return bytes.status();
-  absl::StatusOr<TokenIndex> index = parse_token_index(*bytes);
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string bytes, read_file(files, path));
+  absl::StatusOr<TokenIndex> index = parse_token_index(bytes);
   if (!index.ok()) {
     return absl::Status(index.status().code(), absl::StrCat(path, ": ", index.status().message()));
   }

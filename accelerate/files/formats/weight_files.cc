@@ -18,6 +18,7 @@
 #include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/number_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/files/formats/safetensors_header.h"
 
 namespace accelerate {
@@ -52,10 +53,9 @@ bool takes_digits(absl::string_view& text, size_t count) {
 }
 
 absl::StatusOr<WeightFiles> files_of_index(FileSystem& files, const std::string& path) {
-  const absl::StatusOr<ShardIndex> index = read_shard_index(files, path);
-  if (!index.ok()) return index.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const ShardIndex index, read_shard_index(files, path));
   std::map<std::string, std::vector<std::string>> tensors_by_file;
-  for (const auto& [tensor, file] : index->weight_map) tensors_by_file[file].push_back(tensor);
+  for (const auto& [tensor, file] : index.weight_map) tensors_by_file[file].push_back(tensor);
   WeightFiles result{.has_index = true, .index_path = path};
   for (auto& [file, tensors] : tensors_by_file) {
     std::string shard = join_path(parent_path(path), file);
@@ -75,11 +75,10 @@ absl::StatusOr<WeightFiles> files_of_index(FileSystem& files, const std::string&
 }
 
 absl::StatusOr<WeightFiles> files_of_folder(FileSystem& files, const std::string& folder) {
-  const absl::StatusOr<std::vector<std::string>> names = files.list(folder);
-  if (!names.ok()) return names.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.list(folder));
   std::vector<std::string> safe;
   std::vector<std::string> pickled;
-  for (const std::string& name : *names) {
+  for (const std::string& name : names) {
     if (absl::EndsWith(name, kSafeIndexExtension)) {
       safe.push_back(name);
     } else if (absl::EndsWith(name, kIndexExtension)) {
@@ -88,7 +87,7 @@ absl::StatusOr<WeightFiles> files_of_folder(FileSystem& files, const std::string
   }
   for (const auto& [single, indices] :
        {std::pair(kSafeWeightsName, &safe), std::pair(kWeightsName, &pickled)}) {
-    if (std::ranges::binary_search(*names, single)) {
+    if (std::ranges::binary_search(names, single)) {
       return WeightFiles{.files = {{.path = join_path(folder, single)}}};
     }
     if (indices->size() == 1) return files_of_index(files, join_path(folder, indices->front()));
@@ -108,8 +107,7 @@ absl::StatusOr<int64_t> parse_shard_size(absl::string_view text) {
   const absl::string_view size = absl::StripAsciiWhitespace(text);
   const size_t unit_at = size.size() < 2 ? 0 : size.size() - 2;
   const std::string unit = absl::AsciiStrToUpper(size.substr(unit_at));
-  const absl::StatusOr<int64_t> multiplier = unit_bytes(size, unit);
-  if (!multiplier.ok()) return multiplier.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const int64_t multiplier, unit_bytes(size, unit));
   const absl::string_view number = absl::StripAsciiWhitespace(size.substr(0, unit_at));
   const std::optional<double> parsed = parse_float(std::string(number));
   if (!parsed) {
@@ -117,7 +115,7 @@ absl::StatusOr<int64_t> parse_shard_size(absl::string_view text) {
                                                    "': could not convert string to float: '",
                                                    number, "'"));
   }
-  const double value = *parsed * static_cast<double>(*multiplier);
+  const double value = *parsed * static_cast<double>(multiplier);
   if (std::isnan(value)) return absl::InvalidArgumentError("cannot convert float NaN to integer");
   if (std::isinf(value)) {
     return absl::InvalidArgumentError("cannot convert float infinity to integer");
@@ -178,9 +176,7 @@ std::string shard_index_text(const ShardIndex& index) {
 }
 
 absl::StatusOr<ShardIndex> parse_shard_index(absl::string_view text) {
-  const absl::StatusOr<nlohmann::ordered_json> parsed = json_value(text);
-  if (!parsed.ok()) return parsed.status();
-  const nlohmann::ordered_json& value = *parsed;
+  ACCELERATE_ASSIGN_OR_RETURN(const nlohmann::ordered_json value, json_value(text));
   // Without a weight_map the object is the map itself.
   const nlohmann::ordered_json& map =
       value.is_object() && value.contains("weight_map") ? value["weight_map"] : value;
@@ -208,9 +204,8 @@ absl::StatusOr<ShardIndex> parse_shard_index(absl::string_view text) {
 }
 
 absl::StatusOr<ShardIndex> read_shard_index(FileSystem& files, const std::string& path) {
-  const absl::StatusOr<std::string> text = read_file(files, path);
-  if (!text.ok()) return text.status();
-  absl::StatusOr<ShardIndex> index = parse_shard_index(*text);
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
+  absl::StatusOr<ShardIndex> index = parse_shard_index(text);
   if (!index.ok()) return internal::in_file(path, index.status());
   return index;
 }
@@ -283,8 +278,7 @@ class ModelFolder {
 
   absl::Status write_aside(const ShardPlan& plan, const WriteShard& write) {
     for (const ShardPlan::Shard& shard : plan.shards) {
-      const absl::Status written = write(path_of(aside_name(shard.file)), shard.tensors);
-      if (!written.ok()) return written;
+      ACCELERATE_RETURN_IF_ERROR(write(path_of(aside_name(shard.file)), shard.tensors));
     }
     return files_.sync_directory(path_);
   }
@@ -302,12 +296,11 @@ class ModelFolder {
   }
 
   absl::Status commit_shards(const ShardIndex& index) {
-    absl::StatusOr<bool> replaces = replaces_shards(index);
-    if (!replaces.ok()) return replaces.status();
-    if (*replaces) {
+    ACCELERATE_ASSIGN_OR_RETURN(bool replaces, replaces_shards(index));
+    if (replaces) {
       ShardIndex aside = index;
       for (auto& [tensor, file] : aside.weight_map) file = aside_name(file);
-      if (absl::Status written = write_index(aside); !written.ok()) return written;
+      ACCELERATE_RETURN_IF_ERROR(write_index(aside));
     }
     const absl::Status named = take_names(index);
     return named.ok() ? remove_names({kSafeWeightsName}) : named;
@@ -317,13 +310,11 @@ class ModelFolder {
   absl::Status remove_stale(const ShardPlan& plan) {
     if (!plan.is_sharded()) {
       // First, for it may name some of the others.
-      if (absl::Status removed = remove_names({kSafeWeightsIndexName}); !removed.ok())
-        return removed;
+      ACCELERATE_RETURN_IF_ERROR(remove_names({kSafeWeightsIndexName}));
     }
-    const absl::StatusOr<std::vector<std::string>> names = files_.list(path_);
-    if (!names.ok()) return names.status();
+    ACCELERATE_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.list(path_));
     std::vector<std::string> stale;
-    for (const std::string& name : *names) {
+    for (const std::string& name : names) {
       const std::string file = name_of_aside(name).empty() ? name : name_of_aside(name);
       const bool is_aside = file != name;
       const bool is_ours = is_shard_file_name(file) || (is_aside && file == kSafeWeightsName);
@@ -356,11 +347,9 @@ class ModelFolder {
     std::set<std::string> names;
     for (const auto& [tensor, file] : index.weight_map) names.insert(file);
     for (const std::string& name : names) {
-      const absl::StatusOr<bool> is_aside = exists(files_, path_of(aside_name(name)));
-      if (!is_aside.ok()) return is_aside.status();
-      if (!*is_aside) continue;
-      const absl::Status renamed = files_.rename(path_of(aside_name(name)), path_of(name));
-      if (!renamed.ok()) return renamed;
+      ACCELERATE_ASSIGN_OR_RETURN(const bool is_aside, exists(files_, path_of(aside_name(name))));
+      if (!is_aside) continue;
+      ACCELERATE_RETURN_IF_ERROR(files_.rename(path_of(aside_name(name)), path_of(name)));
     }
     const absl::Status synced = files_.sync_directory(path_);
     return synced.ok() ? write_index(index) : synced;
@@ -386,9 +375,9 @@ class ModelFolder {
 
 absl::Status replace_weights(FileSystem& files, const std::string& directory, const ShardPlan& plan,
                              const std::vector<std::string>& names, const WriteShard& write) {
-  if (absl::Status made = make_directories_durably(files, directory); !made.ok()) return made;
+  ACCELERATE_RETURN_IF_ERROR(make_directories_durably(files, directory));
   ModelFolder folder(files, directory);
-  if (absl::Status finished = folder.finish_interrupted_save(); !finished.ok()) return finished;
+  ACCELERATE_RETURN_IF_ERROR(folder.finish_interrupted_save());
   const absl::Status written = folder.write_aside(plan, write);
   if (!written.ok()) {
     folder.remove_aside(plan);
