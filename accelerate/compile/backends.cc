@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <c10/util/Exception.h>
 #include <torch/version.h>
@@ -12,12 +13,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "accelerate/base/compile_backends.h"
+#include "accelerate/base/message_text.h"
 #include "accelerate/compile/package_code.h"
 #include "accelerate/compile/packages/package.h"
 #include "accelerate/config/dynamo_plugin.h"
+#include "accelerate/platform/command_line.h"
 #include "accelerate/platform/environment.h"
+#include "accelerate/platform/simulated_run.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -61,6 +67,29 @@ Environment current_environment() {
   return runtime != nullptr ? runtime->environment() : Environment();
 }
 
+// The command that runs this program as it runs here and makes packages of its regions in that
+// cache, as a shell reads it.
+std::string compile_command(const Environment& environment, const std::string& cache) {
+  std::vector<std::string> words = shaping_variables(environment.variables());
+  // The command sets this one by itself.
+  std::erase_if(words, [](const std::string& word) {
+    return absl::StartsWith(word, "ACCELERATE_DYNAMO_BACKEND=");
+  });
+  const absl::StatusOr<std::string> usual_cache = region_cache([&](std::string_view name) {
+    return name == env::kCompileCache ? std::string() : environment.get_or(name, "");
+  });
+  if (!usual_cache.ok() || *usual_cache != cache) {
+    words.push_back(absl::StrCat(env::kCompileCache, "=", shell_quoted(cache)));
+  }
+  words.emplace_back("accelerate compile");
+  if (parse_flag_from_env("ACCELERATE_USE_CPU", false, environment)) words.emplace_back("--cpu");
+  const Runtime* const runtime = Runtime::find_current();
+  const int ranks = runtime != nullptr ? runtime->topology().world_size : 1;
+  words.push_back(
+      absl::StrCat("--num_processes ", ranks, " --no_default_config ", shell_line(command_line())));
+  return absl::StrJoin(words, " ");
+}
+
 RegionCompiler compiler_of(c10::DeviceType type);
 
 // Packages are made before a job, and never by it.
@@ -76,6 +105,7 @@ class Packages final : public CompileBackend {
     } else {
       cache_ = region_cache([&](std::string_view name) { return environment.get_or(name, ""); });
     }
+    if (cache_.ok()) compile_command_ = compile_command(environment, *cache_);
     options_ = options.dump();
     records_ = parse_flag_from_env(env::kCompileRecord, false, environment);
   }
@@ -103,8 +133,7 @@ class Packages final : public CompileBackend {
       TORCH_CHECK(written.ok(), "a region cannot be recorded: ", written.message());
       return interpreted(std::move(program));
     }
-    absl::StrAppend(&advice_,
-                    "; `accelerate compile` in the place of `accelerate launch` makes it");
+    absl::StrAppend(&advice_, "; this makes it: ", compile_command_);
     return nullptr;
   }
 
@@ -130,6 +159,7 @@ class Packages final : public CompileBackend {
   const std::string mode_;
   std::string options_;
   absl::StatusOr<std::string> cache_ = std::string();
+  std::string compile_command_;
   bool records_ = false;
   std::string advice_;
 };

@@ -22,10 +22,12 @@
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/base/message_text.h"
 #include "accelerate/compile/backends.h"
 #include "accelerate/compile/compile_regions.h"
 #include "accelerate/compile/packages/package.h"
 #include "accelerate/compile/repeated_blocks.h"
+#include "accelerate/platform/command_line.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/platform/host_files.h"
@@ -40,6 +42,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using torch::Tensor;
 namespace nn = torch::nn;
 
@@ -511,10 +514,40 @@ TEST_F(RegionsTest, WithoutAPackageRegionsRunAsTheyAre) {
   ASSERT_EQ(warnings.texts().size(), 1);
   EXPECT_THAT(warnings.texts()[0],
               AllOf(HasSubstr("there is no package for it in " + folder.path()),
-                    HasSubstr("`accelerate compile` in the place of `accelerate launch`")));
+                    HasSubstr("; this makes it: ")));
   EXPECT_EQ(compile_report(model)->compiled_calls, 0);
   EXPECT_EQ(compile_report(model)->not_compiled.begin()->second, 1);
   EXPECT_THAT(list_regions(folder.path()).value(), IsEmpty()) << "nothing is written unasked";
+}
+
+// The command with which this program was started, and what it found set.
+TEST_F(RegionsTest, WithoutAPackageTheCommandThatMakesItIsSaid) {
+  const TemporaryFolder folder;
+  const std::string cache = folder.path() + "/a b";
+  runtime_.environment().set("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2");
+  runtime_.environment().set("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR");
+  runtime_.environment().set("ACCELERATE_USE_CPU", "True");
+  const auto warning = [&](std::optional<nlohmann::ordered_json> options) {
+    RecordedWarnings warnings;
+    Free net(&product);
+    auto model =
+        compile_regions(net, {.backend = DynamoBackend::kInductor, .options = std::move(options)});
+    warm(model, torch::ones({3}));
+    return warnings.texts().size() == 1 ? warnings.texts()[0] : "not one warning";
+  };
+  const std::string command = " accelerate compile --cpu --num_processes 1 --no_default_config " +
+                              shell_line(command_line());
+  const auto names_cache = HasSubstr(" ACCELERATE_COMPILE_CACHE='" + cache + "' ");
+  const auto fits = AllOf(HasSubstr("this makes it: "), HasSubstr(command),
+                          HasSubstr("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=2 "),
+                          Not(HasSubstr("ACCELERATE_DYNAMO_BACKEND")));
+  runtime_.environment().set("HOME", folder.path());
+  runtime_.environment().unset("XDG_CACHE_HOME");
+  runtime_.environment().unset(env::kCompileCache);
+  EXPECT_THAT(warning(std::nullopt), AllOf(fits, Not(HasSubstr("ACCELERATE_COMPILE_CACHE"))));
+  EXPECT_THAT(warning(nlohmann::ordered_json{{"package", cache}}), AllOf(fits, names_cache));
+  runtime_.environment().set(env::kCompileCache, cache);
+  EXPECT_THAT(warning(std::nullopt), AllOf(fits, names_cache));
 }
 
 TEST_F(RegionsTest, AreWrittenIntoTheCacheWhereTheyAreToBeRecorded) {

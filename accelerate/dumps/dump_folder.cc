@@ -98,11 +98,15 @@ absl::Status write_rank_dump(const std::string& folder, const RankDump& dump) {
                        flight_recorder_pickle(dump));
 }
 
-absl::Status write_dumps(const std::string& folder, const nlohmann::ordered_json& run,
-                         const std::vector<RankDump>& dumps) {
+absl::Status write_run(const std::string& folder, const nlohmann::ordered_json& run) {
   remove_rank_files(fs::path(folder) / kRanks);
   remove_rank_files(fs::path(folder) / kFlightRecorder);
-  absl::Status status = write_file_at(fs::path(folder) / kRun, run.dump(2) + "\n");
+  return write_file_at(fs::path(folder) / kRun, run.dump(2) + "\n");
+}
+
+absl::Status write_dumps(const std::string& folder, const nlohmann::ordered_json& run,
+                         const std::vector<RankDump>& dumps) {
+  absl::Status status = write_run(folder, run);
   for (const RankDump& dump : dumps) status.Update(write_rank_dump(folder, dump));
   return status;
 }

@@ -27,7 +27,10 @@ namespace accelerate {
 /// Writes one rank's files; makes the folder. Errors: those of the file system.
 absl::Status write_rank_dump(const std::string& folder, const RankDump& dump);
 
-/// Writes all ranks' files and run.json, in the place of an earlier failure's.
+/// Writes run.json, and removes an earlier failure's files of ranks. Errors: as above.
+absl::Status write_run(const std::string& folder, const nlohmann::ordered_json& run);
+
+/// Writes run.json and all ranks' files, in the place of an earlier failure's.
 absl::Status write_dumps(const std::string& folder, const nlohmann::ordered_json& run,
                          const std::vector<RankDump>& dumps);
 

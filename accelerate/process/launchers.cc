@@ -18,7 +18,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -27,6 +26,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/enum_text.h"
+#include "accelerate/platform/command_line.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/topology.h"
 #include "accelerate/platform/unique_fd.h"
@@ -263,15 +263,6 @@ std::string run_alone(const std::function<void()>& function, const LaunchOptions
   return failure;
 }
 
-// The words that started this process, for the command that repeats the run.
-std::vector<std::string> command_line() {
-  std::vector<std::string> words;
-  std::ifstream file("/proc/self/cmdline");
-  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
-  if (words.empty()) words.emplace_back("launch");
-  return words;
-}
-
 bool simulate(const std::function<void()>& function, const LaunchOptions& options) {
   Environment environment = environment_of(options);
   if (!options.simulate.empty()) {
@@ -283,6 +274,7 @@ bool simulate(const std::function<void()>& function, const LaunchOptions& option
   }
   if (!environment.get(env::kSimulate)) return false;
   limit_intra_op_threads(environment);
+  // For the command that repeats the run.
   std::vector<std::string> words = command_line();
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());

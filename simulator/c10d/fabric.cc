@@ -239,7 +239,8 @@ std::vector<RankAtFailure> Fabric::ranks_at_failure() const {
   std::vector<RankAtFailure> ranks;
   for (int rank = 0; rank < world_size(); ++rank) {
     ranks.push_back({.state = state_of(rank)});
-    if (executed().is_executed(rank)) ranks.back().last_call = last_call(log(rank).snapshot());
+    if (!executed().is_executed(rank)) continue;
+    ranks.back().last_call = last_call(log(rank).snapshot(/*most=*/1));
   }
   return ranks;
 }

@@ -188,6 +188,7 @@ class Fabric {
     std::unordered_map<std::string, std::vector<int>> waiting;  ///< tasks, by missing key
   };
   Store& store() { return store_; }
+  const Store& store() const { return store_; }
 
  private:
   void record_wait(int64_t from_ns, SliceKind kind);

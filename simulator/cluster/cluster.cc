@@ -204,8 +204,7 @@ class Run {
     return simulator::unnoticed_failure(*fabric_);
   }
   std::vector<RankAtFailure> ranks_at_failure() const { return fabric_->ranks_at_failure(); }
-  std::vector<RankDump> dumps() const { return dumps_of(*fabric_); }
-  std::map<std::string, int64_t> store_sizes() const { return sizes_of(fabric_->store()); }
+  const Fabric& fabric() const { return *fabric_; }
   const std::vector<std::string>& fired_file_faults() const { return faults_->fired(); }
   // Empty without a plan.
   std::vector<FaultOutcome> fault_outcomes() {
@@ -567,8 +566,8 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
     }
   }
   if (!failure.empty() && !options_.dump_folder.empty()) {
-    write_failure(options_.dump_folder, {failure, repeat_hint(), log_header(), run.dumps(),
-                                         run.store_sizes(), options_.log_file});
+    write_failure(options_.dump_folder,
+                  {failure, repeat_hint(), log_header(), run.fabric(), options_.log_file});
   }
   if (recorder) {
     std::optional<RunFailure> told;

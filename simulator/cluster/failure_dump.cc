@@ -1,14 +1,18 @@
 #include "simulator/cluster/failure_dump.h"
 
+#include <cstddef>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <system_error>
-#include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/comm/watch/operation_log.h"
+#include "accelerate/comm/watch/rank_dump.h"
 #include "accelerate/dumps/dump_folder.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/platform/host_files.h"
@@ -34,9 +38,12 @@ absl::Status copy_log(const std::string& log_file, const fs::path& copy) {
       absl::StrCat("cannot write ", copy.string(), ": ", problem.message()));
 }
 
-absl::Status write_store(const std::map<std::string, int64_t>& store, const fs::path& path) {
+// The keys, with the bytes of their values.
+absl::Status write_store(const Fabric::Store& store, const fs::path& path) {
+  std::map<std::string, size_t> sizes;
+  for (const auto& [key, value] : store.values) sizes[key] = value.bytes.size();
   Json json = Json::object();
-  for (const auto& [key, bytes] : store) json[key] = bytes;
+  for (const auto& [key, bytes] : sizes) json[key] = bytes;
   HostFiles disk(1);
   UnsyncedFiles files(disk);
   // A key may be any bytes.
@@ -45,29 +52,18 @@ absl::Status write_store(const std::map<std::string, int64_t>& store, const fs::
       json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n");
 }
 
+// What an executed rank did last.
+RankDump dump_of(const Fabric& fabric, int rank) {
+  RankDump dump{.history = fabric.log(rank).snapshot(OperationLog::kCapacity), .members = {}};
+  for (const GroupRecord& group : dump.history.groups) {
+    const auto found = fabric.communicators().find(group.name);
+    const bool is_known = found != fabric.communicators().end();
+    dump.members.push_back(is_known ? found->second->ranks() : std::vector<int>());
+  }
+  return dump;
+}
+
 }  // namespace
-
-std::vector<RankDump> dumps_of(const Fabric& fabric) {
-  std::vector<RankDump> dumps;
-  for (const int rank : fabric.executed().ranks()) {
-    RankDump dump{.history = fabric.log(rank).snapshot(), .members = {}};
-    for (const GroupRecord& group : dump.history.groups) {
-      const auto found = fabric.communicators().find(group.name);
-      const bool is_known = found != fabric.communicators().end();
-      dump.members.push_back(is_known ? found->second->ranks() : std::vector<int>());
-    }
-    dumps.push_back(std::move(dump));
-  }
-  return dumps;
-}
-
-std::map<std::string, int64_t> sizes_of(const Fabric::Store& store) {
-  std::map<std::string, int64_t> sizes;
-  for (const auto& [key, value] : store.values) {
-    sizes[key] = static_cast<int64_t>(value.bytes.size());
-  }
-  return sizes;
-}
 
 void write_failure(const std::string& folder, const FailedRun& failed) {
   const bool has_log = !failed.log_file.empty();
@@ -76,8 +72,11 @@ void write_failure(const std::string& folder, const FailedRun& failed) {
   json["repeat_command"] = failed.repeat_command;
   for (const auto& [name, value] : failed.run) json["run"][name] = value;
   if (has_log) json["log"] = kLog;
-  absl::Status written = write_dumps(folder, json, failed.dumps);
-  if (written.ok()) written = write_store(failed.store, fs::path(folder) / kStore);
+  absl::Status written = write_run(folder, json);
+  for (const int rank : failed.fabric.executed().ranks()) {
+    written.Update(write_rank_dump(folder, dump_of(failed.fabric, rank)));
+  }
+  if (written.ok()) written = write_store(failed.fabric.store(), fs::path(folder) / kStore);
   if (written.ok() && has_log) written = copy_log(failed.log_file, fs::path(folder) / kLog);
   if (!written.ok()) std::cerr << "accelerate: no dump: " << written.message() << std::endl;
 }

@@ -390,6 +390,18 @@ TEST(Dumps, TellWhatTheFailureTells) {
   }
 }
 
+TEST(Dumps, HaveMoreOperationsThanReportsShow) {
+  const std::string folder = ::testing::TempDir() + "/long_failure";
+  Cluster cluster("1x2", {.seed = 5, .dump_folder = folder});
+  EXPECT_THROW(cluster.run_on_every_rank([](Rank& rank) { sums(rank, 300 - rank.index()); }),
+               ClusterError);
+  const auto dumps = read_dumps(folder);
+  ASSERT_TRUE(dumps.ok()) << dumps.status();
+  ASSERT_EQ(dumps->size(), 2U);
+  EXPECT_EQ(dumps->at(0).history.operations.size(), 300U);
+  EXPECT_EQ(dumps->at(1).history.operations.size(), 299U);
+}
+
 // The log is written before the failure is told.
 TEST(Dumps, HaveTheLogOfARunThatWroteOne) {
   const std::string folder = ::testing::TempDir() + "/logged_failure";

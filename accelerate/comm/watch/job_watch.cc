@@ -360,7 +360,7 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
 
   void write_dump() const {
     if (options_.dump_folder.empty()) return;
-    RankDump dump{.history = log_.snapshot(), .members = log_.members()};
+    RankDump dump{.history = log_.snapshot(OperationLog::kCapacity), .members = log_.members()};
     dump.members.resize(dump.history.groups.size());
     const std::string problem = write_rank_dump_file(options_.dump_folder, dump);
     if (!problem.empty()) {

@@ -1,6 +1,7 @@
 #include "accelerate/comm/watch/operation_log.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -15,6 +16,8 @@ namespace {
 
 // How many of a group's last calls the report shows.
 constexpr uint64_t kShownCalls = 5;
+// What a ring has room for at first.
+constexpr size_t kFewestEntries = 16;
 
 const char* state_text(OperationState state) {
   switch (state) {
@@ -143,15 +146,20 @@ std::string lines_of(const std::vector<View>& views) {
 
 // The first call that members made differently, among those that are still remembered.
 std::string first_difference(const OperationFailure& failure, const std::vector<View>& views) {
-  const uint64_t most = most_collectives(views);
-  const uint64_t oldest = most - std::min<uint64_t>(most, OperationLog::kCapacity);
-  for (uint64_t sequence = oldest; sequence < most; ++sequence) {
-    std::vector<std::pair<int, CollectiveFingerprint>> calls;
-    for (const View& view : views) {
-      if (const OperationRecord* call = call_number(view, sequence)) {
-        calls.emplace_back(view.rank, call->fingerprint);
-      }
+  std::map<uint64_t, std::vector<std::pair<int, const OperationRecord*>>> by_sequence;
+  for (const View& view : views) {
+    if (view.history == nullptr) continue;
+    for (const OperationRecord& record : view.history->operations) {
+      if (!is_call(view, record)) continue;
+      auto& records = by_sequence[record.fingerprint.sequence];
+      // A dump of another program may have several records of one call; the last one counts.
+      if (!records.empty() && records.back().first == view.rank) records.pop_back();
+      records.emplace_back(view.rank, &record);
     }
+  }
+  for (const auto& [sequence, records] : by_sequence) {
+    std::vector<std::pair<int, CollectiveFingerprint>> calls;
+    for (const auto& [rank, record] : records) calls.emplace_back(rank, record->fingerprint);
     std::string difference = describe_mismatch(failure.group, calls);
     if (!difference.empty()) return difference;
   }
@@ -209,30 +217,33 @@ void OperationLog::group_is_made(int group) {
 OperationLog::Ticket OperationLog::enter(int group, CollectiveFingerprint& fingerprint) {
   const std::lock_guard lock(mutex_);
   if (!c10d::isP2POp(fingerprint.op)) fingerprint.sequence = groups_[group].collectives++;
-  OperationRecord& record = ring_[next_ % kCapacity];
-  record.group = group;
-  record.state = OperationState::kIssued;
-  record.fingerprint = fingerprint;
+  const CallTable::Index call = calls_.add(fingerprint);
+  if (next_ == ring_.size() && next_ < kCapacity) {
+    ring_.resize(std::clamp(2 * ring_.size(), kFewestEntries, kCapacity));
+  }
+  Entry& entry = entry_of(next_);
+  if (next_ >= kCapacity) calls_.release(entry.call);
+  entry = {.sequence = fingerprint.sequence, .group = group, .call = call};
   return next_++;
 }
 
 void OperationLog::set_state(Ticket ticket, OperationState state) {
   const std::lock_guard lock(mutex_);
-  if (remembers(ticket)) ring_[ticket % kCapacity].state = state;
+  if (remembers(ticket)) entry_of(ticket).state = state;
 }
 
 std::string OperationLog::describe(Ticket ticket) const {
   const std::lock_guard lock(mutex_);
   if (!remembers(ticket)) return "an operation long ago";
-  return ring_[ticket % kCapacity].fingerprint.to_string();
+  return call_of(entry_of(ticket)).to_string();
 }
 
 void OperationLog::refuse(Ticket ticket) {
   const std::lock_guard lock(mutex_);
   if (!remembers(ticket)) return;
-  OperationRecord& record = ring_[ticket % kCapacity];
-  record.state = OperationState::kRefused;
-  if (!c10d::isP2POp(record.fingerprint.op)) --groups_[record.group].collectives;
+  Entry& entry = entry_of(ticket);
+  entry.state = OperationState::kRefused;
+  if (!c10d::isP2POp(call_of(entry).op)) --groups_[entry.group].collectives;
 }
 
 void OperationLog::end(std::string ending) {
@@ -240,14 +251,23 @@ void OperationLog::end(std::string ending) {
   ending_ = std::move(ending);
 }
 
-OperationHistory OperationLog::snapshot() const {
+OperationHistory OperationLog::snapshot(size_t most) const {
   const std::lock_guard lock(mutex_);
   OperationHistory history{.rank = rank_, .ending = ending_, .groups = groups_};
-  const Ticket first = next_ - std::min<Ticket>(next_, kCapacity);
+  const Ticket first = next_ - std::min<Ticket>(next_, std::min(most, kCapacity));
+  history.operations.reserve(next_ - first);
   for (Ticket ticket = first; ticket < next_; ++ticket) {
-    history.operations.push_back(ring_[ticket % kCapacity]);
+    const Entry& entry = entry_of(ticket);
+    history.operations.push_back(
+        {.group = entry.group, .state = entry.state, .fingerprint = call_of(entry)});
   }
   return history;
+}
+
+CollectiveFingerprint OperationLog::call_of(const Entry& entry) const {
+  CollectiveFingerprint call = calls_[entry.call];
+  call.sequence = entry.sequence;
+  return call;
 }
 
 std::vector<std::vector<int>> OperationLog::members() const {
@@ -258,12 +278,12 @@ std::vector<std::vector<int>> OperationLog::members() const {
 std::optional<PendingOperation> OperationLog::pending() const {
   const std::lock_guard lock(mutex_);
   if (next_ == 0 || !ending_.empty()) return std::nullopt;
-  const OperationRecord& latest = ring_[(next_ - 1) % kCapacity];
+  const Entry& latest = entry_of(next_ - 1);
   if (latest.state != OperationState::kIssued && latest.state != OperationState::kWaiting) {
     return std::nullopt;
   }
   return PendingOperation{.ticket = next_ - 1,
-                          .text = latest.fingerprint.to_string(),
+                          .text = call_of(latest).to_string(),
                           .group = groups_[latest.group].name,
                           .ranks = members_[latest.group]};
 }

@@ -1,13 +1,14 @@
-/// A log of one rank's last operations: a ring of fixed size that is always on, and a count of
-/// each group's operations.
+/// A log of one rank's last operations: a ring that is always on, and a count of each group's
+/// operations.
 ///
-/// Entering and leaving an operation allocates nothing for the usual few tensors of few dims, and
-/// formats no text. Text is made from the snapshots that ranks send to the one that writes the
-/// report: which ranks are behind, by how many operations, and where their calls differ.
+/// An entry is 16 bytes, beside each different call once, and the ring grows with the number of
+/// operations up to its limit. Entering and leaving an operation like one of the ring formats no
+/// text, and allocates nothing but where the ring grows. Text is made from the snapshots that ranks
+/// send to the one that writes the report: which ranks are behind, by how many operations, and
+/// where their calls differ.
 /// Threads: any may call the log at any time; the others are functions of their arguments.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -16,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/comm/watch/call_table.h"
 #include "accelerate/comm/watch/collective_call.h"
 
 namespace accelerate {
@@ -28,7 +30,7 @@ enum class OperationState : uint8_t {
   kRefused,  ///< the call was invalid; nothing was sent
 };
 
-/// One entry of the ring.
+/// One operation of the ring.
 struct OperationRecord {
   int group = 0;  ///< index into the rank's groups
   OperationState state = OperationState::kIssued;
@@ -44,7 +46,7 @@ struct GroupRecord {
 };
 ACCELERATE_FIELDS(GroupRecord, name, made, collectives)
 
-/// A rank's log at one moment, as other ranks get it.
+/// A rank's log at one moment.
 struct OperationHistory {
   int rank = 0;
   std::string ending;  ///< how its program ended; empty while it has not
@@ -63,7 +65,10 @@ struct PendingOperation {
 
 class OperationLog {
  public:
-  static constexpr size_t kCapacity = 64;
+  /// How many operations the ring keeps, for a dump.
+  static constexpr size_t kCapacity = 2000;
+  /// How many of them other ranks get, for a report.
+  static constexpr size_t kShared = 64;
 
   /// Identifies one operation, even after the ring has overwritten it.
   using Ticket = uint64_t;
@@ -85,7 +90,8 @@ class OperationLog {
   /// Records how the rank's program ended, as in "ended its program".
   void end(std::string ending);
 
-  OperationHistory snapshot() const;
+  /// With the last operations, up to `most`.
+  OperationHistory snapshot(size_t most = kShared) const;
   /// The global ranks of the groups of a snapshot; there may be more groups by then.
   std::vector<std::vector<int>> members() const;
 
@@ -93,7 +99,19 @@ class OperationLog {
   std::optional<PendingOperation> pending() const;
 
  private:
-  bool remembers(Ticket ticket) const { return ticket + kCapacity >= next_; }
+  struct Entry {
+    uint64_t sequence = 0;
+    int32_t group = 0;
+    CallTable::Index call = 0;
+    OperationState state = OperationState::kIssued;
+  };
+  static_assert(sizeof(Entry) == 16);
+  static_assert(kCapacity < CallTable::kMost);
+
+  bool remembers(Ticket ticket) const { return ticket < next_ && next_ - ticket <= kCapacity; }
+  Entry& entry_of(Ticket ticket) { return ring_[ticket % ring_.size()]; }
+  const Entry& entry_of(Ticket ticket) const { return ring_[ticket % ring_.size()]; }
+  CollectiveFingerprint call_of(const Entry& entry) const;
 
   const int rank_;
   mutable std::mutex mutex_;
@@ -101,7 +119,8 @@ class OperationLog {
   std::vector<GroupRecord> groups_;
   std::vector<std::vector<int>> members_;  // of the groups
   Ticket next_ = 0;
-  std::array<OperationRecord, kCapacity> ring_;  // operation t is at t % kCapacity
+  std::vector<Entry> ring_;  // operation t is at t % its size, which grows before t comes to it
+  CallTable calls_;          // of the entries
 };
 
 /// Why and where an operation failed.

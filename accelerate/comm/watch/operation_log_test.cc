@@ -1,5 +1,6 @@
 #include "accelerate/comm/watch/operation_log.h"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,18 @@ TEST(OperationReport, FindsTheFirstCallThatDiffers) {
                         "against all_reduce\n  rank 0: barrier #1\n  rank 1: all_reduce #1"));
 }
 
+// In dumps, which have more operations than ranks send to each other.
+TEST(OperationReport, FindsADifferenceOfLongAgo) {
+  OperationLog log0(0), log1(1);
+  std::vector<OpType> calls(1000, OpType::BARRIER);
+  log_with(log0, calls);
+  calls[3] = OpType::ALLREDUCE;
+  log_with(log1, calls);
+  const std::string report = operation_report(
+      kFailure, {log0.snapshot(OperationLog::kCapacity), log1.snapshot(OperationLog::kCapacity)});
+  EXPECT_THAT(report, HasSubstr("collective mismatch in call #3 of group \"world\""));
+}
+
 TEST(OperationReport, SaysWhereARankIsInstead) {
   OperationLog log0(0), log1(1), log2(2);
   log_with(log0, {OpType::BARRIER});
@@ -137,15 +150,60 @@ TEST(CrossedGroups, AreNotRanksOfWhichOneIsLate) {
   EXPECT_EQ(crossed_groups({rank0, other}), "");
 }
 
+// As many as PyTorch's Flight Recorder.
+TEST(OperationLog, KeepsTwoThousandAndDropsTheFirstForTheNext) {
+  OperationLog log(0);
+  log_with(log, std::vector<OpType>(2000, OpType::BARRIER));
+  OperationHistory history = log.snapshot(OperationLog::kCapacity);
+  ASSERT_EQ(history.operations.size(), 2000U);
+  EXPECT_EQ(history.operations.front().fingerprint.sequence, 0U);
+  CollectiveFingerprint one_more = call_of(OpType::ALLREDUCE);
+  log.enter(0, one_more);
+  history = log.snapshot(OperationLog::kCapacity);
+  ASSERT_EQ(history.operations.size(), 2000U);
+  EXPECT_EQ(history.operations.front().fingerprint.to_string(), "barrier #1");
+  EXPECT_EQ(history.operations.back().fingerprint.to_string(), "all_reduce #2000 (Float[4])");
+}
+
+TEST(OperationLog, TellsOtherRanksOfTheLastAlone) {
+  OperationLog log(0);
+  log_with(log, std::vector<OpType>(100, OpType::BARRIER));
+  EXPECT_EQ(log.snapshot(OperationLog::kCapacity).operations.size(), 100U);
+  const OperationHistory shared = log.snapshot();
+  ASSERT_EQ(shared.operations.size(), 64U);
+  EXPECT_EQ(shared.operations.front().fingerprint.sequence, 36U);
+  EXPECT_EQ(log.snapshot(/*most=*/1).operations.at(0).fingerprint.sequence, 99U);
+  EXPECT_EQ(log.snapshot(/*most=*/0).operations.size(), 0U);
+}
+
+TEST(OperationLog, KeepsCallsOfWhichNoTwoAreAlike) {
+  constexpr int64_t kCalls = 2 * static_cast<int64_t>(OperationLog::kCapacity) + 7;
+  OperationLog log(0);
+  log_with(log, {});
+  for (int64_t elements = 0; elements < kCalls; ++elements) {
+    CollectiveFingerprint call = call_of(OpType::ALLREDUCE, elements);
+    log.set_state(log.enter(0, call), OperationState::kDone);
+  }
+  const OperationHistory history = log.snapshot(OperationLog::kCapacity);
+  ASSERT_EQ(history.operations.size(), OperationLog::kCapacity);
+  int64_t elements = kCalls - static_cast<int64_t>(OperationLog::kCapacity);
+  for (const OperationRecord& record : history.operations) {
+    EXPECT_EQ(record.fingerprint.sequence, static_cast<uint64_t>(elements));
+    ASSERT_EQ(record.fingerprint.sizes.size(), 1U);
+    EXPECT_EQ(record.fingerprint.sizes[0], elements++);
+    EXPECT_EQ(record.state, OperationState::kDone);
+  }
+}
+
 TEST(OperationLog, ForgetsTheOldestAndCountsOn) {
   OperationLog log(0);
   log_with(log, std::vector<OpType>(OperationLog::kCapacity + 10, OpType::BARRIER));
-  const OperationHistory history = log.snapshot();
+  const OperationHistory history = log.snapshot(OperationLog::kCapacity);
   ASSERT_EQ(history.operations.size(), OperationLog::kCapacity);
   EXPECT_EQ(history.operations.front().fingerprint.sequence, 10);
   EXPECT_EQ(history.groups[0].collectives, OperationLog::kCapacity + 10);
   log.set_state(0, OperationState::kFailed);  // The entry is gone: a newer operation has the slot.
-  EXPECT_EQ(log.snapshot().operations.front().state, OperationState::kDone);
+  EXPECT_EQ(log.snapshot(OperationLog::kCapacity).operations.front().state, OperationState::kDone);
   EXPECT_EQ(log.describe(0), "an operation long ago");
 }
 

@@ -254,17 +254,20 @@ TEST(WatchedBackend, SaysNothingOfAnOperationThatNobodyHoldsUp) {
 
 TEST(WatchedBackend, WritesWhatEachRankDidLast) {
   const std::string folder = ::testing::TempDir() + "/watched_backend_dumps";
+  // More than ranks send to each other.
+  constexpr uint64_t kBefore = OperationLog::kShared + 6;
   const auto errors = run({.timeout = kImpatience, .dump_folder = folder}, [](Member& self) {
-    all_reduce(self, at::ones({3}));
+    for (uint64_t i = 0; i < kBefore; ++i) all_reduce(self, at::ones({3}));
     if (self.rank == 0) all_reduce(self, at::ones({4}));
   });
-  EXPECT_THAT(errors[0], HasSubstr("all_reduce #1"));
+  EXPECT_THAT(errors[0], HasSubstr("all_reduce #70"));
   for (int rank = 0; rank < 2; ++rank) {
     std::ifstream file(folder + "/" + rank_dump_file(rank));
     const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
     const RankDump dump = parse_rank_dump(text);
     EXPECT_EQ(dump.history.rank, rank);
-    EXPECT_EQ(dump.history.groups.at(0).collectives, rank == 0 ? 2U : 1U);
+    EXPECT_EQ(dump.history.groups.at(0).collectives, kBefore + (rank == 0 ? 1 : 0));
+    EXPECT_EQ(dump.history.operations.size(), dump.history.groups.at(0).collectives);
     EXPECT_EQ(dump.members.at(0), (std::vector<int>{0, 1}));
   }
 }
