@@ -8,6 +8,7 @@
 
 #include <ATen/OpMathType.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/addcmul.h>
 #include <c10/core/ScalarType.h>
@@ -57,7 +58,14 @@ RmsNormed computed_rms_norm(const NormedRows& rows, const at::Tensor& input,
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>& weight, int64_t dims, double epsilon) {
-    const RmsNormed normed = computed_rms_norm({.dims = dims, .epsilon = epsilon}, input, weight);
+    RmsNormed normed;
+    {
+      // The parts make no graph. Gradients are on as in all of a forward pass, by which simulated
+      // devices know that a result is an activation.
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      const at::AutoGradMode gradients(/*enabled=*/true);
+      normed = computed_rms_norm({.dims = dims, .epsilon = epsilon}, input, weight);
+    }
     context->save_for_backward({input, weight ? *weight : at::Tensor(), normed.roots});
     context->saved_data["dims"] = dims;
     context->saved_data["epsilon"] = epsilon;
