@@ -51,12 +51,22 @@ std::vector<Case> cases() {
     add("pp 2, interleaved", 2, {.pp_degree = 2, .num_layers_per_virtual_pipeline_stage = 1});
     add("pp 4, 1f1b", 4, {.pp_degree = 4});
     add("tp 2 x pp 2, 1f1b", 4, {.tp_degree = 2, .pp_degree = 2});
+    add("tp 2 with shards x pp 2, interleaved", 4,
+        {.tp_degree = 2,
+         .pp_degree = 2,
+         .sequence_parallelism = true,
+         .num_layers_per_virtual_pipeline_stage = 1});
   }
   cases.push_back({.name = "one, moe", .cluster = "1x1:h100", .has_experts = true});
   cases.push_back({.name = "ep 2, moe",
                    .cluster = "1x2:h100",
                    .degrees = {.expert_model_parallel_size = 2},
                    .has_experts = true});
+  cases.push_back(
+      {.name = "ep 2 x tp 2 with shards, moe",
+       .cluster = "1x4:h100",
+       .degrees = {.tp_degree = 2, .expert_model_parallel_size = 2, .sequence_parallelism = true},
+       .has_experts = true});
   return cases;
 }
 
