@@ -18,7 +18,8 @@
 /// Threads: the rank's thread.
 /// Mirrors: accelerate accelerator.py, Accelerator.prepare with a MegatronLMPlugin.
 /// Differs: a function of its own, because a prepared model is of another type than elsewhere; a
-///          scheduler that is not the dummy does not compile.
+///          scheduler that is not the dummy does not compile, by value or by pointer, nor do
+///          objects of DeepSpeed's plug-in.
 #pragma once
 
 #include <array>
@@ -36,6 +37,7 @@
 
 #include "accelerate/accelerator.h"
 #include "accelerate/base/libtorch_fwd.h"
+#include "accelerate/config/dummy_objects.h"
 #include "accelerate/config/megatron_lm_plugin.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/megatron/dummy_objects.h"
@@ -45,6 +47,7 @@
 #include "accelerate/megatron/preparation.h"
 #include "accelerate/megatron_engine.h"
 #include "accelerate/preparable.h"
+#include "accelerate/step/training_step.h"
 
 namespace accelerate {
 
@@ -73,6 +76,12 @@ concept HasTransformersConfig = requires(const Module& module) {
 template <typename T>
 concept IsMegatronOptimizer = IsOptimizer<T> || IsOptimizerPointer<T>;
 
+// Copied, as objects of unknown types are, it would follow none of the engine's steps.
+template <typename T>
+concept IsOtherScheduler =
+    std::derived_from<PointeeOf<T>, torch::optim::LRScheduler> || IsTorchPlateau<T> ||
+    std::same_as<PointeeOf<T>, AcceleratedScheduler> || std::same_as<PointeeOf<T>, DummyScheduler>;
+
 /// The parts of prepare_megatron_lm that do not depend on types.
 class MegatronPreparation {
  public:
@@ -99,7 +108,7 @@ class MegatronPreparation {
 
 template <typename Object>
 void list_object(const Object& object, MegatronObjects& objects) {
-  static_assert(!std::derived_from<Object, torch::optim::LRScheduler>,
+  static_assert(!IsOtherScheduler<Object>,
                 "You can't use a custom scheduler with Megatron-LM; use MegatronLMDummyScheduler");
   if constexpr (IsModel<Object>) {
     const auto module = ModuleOf<Object>::pointer(object);
@@ -117,6 +126,10 @@ void list_object(const Object& object, MegatronObjects& objects) {
     if (!objects.dummy_loader) objects.dummy_loader = object;
   } else if constexpr (std::same_as<Object, MegatronLMDummyScheduler>) {
     objects.scheduler = object;
+  } else {
+    static_assert(!IsMistaken<Object> && !std::same_as<Object, DummyOptim>,
+                  "prepare_megatron_lm takes a model as shared_ptr or TORCH_MODULE holder, and an "
+                  "Adam, AdamW or SGD by reference or shared_ptr");
   }
 }
 

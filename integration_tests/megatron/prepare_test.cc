@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/config/dummy_objects.h"
 #include "accelerate/megatron_lm.h"
 #include "accelerate/testing/value_error.h"
 #include "integration_tests/megatron/engine_training.h"
@@ -251,6 +252,18 @@ TEST(PrepareMegatronLm, TakesTheModelOfTheProgramsFunctions) {
 }
 
 // ---- Bad input.
+
+// A scheduler that is not the dummy would follow none of the engine's steps: it does not compile,
+// in whatever form it is given.
+static_assert(internal::IsOtherScheduler<torch::optim::StepLR>);
+static_assert(internal::IsOtherScheduler<std::shared_ptr<torch::optim::StepLR>>);
+static_assert(internal::IsOtherScheduler<std::shared_ptr<torch::optim::LRScheduler>>);
+static_assert(internal::IsOtherScheduler<torch::optim::ReduceLROnPlateauScheduler>);
+static_assert(internal::IsOtherScheduler<AcceleratedScheduler>);
+static_assert(internal::IsOtherScheduler<DummyScheduler>);
+static_assert(!internal::IsOtherScheduler<MegatronLMDummyScheduler>);
+static_assert(!internal::IsOtherScheduler<std::shared_ptr<torch::optim::AdamW>>);
+static_assert(!internal::IsOtherScheduler<SmallGpt>);
 
 TEST(PrepareMegatronLmBadInput, WhatIsMissingIsNamed) {
   Cluster("1x1:h100").run_on_every_rank([](Rank& /*rank*/) {
