@@ -136,5 +136,37 @@ TEST(Preparation, RefusesWhatTheEngineCannotUse) {
               HasSubstr("MegatronLMDummyDataLoader: nothing here reads data_paths"));
 }
 
+// What fields and objects say comes later, so that the run would differ from what is asked for.
+TEST(Preparation, NamesOtherArgumentsThatContradictFieldsOrObjects) {
+  const MegatronObjects objects = {
+      .model = gpt2(),
+      .optimizer =
+          MegatronOptimizerFacts{"SGD", {{"lr", 0.1}, {"momentum", 0.9}, {"weight_decay", 0.0}}},
+      .scheduler = MegatronLMDummyScheduler{.total_num_steps = 100},
+      .batch_sizes = {4}};
+  const auto problem = [&](const nlohmann::ordered_json& others) {
+    MegatronLMPlugin plugin = resolved({.other_megatron_args = others});
+    return value_error_of([&] { set_prepared_args(plugin, objects, 1); });
+  };
+  using Json = nlohmann::ordered_json;
+  EXPECT_THAT(problem(Json{{"min_lr", 0.5}, {"lr", 0.25}}),
+              AllOf(HasSubstr("other_megatron_args has min_lr=0.5, which is 0"),
+                    HasSubstr("lr=0.25, which is 0.1")));
+  EXPECT_THAT(problem(Json{{"num_layers", 7}}), HasSubstr("num_layers=7, which is 2 by "));
+  EXPECT_THAT(problem(Json{{"num_micro_batches", 8}}),
+              HasSubstr("num_micro_batches=8, which is 1"));
+  EXPECT_THAT(problem(Json{{"micro_batch_size", 8}}), HasSubstr("micro_batch_size=8, which is 4"));
+  EXPECT_THAT(problem(Json{{"consumed_samples", {8, 0, 0}}}),
+              HasSubstr("consumed_samples=[8,0,0], which is null"));
+  EXPECT_THAT(problem(Json{{"lr_mult", 2}}), HasSubstr("lr_mult=2, which is 1"));
+  // Equal ones, one that no field has, and one without effect.
+  EXPECT_EQ(problem(Json{{"num_layers", 2},
+                         {"num_micro_batches", 1},
+                         {"clip_grad", 9.0},
+                         {"train_samples", nullptr},
+                         {"tokenizer_type", "GPTSentencePieceTokenizer"}}),
+            "no error");
+}
+
 }  // namespace
 }  // namespace accelerate

@@ -4,6 +4,12 @@
 #include <utility>
 
 #include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/base/json_text.h"
+#include "accelerate/config/megatron_arguments.h"
 
 namespace accelerate {
 namespace {
@@ -35,6 +41,30 @@ int64_t data_ranks(const MegatronLMPlugin& plugin, int64_t num_ranks) {
   return *mesh.dp_replicate_size * *mesh.dp_shard_size;
 }
 
+// Arguments of the program that fields or objects have replaced, or that are read as fields.
+void check_other_args(const MegatronLMPlugin& plugin) {
+  if (!plugin.other_megatron_args) return;
+  nlohmann::ordered_json decided = plugin.megatron_lm_default_args;
+  decided["num_micro_batches"] = *plugin.num_micro_batches;
+  decided["lr_mult"] = plugin.lr_mult;
+  decided["megatron_dataset_flag"] = plugin.megatron_dataset_flag;
+  decided["consumed_samples"] = nullptr;
+  if (plugin.consumed_samples) decided["consumed_samples"] = *plugin.consumed_samples;
+  std::vector<std::string> contradictions;
+  for (const auto& [name, value] : plugin.other_megatron_args->items()) {
+    const MegatronArgument* const argument = find_megatron_argument(name);
+    if (argument == nullptr || argument->use != MegatronArgumentUse::kUsed) continue;
+    const auto found = decided.find(name);
+    if (value.is_null() || found == decided.end() || *found == value) continue;
+    contradictions.push_back(
+        absl::StrCat(name, "=", json_text(value), ", which is ", json_text(*found)));
+  }
+  TORCH_CHECK_VALUE(contradictions.empty(), "other_megatron_args has ",
+                    absl::StrJoin(contradictions, ", and "),
+                    " by the plug-in's fields or by the objects that are prepared; set the fields, "
+                    "or leave them out of other_megatron_args");
+}
+
 }  // namespace
 
 void set_prepared_args(MegatronLMPlugin& plugin, const MegatronObjects& objects,
@@ -56,6 +86,7 @@ void set_prepared_args(MegatronLMPlugin& plugin, const MegatronObjects& objects,
     prepared.set_scheduler_args(objects.scheduler->total_num_steps,
                                 objects.scheduler->warmup_num_steps);
   }
+  check_other_args(prepared);
   plugin = std::move(prepared);
 }
 

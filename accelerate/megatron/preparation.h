@@ -42,7 +42,8 @@ struct MegatronObjects {
 
 /// Sets the plugin's sizes, arguments and numbers of steps.
 /// Errors: for several models, no loader, a dummy loader without "micro_batch_size", a scheduler
-///         that is not the dummy, and those of the plugin's functions and parallelism_of.
+///         that is not the dummy, other_megatron_args with another value than the plugin's fields
+///         or the objects say, and those of the plugin's functions and parallelism_of.
 void set_prepared_args(MegatronLMPlugin& plugin, const MegatronObjects& objects, int64_t num_ranks);
 
 /// How many samples a rank's loader gives in a batch: those of all micro-batches of a step.
