@@ -9,6 +9,7 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_join.h"
+#include "accelerate/base/enums.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/comm/process_group.h"
@@ -86,6 +87,25 @@ void refuse_what_is_not_done(const MegatronLMPlugin& plugin) {
   }
   TORCH_CHECK_VALUE(names.empty(), "MegatronEngine does not follow ", absl::StrJoin(names, ", "),
                     "; leave it out");
+}
+
+// A model computes as the Accelerator says, whatever other_megatron_args or its configuration have.
+void check_precision(PrecisionType precision, const MegatronLMPlugin& plugin) {
+  TORCH_CHECK_VALUE(!is_true(plugin, "fp16") || precision == PrecisionType::kFp16,
+                    "MegatronEngine: fp16 is among Megatron-LM's arguments, but is not the "
+                    "Accelerator's mixed_precision; set mixed_precision to \"fp16\"");
+  const bool has_bf16 = precision == PrecisionType::kBf16 || precision == PrecisionType::kFp8;
+  TORCH_CHECK_VALUE(!is_true(plugin, "bf16") || has_bf16,
+                    "MegatronEngine: bf16 is among Megatron-LM's arguments, but is not the "
+                    "Accelerator's mixed_precision; set mixed_precision to \"bf16\"");
+}
+
+// Fields are words of the plug-in, but other_megatron_args may have others.
+void check_word(const MegatronLMPlugin& plugin, const char* name, const char* one,
+                const char* other) {
+  const Json& value = argument(plugin, name);
+  TORCH_CHECK_VALUE(value == one || value == other, name, ": expected \"", one, "\" or \"", other,
+                    "\", got ", json_text(value));
 }
 
 void check_ranks(const Accelerator& accelerator, const MegatronLMPlugin& plugin) {
@@ -192,6 +212,9 @@ MegatronCore::MegatronCore(Accelerator& accelerator, const torch::nn::Module& mo
                     "MegatronEngine: the Accelerator has prepared a model, and has one engine");
   refuse_what_is_not_done(plugin_);
   check_ranks(accelerator, plugin_);
+  check_precision(accelerator.mixed_precision(), plugin_);
+  check_word(plugin_, "recompute_granularity", "full", "selective");
+  check_word(plugin_, "recompute_method", "uniform", "block");
   check_experts(plugin_, model);
   schedule_ = megatron_schedule(plugin_.megatron_lm_default_args);
   step_ = step_of(plugin_);

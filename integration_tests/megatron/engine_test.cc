@@ -415,6 +415,39 @@ TEST(EngineBadInput, ArgumentsThatItDoesNotFollowAreNamed) {
   EXPECT_THAT(refused(plugin), HasSubstr("but no custom_get_batch_function"));
 }
 
+TEST(EngineBadInput, WordsThatNoFieldMayHaveAreNamed) {
+  for (const char* name : {"recompute_granularity", "recompute_method"}) {
+    MegatronLMPlugin plugin = plugin_of({});
+    plugin.other_megatron_args.value()[name] = "blocks";
+    EXPECT_THAT(refused(plugin), AllOf(HasSubstr(name), HasSubstr("got \"blocks\"")));
+  }
+}
+
+// An argument does not choose what a model computes in, and must not seem to.
+TEST(EngineBadInput, APrecisionThatIsNotTheAcceleratorsIsNamed) {
+  const auto problem = [](const char* name, PrecisionType precision) {
+    std::string message;
+    Cluster("1x1:h100").run_on_every_rank([&](Rank& /*rank*/) {
+      MegatronLMPlugin plugin = plugin_of({});
+      plugin.other_megatron_args.value()[name] = true;
+      Accelerator accelerator({.mixed_precision = precision, .megatron_lm_plugin = plugin});
+      torch::nn::Sequential layers(torch::nn::Embedding(256, 8), torch::nn::Linear(8, 256));
+      const torch::optim::SGD sgd(layers->parameters(), torch::optim::SGDOptions(0.1));
+      set_prepared_args(*accelerator.megatron_lm_plugin(),
+                        {.optimizer = megatron_optimizer_facts(sgd),
+                         .scheduler = MegatronLMDummyScheduler{},
+                         .batch_sizes = {1}},
+                        1);
+      message = value_error_of([&] { MegatronEngine(accelerator, layers.ptr()); });
+    });
+    return message;
+  };
+  EXPECT_THAT(problem("bf16", PrecisionType::kNo), HasSubstr("set mixed_precision to \"bf16\""));
+  EXPECT_THAT(problem("fp16", PrecisionType::kNo), HasSubstr("set mixed_precision to \"fp16\""));
+  EXPECT_THAT(problem("fp16", PrecisionType::kBf16), HasSubstr("set mixed_precision to \"fp16\""));
+  EXPECT_EQ(problem("bf16", PrecisionType::kBf16), "no error");
+}
+
 // The model's mixtures are divided along tp; a plug-in that says nothing asks for nothing.
 TEST(EngineBadInput, ExpertsThatTpDividesOtherwiseAreNamed) {
   const lm::Config experts = tiny_model(lm::Blocks::kLlama, /*has_experts=*/true);
