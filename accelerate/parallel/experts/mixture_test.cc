@@ -189,6 +189,19 @@ TEST(MixtureOfExperts, TakesNoTokens) {
   EXPECT_EQ(parameter(*mixture, "experts.up").grad().abs().max().item<double>(), 0);
 }
 
+// A rank may have none in a pass, and adds its loss to those of others.
+TEST(MixtureOfExperts, HasALossOfZeroWithoutTokens) {
+  for (const Routing routing : {Routing::kLearned, Routing::kBalanced}) {
+    MixtureOfExperts mixture(
+        small({.experts = 4, .balance_loss = 0.5, .z_loss = 0.25, .routing = routing}));
+    const at::Tensor result = mixture(at::ones({0, kHidden}));
+    const at::Tensor loss = mixture->take_router_loss();
+    EXPECT_EQ(loss.item<double>(), 0);
+    (result.sum() + loss).backward();
+    EXPECT_EQ(parameter(*mixture, "router.weight").grad().abs().max().item<double>(), 0);
+  }
+}
+
 // Ranks with halves of the experts, and other tokens, have the results and gradients of one with
 // all.
 TEST(MixtureOfExperts, IsTheSameOnRanksThatHaveAPartOfTheExperts) {

@@ -103,6 +103,11 @@ Routed route(const at::Tensor& x, const at::Tensor& weight, const RouterOptions&
   }
   if (options.renormalises) best = best / best.sum(-1, /*keepdim=*/true);
   routed.weights = best.flatten();
+  if (x.size(0) == 0) {
+    // Means over no tokens are not numbers. The sum is 0, and has gradients of zeros.
+    if (options.balance_loss > 0 || options.z_loss > 0) routed.loss = probabilities.sum();
+    return routed;
+  }
   if (options.balance_loss > 0) {
     const double choices = static_cast<double>(x.size(0) * options.top_k);
     const at::Tensor share = routed.counts.to(at::kFloat) / choices;
