@@ -6,7 +6,8 @@
 # twice with the same bits; the tests of every run take the seeds 0 to 19. So do all products of axes with two ranks
 # beside each technique, of which every run takes those of two axes. Then each of 38 layouts of a model with
 # experts, and each of 25 of one without, loads the checkpoints of each, to the bit. A failure has the variables that
-# repeat one layout alone. At last the lane compares the layouts of a model of 70 billion parameters on 128 devices.
+# repeat one layout alone. At last the lane compares the layouts of a model of 70 billion parameters on 128 devices, and
+# executes a step of the whole model in each of the first three, which have the order of the plan.
 #
 # On two cores it takes less than ten minutes once everything is built: a layout takes a second, and a pair the eighth
 # part of one.
@@ -29,4 +30,8 @@ start=$(date +%s%N)
 tools/dev shell bazel-bin/launch/accelerate plan llama-70b --on 16x8:h100
 awk -v ns=$(($(date +%s%N) - start)) \
   'BEGIN { printf "layouts: the plan took %.1f s with the start of the build root (wanted: 60)\n", ns / 1e9 }'
+tools/dev test --test_timeout=3600 --test_env=ACCELERATE_PLANNED_MODEL=llama-70b \
+  --test_env=ACCELERATE_PLANNED_CLUSTER=16x8:h100 --test_filter='LayoutPlan.HasTheOrderOfTheExecutedSteps' \
+  //integration_tests/composition:plan_test
+echo 'layouts: the first three layouts of the plan, executed, have its order'
 echo 'layouts: all well'
