@@ -4,7 +4,8 @@
 # source that includes nothing of the other examples, and a BUILD and a CMakeLists.txt that differ
 # from minimal's by the name, and by the trackers or the cluster where it has them; the target of
 # `memory` has another name than its program. An example of one feature is `minimal` and that feature: few
-# lines differ, not counting those that are only indented further. Those in programs/ do a whole task and may be longer.
+# lines differ, not counting those that are only indented further. Those in programs/ do a whole task, may be longer,
+# and name their counterpart.
 set -euo pipefail
 
 readonly most_differences=40
@@ -37,7 +38,10 @@ for source in */main.cc */*/main.cc; do
   files=$(ls "$name" | sort | tr '\n' ' ')
   [[ $files == 'BUILD CMakeLists.txt main.cc ' ]] || fail "$name consists of $files"
   lines=$(wc -l <"$source") most_lines=80
-  if [[ $name == programs/* ]]; then most_lines=150; fi
+  if [[ $name == programs/* ]]; then
+    most_lines=150
+    grep -q "^//.* HF Accelerate's counterpart: " "$source" || fail "$source names no program of HF Accelerate"
+  fi
   ((lines <= most_lines)) || fail "$source has $lines lines, not at most $most_lines"
   ! grep -n '#include "accelerate/examples' "$source" || fail "$source needs other examples"
   is_minimals "$name/BUILD" "$name"

@@ -118,6 +118,15 @@ refuses 'Accelerate was built with LibTorch 9.8.7 (C++11 ABI: 1), and LibTorch 2
   's/accelerate_torch_version "2[0-9.]*"/accelerate_torch_version "9.8.7"/; s/built with LibTorch 2[0-9.]*/built with LibTorch 9.8.7/'
 refuses ' (C++11 ABI: 0), and LibTorch 2' 's/accelerate_torch_abi STREQUAL "1"/accelerate_torch_abi STREQUAL "0"/; s/"1), and/"0), and/'
 
+# Its programs are not started with another LibTorch than theirs.
+readonly release=$work/installed/share/accelerate-cpp/release.json
+cp "$release" "$work/release.json"
+sed -i 's/"libtorch": "[^"]*"/"libtorch": "9.8.7"/' "$release"
+! said=$("$launcher" test 2>&1) || fail 'the self-test starts with another LibTorch'
+[[ $said == 'accelerate test: Accelerate was built with LibTorch 9.8.7 (C++11 ABI: 1), and LibTorch 2'* ]] ||
+  fail "with another LibTorch accelerate test says: $said"
+mv "$work/release.json" "$release"
+
 # The headers that the table of HF Accelerate's names sends its reader to.
 while read -r header; do
   [[ -f $work/installed/include/accelerate/$header ]] || fail "$header of migration_names.md is not installed"

@@ -1,8 +1,11 @@
 #include "integration_tests/script/convnet.h"
 
+#include <cstddef>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include <torch/csrc/jit/serialization/import.h>
 #include <torch/torch.h>
 
 namespace accelerate::script_tests {
@@ -40,6 +43,16 @@ torch::jit::Module script_of(const Convnet& net) {
         return torch.linear(x, self.out.weight, self.out.bias)
   )");
   return script;
+}
+
+std::pair<torch::jit::Module, Convnet> traced_net() {
+  const torch::jit::Module script = torch::jit::load("integration_tests/script/data/traced.pt");
+  const Convnet net;
+  const torch::NoGradGuard no_grad;
+  const std::vector<at::Tensor> weights = parameters_of(script);
+  const std::vector<at::Tensor> copies = net->parameters();
+  for (size_t i = 0; i < copies.size(); ++i) copies[i].copy_(weights.at(i));
+  return {script, net};
 }
 
 std::pair<at::Tensor, at::Tensor> samples(int64_t rows) {

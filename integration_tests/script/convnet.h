@@ -31,6 +31,10 @@ TORCH_MODULE(Convnet);
 /// The same with copies of the weights, under the same names.
 torch::jit::Module script_of(const Convnet& net);
 
+/// A net that torch.jit.trace of Python has written (record_trace.py), and its twin with the same
+/// weights.
+std::pair<torch::jit::Module, Convnet> traced_net();
+
 /// The images [rows, 1, 8, 8] and labels [rows] of all ranks, the same for every call.
 std::pair<at::Tensor, at::Tensor> samples(int64_t rows);
 

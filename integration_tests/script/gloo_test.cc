@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -15,15 +17,22 @@
 namespace accelerate::script_tests {
 namespace {
 
-TEST(ScriptModule, TrainsLikeItsTwinOnTwoProcesses) {
-  const std::string folder = ::testing::TempDir() + "script_on_two_processes/";
+using Twins = std::pair<torch::jit::Module, Convnet>;
+
+Twins scripted_net() {
+  set_seed(3);
+  const Convnet net;
+  return {script_of(net), net};
+}
+
+// Both of them get the same training on two processes.
+void expect_alike(const std::string& name, const std::function<Twins()>& make_twins) {
+  const std::string folder = ::testing::TempDir() + name + "_on_two_processes/";
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   debug_launch([&] {
     Accelerator accelerator({.gradient_accumulation_steps = 2});
-    set_seed(3);
-    Convnet net;
-    torch::jit::Module script = script_of(net);
+    auto [script, net] = make_twins();
     const at::Tensor before = net->conv->weight.detach().clone();
     train(accelerator, net, net->parameters());
     accelerator.free_memory();
@@ -43,6 +52,10 @@ TEST(ScriptModule, TrainsLikeItsTwinOnTwoProcesses) {
     EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "2 alike") << rank;
   }
 }
+
+TEST(ScriptModule, TrainsLikeItsTwinOnTwoProcesses) { expect_alike("script", scripted_net); }
+
+TEST(ScriptModule, ATraceTrainsLikeItsTwinOnTwoProcesses) { expect_alike("trace", traced_net); }
 
 }  // namespace
 }  // namespace accelerate::script_tests

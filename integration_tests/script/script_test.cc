@@ -55,6 +55,21 @@ TEST_P(ScriptModule, TrainsLikeItsTwin) {
   });
 }
 
+// As people have it who come from Python.
+TEST_P(ScriptModule, ATraceTrainsLikeItsTwin) {
+  make_cluster({.seed = 5}).run_on_every_rank([](Rank&) {
+    Accelerator accelerator({.gradient_accumulation_steps = 2});
+    auto [script, net] = traced_net();
+    expect_near(parameters_of(script), net->parameters());
+    const at::Tensor before = net->conv->weight.detach().clone();
+    train(accelerator, net, net->parameters());
+    EXPECT_FALSE(torch::equal(net->conv->weight, before));
+    accelerator.free_memory();
+    train(accelerator, script, parameters_of(script));
+    expect_near(parameters_of(script), net->parameters());
+  });
+}
+
 TEST_P(ScriptModule, ItsCheckpointsAreThoseOfItsTwin) {
   const auto disk = std::make_shared<SimDisk>();
   std::vector<at::Tensor> saved;

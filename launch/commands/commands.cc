@@ -11,6 +11,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "launch/commands/probe.h"
+#include "launch/commands/release.h"
 #include "launch/process/child_process.h"
 #include "launch/process/terminal_colour.h"
 
@@ -79,6 +80,9 @@ int run_companion(Invocation& invocation, absl::string_view command, absl::strin
                                          "; install the whole project with CMake, or build "
                                          "//launch:accelerate with Bazel, which brings it along")),
         kExitNotFound);
+  }
+  if (const absl::Status ok = check_libtorch(invocation.executable, program); !ok.ok()) {
+    return fail(invocation, command, ok);
   }
   invocation.out.flush();
   arguments.insert(arguments.begin(), program);

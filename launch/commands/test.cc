@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
+#include "launch/commands/release.h"
 #include "launch/process/child_process.h"
 
 namespace accelerate::launcher::commands {
@@ -38,6 +39,9 @@ int run(const Options& options, Invocation& invocation) {
                                          "; install the whole project with CMake, or build "
                                          "//launch:accelerate with Bazel, which brings it along")),
         kExitNotFound);
+  }
+  if (const absl::Status ok = check_libtorch(invocation.executable, program); !ok.ok()) {
+    return fail(invocation, kName, ok);
   }
   std::vector<std::string> line = {invocation.executable, "launch"};
   if (!options.config_file.empty()) {

@@ -364,6 +364,14 @@ def check_errors(sources, page, text):
                     yield f'{page}:{number}: no source says "{part}"'
 
 
+def check_covered(page, text):
+    """The sentence below the table of HF Accelerate's pages counts the rows by their last cells."""
+    kinds = [line.strip("| ").split("|")[-1].split(":")[0].strip() for line in text.splitlines() if line.startswith("|")]
+    sentence = f"{kinds.count('yes')} pages are covered, {kinds.count('partly')} partly"
+    if sentence not in text:
+        yield f'{page}: by the table, "{sentence}"'
+
+
 def joined_strings(text):
     """C++ text with neighbouring literals joined and escaped quotes plain."""
     return re.sub(r'"\s*\n\s*"', "", text).replace('\\"', '"')
@@ -404,6 +412,8 @@ def findings(repo):
                 yield f"{page}: {lines} lines; a page has at most {MAX_LINES}"
         if page in (f"{DOCS}/troubleshooting.md", f"{DOCS}/troubleshooting_simulator.md"):
             yield from check_errors(strings, page, text)
+        if page == f"{DOCS}/hf_pages.md":
+            yield from check_covered(page, text)
     if os.path.exists(os.path.join(repo, "integration_tests/outside/install_test.sh")):
         yield from check_followed(repo, pages)
     if os.path.exists(os.path.join(repo, DOCS, "status.md")):

@@ -54,6 +54,7 @@ finds 'the launcher has no option --num_process' '```sh by-hand\naccelerate laun
 finds 'there is no accelerate/gone.cc' 'See `accelerate/gone.cc`.\n'
 finds 'no source has the variable ACCELERATE_GONE' 'Set `ACCELERATE_GONE=1`.\n'
 finds 'the library has no accelerate::gone' 'It is accelerate::gone() here.\n'
+finds 'by the table, "1 pages are covered, 1 partly"' '| A | yes |\n| B | partly: few |\n\n2 pages are covered, 1 partly.\n' hf_pages
 finds 'a page has at most 120' "$(printf 'x\\n%.0s' {1..120})"
 
 # A page says when to use it, and the list of pages leads to it.

@@ -1,4 +1,5 @@
 // Megatron-LM's plug-in: a step is one call, which ranks divide as the launcher's flags say.
+// HF Accelerate's counterpart: examples/by_feature/megatron_lm_gpt_pretraining.py.
 //
 //   megatron_lm_gpt_pretraining
 //   accelerate launch --simulate 1x4 --use_megatron_lm --megatron_lm_pp_degree 2
