@@ -585,7 +585,7 @@ class Accelerator {
   /// As load_state, for the start of a program that may be run again: if no state was saved yet it
   /// does nothing and returns nothing, else the checkpoint's folder.
   /// Errors: as load_state; CheckpointError as well if there are checkpoints and none is complete.
-  std::optional<std::string> load_state_if_any(const std::string& input_dir = {},
+  std::optional<std::string> load_latest_state(const std::string& input_dir = {},
                                                const LoadStateOptions& options = {});
 
   /// Returns when all asynchronous saves have ended. Errors: those of save_state.

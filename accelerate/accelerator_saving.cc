@@ -35,7 +35,7 @@ std::string Accelerator::load_state(const std::string& input_dir, const LoadStat
   return *saver_->load(input_dir, options);
 }
 
-std::optional<std::string> Accelerator::load_state_if_any(const std::string& input_dir,
+std::optional<std::string> Accelerator::load_latest_state(const std::string& input_dir,
                                                           const LoadStateOptions& options) {
   if (Runtime* runtime = Runtime::find_current()) runtime->note_load();
   return saver_->load(input_dir, options, /*may_be_absent=*/true);

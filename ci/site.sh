@@ -22,7 +22,7 @@ pages=$(tools/documents/site/pages.py . "$work")
 mkdocs build --quiet --config-file "$work/mkdocs.yml" --site-dir "$out"
 cp -rL /usr/share/sphinx_rtd_theme/static/fonts "$out"  # Debian's style sheet looks for them there.
 # What a reader looks for is found: the index has the headings and texts of pages.
-for words in gather_for_metrics load_state_if_any 'Use this when'; do
+for words in gather_for_metrics load_latest_state 'Use this when'; do
   grep -q "$words" "$out/search/search_index.json" || { echo "site: the search does not know $words" >&2; exit 1; }
 done
 echo "site: $pages in $out/index.html"

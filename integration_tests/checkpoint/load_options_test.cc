@@ -103,7 +103,7 @@ TEST_P(LoadState, IfThereIsOne) {
       Accelerator accelerator(of_project());
       Net net(7);
       auto model = accelerator.prepare(net);
-      EXPECT_EQ(accelerator.load_state_if_any(input_dir), expected);
+      EXPECT_EQ(accelerator.load_latest_state(input_dir), expected);
       EXPECT_EQ(net->value(), expected ? 1 : 7);
       net->fill(1);
       if (!expected && input_dir.empty()) accelerator.save_state();
@@ -128,7 +128,7 @@ TEST_P(LoadState, IfThereIsOne) {
   EXPECT_THAT(run(on(disk),
                   [](Rank&) {
                     Accelerator accelerator(of_project());
-                    EXPECT_EQ(accelerator.load_state_if_any(), std::nullopt);
+                    EXPECT_EQ(accelerator.load_latest_state(), std::nullopt);
                   }),
               Each(IsEmpty()));
 }
@@ -186,7 +186,7 @@ TEST_P(LoadState, TheBestOneOfNone) {
   EXPECT_THAT(run(on(disk),
                   [](Rank&) {
                     Accelerator accelerator(of_project());
-                    EXPECT_EQ(accelerator.load_state_if_any({}, {.best = true}), std::nullopt);
+                    EXPECT_EQ(accelerator.load_latest_state({}, {.best = true}), std::nullopt);
                     accelerator.load_state({}, {.best = true});
                   }),
               Each(HasSubstr("there is no complete checkpoint with a metric in /sim/run")));

@@ -120,7 +120,7 @@ void train_and_write(const std::string& folder) {
   Net net(1);
   const auto sgd = sgd_for(net);
   auto [model, optimizer] = accelerator.prepare(net, sgd);
-  accelerator.load_state_if_any();
+  accelerator.load_latest_state();
   const torch::Tensor loss = model(torch::ones({2, 4}).to(accelerator.device())).sum();
   accelerator.backward(loss);
   optimizer.step();

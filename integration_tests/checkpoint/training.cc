@@ -38,7 +38,7 @@ struct Progress {
 // Loads the latest complete checkpoint if there is one.
 void resume(Accelerator& accelerator, const TrainingOptions& options) {
   if (options.folder.empty()) {
-    accelerator.load_state_if_any();
+    accelerator.load_latest_state();
     return;
   }
   try {

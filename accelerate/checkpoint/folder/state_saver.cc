@@ -589,7 +589,7 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
     for (const auto& [path, number, why] : all.skipped) {
       const bool is_named = path == join_path(folder, absl::StrCat(kPrefix, number));
       if (!is_named || !all.complete.empty() || !may_be_absent) continue;
-      throw CheckpointError(absl::StrCat("load_state_if_any: no checkpoint in ", folder,
+      throw CheckpointError(absl::StrCat("load_latest_state: no checkpoint in ", folder,
                                          " is complete: ", std::string(why.message()),
                                          ". Remove the folder to begin anew"));
     }

@@ -42,7 +42,7 @@ int train(int /*argc*/, char** /*argv*/) {
   accelerate::optim::LinearLR lr(adam, {.start_factor = 1, .end_factor = 0.2, .total_iters = 90});
   auto [model, optimizer, scheduler, train_loader, test_loader] =
       accelerator.prepare(net, adam, lr, train_data, test_data);
-  const auto found = accelerator.load_state_if_any();
+  const auto found = accelerator.load_latest_state();
   int64_t epoch = train_loader.epoch(), steps = epoch * (train_loader.size() / 2);
   if (found) accelerator.print("resumes from ", *found, epoch < 3 ? "" : ": nothing left to do");
   while (++epoch <= 3) {

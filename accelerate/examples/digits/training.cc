@@ -154,7 +154,7 @@ Result train(const Options& options) {
 
   examples::StepCount steps;
   accelerator.register_for_checkpointing(steps);
-  if (options.resume) accelerator.load_state_if_any();
+  if (options.resume) accelerator.load_latest_state();
 
   Result result;
   auto done = [&] {

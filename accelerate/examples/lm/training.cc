@@ -223,7 +223,7 @@ Result train(const Options& options) {
 
   examples::StepCount steps;
   accelerator.register_for_checkpointing(steps);
-  if (options.resume) accelerator.load_state_if_any();
+  if (options.resume) accelerator.load_latest_state();
 
   const int64_t tokens_per_step = options.batch_size * options.config.sequence_length *
                                   accelerator.gradient_accumulation_steps() * num_shares;

@@ -47,7 +47,7 @@ int train(int argc, char** argv) {
       accelerator.prepare(net, adam, train_data, test_data);
   Progress progress;
   accelerator.register_for_checkpointing(progress);
-  if (accelerator.load_state_if_any() && accelerator.is_main_process())
+  if (accelerator.load_latest_state() && accelerator.is_main_process())
     accelerator.print("resumes after ", progress.steps, " steps");
   if (train_loader.epoch() >= 3) accelerator.print("nothing left to do");
   for (int64_t epoch = train_loader.epoch() + 1; epoch <= 3; ++epoch) {

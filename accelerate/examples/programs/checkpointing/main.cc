@@ -90,7 +90,7 @@ int train(int argc, char** argv) {
       accelerator.prepare(net, adam, train_data, test_data);
   accelerator.register_for_checkpointing(progress);
 
-  const auto found = accelerator.load_state_if_any();  // the one line
+  const auto found = accelerator.load_latest_state();  // the one line
   if (found && accelerator.is_main_process())
     accelerator.print("resumes from ", *found, " after ", progress.steps, " steps");
   while (train_loader.epoch() < epochs) {

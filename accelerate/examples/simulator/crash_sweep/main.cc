@@ -28,7 +28,7 @@ double train() {
   accelerate::DataLoader data(accelerate::make_tensor_dataset(torch::randn({32, 4})),
                               {.batch_size = 4, .shuffle = true});
   auto [model, optimizer, loader] = accelerator.prepare(net, adam, data);
-  accelerator.load_state_if_any();
+  accelerator.load_latest_state();
   int steps = 0;
   while (loader.epoch() < 1) {
     for (auto& [x] : loader) {
