@@ -2,7 +2,8 @@
 #
 # ci/parallel.sh [TEXT]: models whose layers ranks divide compute what PyTorch computes, for a text that no test has.
 #
-# It runs each schedule of a pipeline with 1,000 seeds of times that its ranks take, and trainings in 20 orders of ranks.
+# It runs each schedule of a pipeline with 1,000 seeds of times that its ranks take, trainings in 20 orders of ranks,
+# and all steps of trainings of which a usual run compares the first four.
 #
 # The weights and the text of the tests in integration_tests/tensor follow from a formula. This lane takes TEXT (a line
 # of the Bible in examples/lm, drawn anew each time) and other scales, lets PyTorch compute the losses and norms of one
@@ -27,6 +28,9 @@ echo 'parallel: 1,000 seeds with a late rank: the gradients of each schedule are
 tools/dev test --test_env=ACCELERATE_ORDERS_OF_RANKS=20 --test_filter='*InEveryOrderOfRanks*' \
   "//$folder:oracle_test" //integration_tests/pipeline:oracle_test
 echo 'parallel: 20 orders of ranks: trainings with divided layers and with stages are the same bits'
+tools/dev test --test_env=ACCELERATE_ORACLE_STEPS=all --test_timeout=900 "//$folder:oracle_test" \
+  //integration_tests/{pipeline,megatron,experts}:oracle_test
+echo 'parallel: all steps: trainings with divided layers, stages and experts are those of one process'
 
 if ! "$cache/bin/python" -c "$imports" 2>/dev/null &&
   ! { "$python" -m venv --clear "$cache" && "$cache/bin/pip" install --quiet torch numpy &&

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/config/parallelism_config.h"
 #include "integration_tests/experts/expert_training.h"
+#include "integration_tests/tensor/first_steps.h"
 
 namespace accelerate {
 namespace {
@@ -65,11 +66,10 @@ Answers read_answers_of_experts() {
   return answers;
 }
 
-// The steps until weights depend on gradients, on their norms and on the momentum of several steps:
-// enough for ranks, which compute what one process does.
+// For ranks, which compute what one process does.
 Answers first_answers_of_experts() {
   Answers answers = read_answers_of_experts();
-  answers.steps = 4;
+  answers.steps = first_steps(answers.steps);
   return answers;
 }
 

@@ -14,6 +14,7 @@
 #include "accelerate/examples/lm/config.h"
 #include "integration_tests/megatron/engine_training.h"
 #include "integration_tests/tensor/answers.h"
+#include "integration_tests/tensor/first_steps.h"
 
 namespace accelerate {
 namespace {
@@ -21,9 +22,6 @@ namespace {
 using lm::Blocks;
 
 constexpr int64_t kLayers = 4;
-// How many steps are compared with an answer that is for other degrees: by then weights depend on
-// gradients, on their norms and on the momentum of several steps.
-constexpr int kFirstSteps = 4;
 
 struct Case {
   std::string name;  // as the answers have it
@@ -115,27 +113,28 @@ INSTANTIATE_TEST_SUITE_P(Degrees, EngineAnswers, ::testing::ValuesIn(cases()), n
 // Every token counts in this text, so that means of means are the same.
 TEST(EngineWithoutTokens, HasTheSameLosses) {
   const Answers answers = core_answers();
+  const int steps = first_steps(answers.steps);
   const MegatronLMPlugin plugin =
       plugin_of_formula(kLayers, {.tp_degree = 2, .calculate_per_token_loss = false});
   expect_equal(
       "means",
-      train_by_engine("1x4:h100", tiny_model(Blocks::kGpt), plugin, answers.formula, kFirstSteps),
-      answers.by_name.at("tp 2, gpt"), kFirstSteps);
+      train_by_engine("1x4:h100", tiny_model(Blocks::kGpt), plugin, answers.formula, steps),
+      answers.by_name.at("tp 2, gpt"), steps);
 }
 
 // The model's blocks are computed again, all of them or the first one of each stage.
 TEST(Recomputation, HasTheSameLosses) {
   const Answers answers = core_answers();
+  const int steps = first_steps(answers.steps);
   for (const char* method : {"uniform", "block"}) {
     for (const bool has_stages : {false, true}) {
       MegatronLMPlugin plugin = plugin_of_formula(kLayers, {.recompute_activations = true});
       plugin.recompute_method = method;
       (has_stages ? plugin.pp_degree : plugin.tp_degree) = 2;
-      expect_equal(method,
-                   train_by_engine("1x2:h100", tiny_model(Blocks::kLlama), plugin, answers.formula,
-                                   kFirstSteps),
-                   answers.by_name.at(has_stages ? "pp 2, 1f1b, llama" : "tp 2, llama"),
-                   kFirstSteps);
+      expect_equal(
+          method,
+          train_by_engine("1x2:h100", tiny_model(Blocks::kLlama), plugin, answers.formula, steps),
+          answers.by_name.at(has_stages ? "pp 2, 1f1b, llama" : "tp 2, llama"), steps);
     }
   }
 }
@@ -143,6 +142,7 @@ TEST(Recomputation, HasTheSameLosses) {
 // Ranks have some tokens of each sequence, and perhaps some layers.
 TEST(ContextParallelism, HasTheSameLosses) {
   const Answers answers = core_answers();
+  const int steps = first_steps(answers.steps);
   for (const Blocks blocks : {Blocks::kGpt, Blocks::kLlama}) {
     for (const bool has_stages : {false, true}) {
       MegatronLMPlugin plugin = plugin_of_formula(kLayers, {.context_parallel_size = 2});
@@ -150,8 +150,8 @@ TEST(ContextParallelism, HasTheSameLosses) {
       const std::string name = absl::StrCat(has_stages ? "pp 2, 1f1b, " : "one, ", text_of(blocks));
       expect_equal(absl::StrCat("cp 2, ", name),
                    train_by_engine(has_stages ? "1x4:h100" : "1x2:h100", tiny_model(blocks), plugin,
-                                   answers.formula, kFirstSteps),
-                   answers.by_name.at(name), kFirstSteps);
+                                   answers.formula, steps),
+                   answers.by_name.at(name), steps);
     }
   }
 }
@@ -159,28 +159,28 @@ TEST(ContextParallelism, HasTheSameLosses) {
 // Between stages, ranks along tp send parts of sequences.
 TEST(SequenceShards, HaveTheSameLossesWithStages) {
   const Answers answers = core_answers();
+  const int steps = first_steps(answers.steps);
   for (const Blocks blocks : {Blocks::kGpt, Blocks::kLlama}) {
     const MegatronLMPlugin plugin =
         plugin_of_formula(kLayers, {.tp_degree = 2, .pp_degree = 2, .sequence_parallelism = true});
-    expect_equal(
-        "tp 2 with shards x pp 2",
-        train_by_engine("1x4:h100", tiny_model(blocks), plugin, answers.formula, kFirstSteps),
-        answers.by_name.at(absl::StrCat("tp 2 x pp 2, 1f1b, ", text_of(blocks))), kFirstSteps);
+    expect_equal("tp 2 with shards x pp 2",
+                 train_by_engine("1x4:h100", tiny_model(blocks), plugin, answers.formula, steps),
+                 answers.by_name.at(absl::StrCat("tp 2 x pp 2, 1f1b, ", text_of(blocks))), steps);
   }
 }
 
 // Data-parallel ranks divide the optimizer, beside ranks along tp and pp.
 TEST(DistributedOptimizer, HasTheSameLosses) {
   const Answers answers = core_answers();
+  const int steps = first_steps(answers.steps);
   for (const MegatronLMPlugin& degrees :
        {MegatronLMPlugin{.tp_degree = 2, .use_distributed_optimizer = true},
         MegatronLMPlugin{.pp_degree = 2, .use_distributed_optimizer = true}}) {
     const MegatronLMPlugin plugin = plugin_of_formula(kLayers, degrees);
-    expect_equal("divided",
-                 train_by_engine("1x4:h100", tiny_model(Blocks::kLlama), plugin, answers.formula,
-                                 kFirstSteps),
-                 answers.by_name.at(degrees.tp_degree ? "tp 2, llama" : "pp 2, 1f1b, llama"),
-                 kFirstSteps);
+    expect_equal(
+        "divided",
+        train_by_engine("1x4:h100", tiny_model(Blocks::kLlama), plugin, answers.formula, steps),
+        answers.by_name.at(degrees.tp_degree ? "tp 2, llama" : "pp 2, 1f1b, llama"), steps);
   }
 }
 

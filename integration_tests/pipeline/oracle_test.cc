@@ -19,6 +19,7 @@
 #include "accelerate/pipeline/schedule.h"
 #include "accelerate/step/train_batch.h"
 #include "integration_tests/tensor/answers.h"
+#include "integration_tests/tensor/first_steps.h"
 #include "integration_tests/tensor/formula_model.h"
 
 namespace accelerate {
@@ -28,9 +29,6 @@ using lm::Blocks;
 using enum pipeline::ScheduleKind;
 
 constexpr int kMicroBatches = 4;
-// How many steps are compared where PyTorch has no answer for the layout: by then weights depend on
-// gradients, on their norms and on the momentum of several steps.
-constexpr int kFirstSteps = 4;
 
 struct Layout {
   std::string name = {};  // as the answers have it
@@ -194,7 +192,7 @@ TEST_P(PipelineAnswers, AreThoseOfOneProcessAndOfPyTorch) {
   const Answers answers = core_answers();
   const Answer* const of_torch = answers.find(layout.name, blocks);
   FormulaTraining training = training_of(answers, blocks, layout);
-  if (of_torch == nullptr) training.steps = kFirstSteps;
+  if (of_torch == nullptr) training.steps = first_steps(answers.steps);
   const FormulaOutcome outcome = train_by_formula(training);
   expect_equal("one process", outcome, of_one_process(answers, blocks), training.steps);
   if (of_torch != nullptr) expect_equal("PyTorch", outcome, *of_torch, answers.steps);
@@ -217,7 +215,7 @@ TEST(PipelineOfFourRanks, IsOneProcessInEachSchedule) {
   const Answers answers = core_answers();
   FormulaTraining of_one = training_of(answers, Blocks::kGpt, {.cluster = "1x1:h100"});
   of_one.config.layers = 6;
-  of_one.steps = kFirstSteps;
+  of_one.steps = first_steps(answers.steps);
   of_one.sizes.reset();
   const FormulaOutcome whole = train_by_formula(of_one);
   for (const pipeline::ScheduleKind kind : values<pipeline::ScheduleKind>()) {
@@ -250,9 +248,9 @@ TEST(WindowsOfReplicas, AreOneProcess) {
   const Answers answers = core_answers();
   const Layout replicas = {"dp_replicate 2", "1x2:h100", {.dp_replicate_size = 2}, {}};
   FormulaTraining training = training_of(answers, Blocks::kGpt, replicas);
-  training.steps = kFirstSteps;
+  training.steps = first_steps(answers.steps);
   expect_equal("gpt", train_by_formula(training), of_one_process(answers, Blocks::kGpt),
-               kFirstSteps);
+               training.steps);
 }
 
 // The pass behind a window reaches what the window has used.
@@ -264,14 +262,14 @@ TEST(ReplicasOfSeveralStages, MayLookForUnusedParameters) {
                    .cluster = "1x4:h100",
                    .sizes = {.dp_replicate_size = 2, .pp_size = 2},
                    .plan = {.schedule = kInterleaved, .stages_per_rank = 2}});
-  training.steps = kFirstSteps;
+  training.steps = first_steps(answers.steps);
   training.change = [change = training.change](AcceleratorOptions& options) {
     change(options);
     options.kwargs_handlers.emplace_back(
         DistributedDataParallelKwargs{.find_unused_parameters = true});
   };
   expect_equal("llama", train_by_formula(training), of_one_process(answers, Blocks::kLlama),
-               kFirstSteps);
+               training.steps);
 }
 
 // By the closed form of the whole model's elements; the tied table is in both stages.

@@ -19,6 +19,7 @@
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
 #include "integration_tests/tensor/answers.h"
+#include "integration_tests/tensor/first_steps.h"
 #include "integration_tests/tensor/formula_model.h"
 
 namespace accelerate {
@@ -28,9 +29,6 @@ using lm::Blocks;
 
 constexpr char kFolder[] = "integration_tests/tensor/data";
 constexpr char kFirst[] = "times";
-// How many steps are compared where PyTorch has no answer for the layout: by then weights depend on
-// gradients, on their norms and on the momentum of several steps.
-constexpr int kFirstSteps = 4;
 
 struct Layout {
   std::string name = {};  // as the answers have it
@@ -157,7 +155,7 @@ TEST_P(TensorParallelAnswers, AreThoseOfOneProcessAndOfPyTorch) {
   const Answers answers = read_answers(file);
   const Answer* const of_torch = answers.find(layout_of(GetParam()), blocks);
   FormulaTraining training = training_of(answers, blocks, layout, modes);
-  if (of_torch == nullptr) training.steps = kFirstSteps;
+  if (of_torch == nullptr) training.steps = first_steps(answers.steps);
   const FormulaOutcome outcome = train_by_formula(training);
   expect_equal("one process", outcome, of_one_process(answers, blocks), training.steps);
   if (of_torch != nullptr) expect_equal("PyTorch", outcome, *of_torch, answers.steps);
@@ -198,9 +196,9 @@ TEST(TensorParallelTraining, IsTheSameWhereBlocksAreComputedAgain) {
       FormulaTraining training =
           training_of(answers, blocks, layouts().front(), {.sequence_shards = sequence_shards});
       training.lm.activation_checkpointing = true;
-      training.steps = kFirstSteps;
+      training.steps = first_steps(answers.steps);
       expect_equal(text_of(blocks), train_by_formula(training), of_one_process(answers, blocks),
-                   kFirstSteps);
+                   training.steps);
     }
   }
 }
@@ -212,7 +210,7 @@ TEST(TensorParallelTraining, OfLlamaOnFourRanksIsThatOfOneProcess) {
   const auto outcome = [&](const Layout& layout, const PlanModes& modes, bool is_alone) {
     FormulaTraining training = training_of(answers, Blocks::kLlama, layout, modes);
     training.config = config;
-    training.steps = kFirstSteps;
+    training.steps = first_steps(answers.steps);
     training.change = with_modes(modes, config);
     if (is_alone) training.sizes.reset();
     return train_by_formula(training);
@@ -223,7 +221,7 @@ TEST(TensorParallelTraining, OfLlamaOnFourRanksIsThatOfOneProcess) {
     expect_equal("tp 4",
                  outcome(layouts()[1], {.sequence_shards = has_modes, .parallel_loss = has_modes},
                          /*is_alone=*/false),
-                 expected, kFirstSteps);
+                 expected, first_steps(answers.steps));
   }
 }
 

@@ -520,7 +520,8 @@ std::string Cluster::repeat_hint() const {
   }
   if (!options_.faults.empty()) {
     absl::StrAppend(&faults, ", .faults = *simulator::FaultRules::parse(R\"plan(",
-                    options_.faults.to_string(), ")plan\")");
+                    options_.faults.to_string(), ")plan\")",
+                    options_.faults_must_strike ? ", .faults_must_strike = true" : "");
   }
   return absl::StrCat("simulator::Cluster(\"", spec_.to_string(), "\", {.seed = ", options_.seed,
                       numerics, fold, faults, "})");

@@ -1,6 +1,7 @@
 // The main function of tests that are compiled together (room.bzl): runs those of one source, which
 // has the program's name.
 #include <cstdio>
+#include <set>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -12,6 +13,7 @@ int main(int argc, char** argv) {
   const std::string source = "/" + program.substr(program.rfind('/') + 1) + ".cc";
   bool found = false;
   std::string others;
+  std::set<std::string> names;
   const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
   for (int i = 0; i < tests.total_test_suite_count(); ++i) {
     const testing::TestSuite& suite = *tests.GetTestSuite(i);
@@ -19,10 +21,19 @@ int main(int argc, char** argv) {
     bool has_own = false;
     for (int j = 0; j < suite.total_test_count(); ++j) {
       const testing::TestInfo& test = *suite.GetTestInfo(j);
+      const std::string name = std::string(suite.name()) + "." + test.name();
+      // A filter has names alone, and would leave out both.
+      if (!names.insert(name).second) {
+        std::fprintf(
+            stderr,
+            "%s: two sources that are compiled together have a test %s; see room.bzl's `apart`\n",
+            argv[0], name.c_str());
+        return 1;
+      }
       if (std::string(test.file()).ends_with(source)) {
         has_own = true;
       } else {
-        others_of_suite += std::string(":") + suite.name() + "." + test.name();
+        others_of_suite += ":" + name;
       }
     }
     found = found || has_own;

@@ -17,6 +17,7 @@
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
 #include "absl/strings/numbers.h"
@@ -118,17 +119,26 @@ CommunicationHook::Future MeanHook::reduce_divided(const Group& group, c10d::Gra
 }
 
 CommunicationHook::Future CastHook::reduce(const Group& group, c10d::GradBucket& bucket) {
+  const at::ScalarType own = c10::toRealValueType(bucket.getBuffer().scalar_type());
+  // A dtype that has all gradients has quotients that theirs would round: of bf16 in float32.
+  const bool is_smaller = dtype_ == at::kHalf || c10::elementSize(dtype_) < c10::elementSize(own);
+  if (!is_smaller) return reduce_cast(&CommunicationHook::reduce, group, bucket);
   divide(bucket, divisor(group));
   return reduce_divided(group, bucket);
 }
 
 CommunicationHook::Future CastHook::reduce_divided(const Group& group, c10d::GradBucket& bucket) {
+  return reduce_cast(&CommunicationHook::reduce_divided, group, bucket);
+}
+
+CommunicationHook::Future CastHook::reduce_cast(Reduce reduce, const Group& group,
+                                                c10d::GradBucket& bucket) {
   at::NoGradGuard no_grad;
   const at::Tensor buffer = bucket.getBuffer();
   const at::Tensor wide = buffer.is_complex() ? at::view_as_real(buffer) : buffer;
   at::Tensor narrow = wide.to(dtype_);
   bucket.setBuffer(narrow);
-  Future inner = inner_->reduce_divided(group, bucket);
+  Future inner = ((*inner_).*reduce)(group, bucket);
   return inner->then(
       [buffer, wide, narrow](c10::ivalue::Future& done) -> c10::IValue {
         done.value();

@@ -40,8 +40,8 @@ class CommunicationHook {
 
   /// What reduce divides the bucket by before anything is sent; 1 unless overridden. Local.
   virtual double divisor(const Group& group) const;
-  /// As reduce, of a bucket that is divided by that already: a hook that casts buckets divides
-  /// first, because quotients may be in the range of its dtype where gradients are not.
+  /// As reduce, of a bucket that is divided by that already: a hook that casts buckets to a smaller
+  /// dtype divides first, because quotients may be in its range where gradients are not.
   virtual Future reduce_divided(const Group& group, c10d::GradBucket& bucket);
 
   /// This rank's memory from step to step; empty unless overridden. Local.
@@ -67,8 +67,8 @@ class MeanHook final : public CommunicationHook {
 /// Passes the bucket in `dtype` to `inner`, and casts the result back. The real and imaginary parts
 /// of complex gradients are cast one by one. In fp16, what is sent becomes infinite beyond 65,504.
 /// Source: the fp16 and bf16 hooks and wrappers of torch.distributed.algorithms.ddp_comm_hooks.
-/// Differs: gradients of which `inner` takes the mean are divided before they are cast; there
-///          afterwards, so that means are infinite that fp16 has.
+/// Differs: gradients of which `inner` takes the mean are divided before they are cast to a smaller
+///          dtype; there afterwards, so that means are infinite that fp16 has.
 class CastHook final : public CommunicationHook {
  public:
   CastHook(c10::ScalarType dtype, std::unique_ptr<CommunicationHook> inner)
@@ -81,6 +81,9 @@ class CastHook final : public CommunicationHook {
   void load_state_dict(const StateDict& state) override;
 
  private:
+  using Reduce = Future (CommunicationHook::*)(const Group& group, c10d::GradBucket& bucket);
+  Future reduce_cast(Reduce reduce, const Group& group, c10d::GradBucket& bucket);
+
   const c10::ScalarType dtype_;
   const std::unique_ptr<CommunicationHook> inner_;
 };

@@ -135,6 +135,24 @@ TEST(MakeHook, HasMeansOfGradientsThatTheTypeLacks) {
   }
 }
 
+// A third has more bits than bf16: divided there, the sum would be the next number, 1.0625.
+TEST(CastHook, DividesInALargerType) {
+  run_ranks(3, [](const Group& group) {
+    FakeRuntime runtime({.rank = group->getRank(), .world_size = group->getSize()});
+    const RuntimeScope scope(runtime);
+    CastHook hook(torch::kFloat, std::make_unique<MeanHook>());
+    const Tensor parameter = torch::zeros({2}, torch::kBFloat16);
+    const Tensor gradient =
+        torch::full({2}, group->getRank() == 2 ? 1.171875 : 1., torch::kBFloat16);
+    c10d::GradBucket bucket(0, 1, gradient, {0}, {2}, {parameter.sizes()}, {parameter},
+                            std::nullopt);
+    auto done = hook.reduce(group, bucket);
+    done->waitAndThrow();
+    EXPECT_TRUE(
+        torch::equal(done->value().toTensor(), torch::full({2}, 1.0546875, torch::kBFloat16)));
+  });
+}
+
 std::string error_of(const std::function<void()>& run) {
   try {
     run();
