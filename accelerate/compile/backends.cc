@@ -71,7 +71,7 @@ Environment current_environment() {
 // cache, as a shell reads it.
 std::string compile_command(const Environment& environment, const std::string& cache) {
   std::vector<std::string> words = shaping_variables(environment.variables());
-  // The command sets this one by itself.
+  // `accelerate compile` sets this variable itself.
   std::erase_if(words, [](const std::string& word) {
     return absl::StartsWith(word, "ACCELERATE_DYNAMO_BACKEND=");
   });
