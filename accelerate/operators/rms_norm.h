@@ -5,8 +5,8 @@
 /// LibTorch 2.6 composes torch::rms_norm of several operators, each of which keeps what it needs:
 /// besides the input the normalised input, and of an input in 16 bits a copy in float32. So it
 /// keeps two tensors of the input's size in place of one, and in 16 bits three times the bytes.
-/// Here a result has the bits of LibTorch 2.6's, and gradients are equal up to rounding: of inputs
-/// in 16 bits they are computed in float32, and rounded once.
+/// Here results and gradients are equal up to rounding: gradients of inputs in 16 bits are computed
+/// in float32, and rounded once.
 ///
 /// Write `accelerate::` before the name: arguments are tensors, so that C++ finds at::rms_norm too.
 ///
@@ -16,6 +16,8 @@
 /// Gradients of gradients work; then the numbers of rows are computed anew.
 /// Threads: any.
 /// Mirrors: torch.nn.functional.rms_norm.
+/// Differs: without `eps` inputs in 16 bits get the epsilon of float32, as in newer releases; that
+///          of LibTorch 2.6 is the one of their own type.
 #pragma once
 
 #include <optional>

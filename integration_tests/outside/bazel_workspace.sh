@@ -32,14 +32,14 @@ prints() {
 
 # What Bazel 9 has no rules and providers of its own for: C++ is loaded from rules_cc, other languages are not there.
 ready_for_bazel_9() {
-  local file
+  local rules
   local -r name='(^|[^._[:alnum:]])' cc='(cc_(binary|import|library|shared_library|test)\(|CcInfo|cc_common\.)'
-  while read -r file; do
-    if grep -qE "$name$cc" "$file" && ! grep -q 'load("@rules_cc//' "$file"; then
-      echo "FAILED: $file loads nothing from rules_cc" >&2
+  while read -r rules; do
+    if grep -qE "$name$cc" "$rules" && ! grep -q 'load("@rules_cc//' "$rules"; then
+      echo "FAILED: $rules loads nothing from rules_cc" >&2
       return 1
     fi
-    ! grep -nE "$name(java|proto|py|sh)_(binary|library|test)\\(" "$file" || { echo "FAILED: $file" >&2; return 1; }
+    ! grep -nE "$name(java|proto|py|sh)_(binary|library|test)\\(" "$rules" || { echo "FAILED: $rules" >&2; return 1; }
   done < <(find "$repo"/{accelerate,simulator,launch,trackers,tools/{build_defs,third_party},integration_tests/self_test} \
     -name BUILD -o -name '*.BUILD' -o -name '*.bzl')
 }
