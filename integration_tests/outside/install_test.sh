@@ -105,14 +105,17 @@ grep '^100% tests passed, 0 tests failed out of 3' "$work/log" || fail 'quicksta
 
 # refuses EXPECTED EDIT: the package with this edit is that of another LibTorch, and says so before anything is compiled.
 refuses() {
-  local package=$work/other said
-  rm -rf "$package"
-  cp -r "$(dirname "$(find "$work/installed" -name AccelerateConfig.cmake)")" "$package"
+  local package said
+  package=$(dirname "$(find "$work/installed" -name AccelerateConfig.cmake)")
+  # Beside it, because a package finds the rest of the installation from its own place.
+  cp -r "$package" "$package.other"
+  package+=.other
   sed -i "$2" "$package/AccelerateConfig.cmake"
   ! said=$(cmake -S "$work/quickstart" -B "$work/quickstart/build" "-DAccelerate_DIR=$package" 2>&1) ||
     fail "CMake takes a package with $2"
   said=$(tr -s '[:space:]' ' ' <<<"$said")
   [[ $said == *"$1"* ]] || fail "a package with $2 says: $said"
+  rm -r "$package"
 }
 refuses 'Accelerate was built with LibTorch 9.8.7 (C++11 ABI: 1), and LibTorch 2' \
   's/accelerate_torch_version "2[0-9.]*"/accelerate_torch_version "9.8.7"/; s/built with LibTorch 2[0-9.]*/built with LibTorch 9.8.7/'
