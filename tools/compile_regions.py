@@ -18,6 +18,7 @@ import operator
 import os
 import platform
 import shutil
+import struct
 import sys
 import tempfile
 import time
@@ -291,11 +292,33 @@ def numbered(values):
         count += bool(value)
 
 
+def forbid_executable_stack(path):
+    """Takes the mark off a shared object (ELF, 64 bits) that wants a stack that can be executed.
+
+    TorchInductor's object of constants says nothing of it, which the linker takes for such a wish, and the C library
+    since glibc 2.41 does not load it. No code of it needs that.
+    """
+    stack, executable = 0x6474E551, 1  # PT_GNU_STACK, PF_X
+    with open(path, "r+b") as file:
+        order = {1: "<", 2: ">"}[file.read(6)[5]]
+        file.seek(32)
+        offset, = struct.unpack(order + "Q", file.read(8))
+        file.seek(54)
+        size, count = struct.unpack(order + "HH", file.read(4))
+        for number in range(count):
+            file.seek(offset + number * size)
+            kind, flags = struct.unpack(order + "II", file.read(8))
+            if kind == stack:
+                file.seek(offset + number * size + 4)
+                file.write(struct.pack(order + "I", flags & ~executable))
+
+
 def compile_half(torch, module, examples, options, folder, name):
     """Writes NAME.so, and NAME.json where the code calls operators by name."""
     with torch.no_grad():
         code = torch._inductor.aot_compile(module, tuple(examples), options=options)
     shutil.copyfile(code, os.path.join(folder, f"{name}.so"))
+    forbid_executable_stack(os.path.join(folder, f"{name}.so"))
     calls = os.path.splitext(code)[0] + ".json"
     if os.path.exists(calls):
         shutil.copyfile(calls, os.path.join(folder, f"{name}.json"))
