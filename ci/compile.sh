@@ -114,6 +114,7 @@ missed() {
 for change in size stride dtype count; do missed "$change" 'there is no package for it in'; done
 missed device 'packages are for CPUs, and it is on meta'
 tampered 'for LibTorch 1.0.0' edit 's/"libtorch": "[^"]*"/"libtorch": "1.0.0"/'
+tampered 'for the C++11 ABI 0' edit 's/"cxx11_abi": 1/"cxx11_abi": 0/'
 tampered 'instructions of avx9999' edit 's/"features": \[/"features": ["avx9999",/'
 tampered 'names the file' edit 's/"forward.so": {/"..\/forward.so": {"bytes": 1, "sha256": ""}, "forward.so": {/'
 tampered 'bytes instead of' truncate_code

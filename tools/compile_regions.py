@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 
-FORMAT = 1
+FORMAT = 2
 # The extensions that the compiler, which makes code for this very CPU, may have used.
 FEATURES = ("sse", "ssse", "avx", "fma", "bmi", "f16c", "popcnt", "abm", "lzcnt", "movbe", "adx", "amx", "gfni",
             "vaes", "vpclmulqdq", "aes", "pclmulqdq", "sha", "asimd", "fphp", "sve", "bf16", "i8mm", "dotprod")
@@ -49,7 +49,8 @@ class Region:
     def __init__(self, path):
         with open(path, encoding="utf-8") as lines:
             head, *rest = [json.loads(line) for line in lines if line.strip()]
-        self.libtorch, self.mode, self.options = head["libtorch"], head["mode"], head["options"] or {}
+        self.libtorch, self.cxx11_abi = head["libtorch"], head["cxx11_abi"]
+        self.mode, self.options = head["mode"], head["options"] or {}
         self.inputs = rest[0]["inputs"]
         self.forward, self.backward, self.outputs, self.grads, self.gradients = [], [], None, None, None
         for line in rest[1:]:
@@ -337,12 +338,14 @@ def package(torch, region, number, folder):
     for name in ("emulate_precision_casts", "cpp.dynamic_threads"):
         if name in torch._inductor.config.get_config_copy():
             options.setdefault(name, True)
+    # The C++11 ABI is that of the program's LibTorch, which Python's need not have.
+    torch._C._GLIBCXX_USE_CXX11_ABI = bool(region.cxx11_abi)
     halves = Halves(torch, region)
     if budget is not None and region.has_backward:
         halves.keep_less(torch, float(budget))
     compile_half(torch, halves.forward, halves.forward_examples, options, folder, "forward")
-    made = {"format": FORMAT, "region": number, "libtorch": region.libtorch, "machine": platform.machine(),
-            "features": cpu_features(),
+    made = {"format": FORMAT, "region": number, "libtorch": region.libtorch, "cxx11_abi": region.cxx11_abi,
+            "machine": platform.machine(), "features": cpu_features(),
             "forward": {"inputs": halves.inputs, "outputs": halves.outputs, "saved": halves.saved}}
     if region.has_backward:
         if any(each and each["from"] == "result" for each in halves.gradients):

@@ -26,7 +26,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Kind = PackageSource::Kind;
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
+
+// Code of a package that was compiled for another one crashes: functions of headers that LibTorch
+// has as well are LibTorch's.
+constexpr int kCxx11Abi = _GLIBCXX_USE_CXX11_ABI;
 constexpr char kRegion[] = "region";
 constexpr char kPackage[] = "package.json";
 constexpr std::array<std::string_view, 4> kCode = {"forward.so", "forward.json", "backward.so",
@@ -90,6 +94,9 @@ absl::Status check_machine(const Json& json, const RegionRequest& request, const
   if (text("region") != id) return differs("region", text("region"), id);
   if (text("libtorch") != request.libtorch) {
     return differs("LibTorch", text("libtorch"), request.libtorch);
+  }
+  if (const int made = json.at("cxx11_abi").get<int>(); made != kCxx11Abi) {
+    return differs("the C++11 ABI", absl::StrCat(made), absl::StrCat(kCxx11Abi));
   }
   if (text("machine") != machine.name) return differs("a machine", text("machine"), machine.name);
   for (const Json& feature : json.at("features")) {
@@ -242,6 +249,7 @@ absl::StatusOr<std::string> region_cache(
 std::string region_file(const RegionRequest& request) {
   Json head;
   head["libtorch"] = request.libtorch;
+  head["cxx11_abi"] = kCxx11Abi;
   head["mode"] = request.mode;
   head["options"] = Json::parse(request.options);
   return absl::StrCat(head.dump(), "\n", request.text);

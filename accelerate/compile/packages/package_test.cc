@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/base/checksum.h"
 #include "accelerate/platform/host_files.h"
 
@@ -52,9 +53,10 @@ class Package {
   Package() {
     EXPECT_TRUE(write_region(cache(), request()).ok());
     fs::permissions(folder(), fs::perms::owner_all);
-    json = {{"format", 1},
+    json = {{"format", 2},
             {"region", region_id(request())},
             {"libtorch", "2.6.0"},
+            {"cxx11_abi", _GLIBCXX_USE_CXX11_ABI},
             {"machine", "x86_64"},
             {"features", {"avx", "fma"}},
             {"forward",
@@ -125,10 +127,11 @@ TEST(RegionPackage, IsNotLoadedWithAnyDoubt) {
   };
   const std::vector<Change> changes = {
       {"for LibTorch 2.7.0, not 2.6.0", set("libtorch", "2.7.0")},
+      {"for the C++11 ABI ", set("cxx11_abi", 1 - _GLIBCXX_USE_CXX11_ABI)},
       {"for region abc, not ", set("region", "abc")},
       {"for a machine aarch64, not x86_64", set("machine", "aarch64")},
       {"instructions of avx512f, which this CPU lacks", set("features", {"avx", "avx512f"})},
-      {"format 2, and 1 is known", set("format", 2)},
+      {"format 1, and 2 is known", set("format", 1)},
       {"package.json cannot be read", set("forward", {{"inputs", "all"}})},
       {"a tensor from", set("forward", {{"inputs", {0}},
                                         {"outputs", {{{"from", "nowhere"}, {"index", 0}}}},
@@ -257,7 +260,7 @@ TEST(RegionCache, ListsAndClearsRegionsAndNothingElse) {
 
 TEST(RegionCache, CountsNoPackageInTheFormOfAnotherVersion) {
   Package package;
-  package.json["format"] = 2;
+  package.json["format"] = 1;
   package.save();
   EXPECT_EQ(list_regions(package.cache()).value().at(0).bytes, 0);
   write(package.folder() / "package.json", "{");
@@ -285,7 +288,8 @@ TEST(RegionCache, KeepsAFileThatIsThere) {
   std::ifstream file(path);
   std::string head;
   std::getline(file, head);
-  EXPECT_EQ(head, R"({"libtorch":"2.6.0","mode":"default","options":{}})");
+  EXPECT_EQ(head, absl::StrCat(R"({"libtorch":"2.6.0","cxx11_abi":)", _GLIBCXX_USE_CXX11_ABI,
+                               R"(,"mode":"default","options":{}})"));
 }
 
 }  // namespace
