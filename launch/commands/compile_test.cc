@@ -56,7 +56,7 @@ class Compile : public ::testing::Test {
     return script("python", "head -n 1 \"$1\" >" + folder_.path("first_line") +
                                 "; for each in \"$2\"/" + releases +
                                 "/*; do echo code >$each/forward.so; "
-                                "echo '{\"format\":1}' >$each/package.json; done");
+                                "echo '{\"format\":2}' >$each/package.json; done");
   }
 
   const TemporaryFolder folder_;
