@@ -7,8 +7,8 @@
 #include <vector>
 
 #include <ATen/OpMathType.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/addcmul.h>
 #include <c10/core/ScalarType.h>
