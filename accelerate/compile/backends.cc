@@ -105,7 +105,6 @@ class Packages final : public CompileBackend {
     } else {
       cache_ = region_cache([&](std::string_view name) { return environment.get_or(name, ""); });
     }
-    if (cache_.ok()) compile_command_ = compile_command(environment, *cache_);
     options_ = options.dump();
     records_ = parse_flag_from_env(env::kCompileRecord, false, environment);
   }
@@ -133,7 +132,7 @@ class Packages final : public CompileBackend {
       TORCH_CHECK(written.ok(), "a region cannot be recorded: ", written.message());
       return interpreted(std::move(program));
     }
-    absl::StrAppend(&advice_, "; this makes it: ", compile_command_);
+    absl::StrAppend(&advice_, "; this makes it: ", compile_command(current_environment(), *cache_));
     return nullptr;
   }
 
@@ -159,7 +158,6 @@ class Packages final : public CompileBackend {
   const std::string mode_;
   std::string options_;
   absl::StatusOr<std::string> cache_ = std::string();
-  std::string compile_command_;
   bool records_ = false;
   std::string advice_;
 };
