@@ -5,7 +5,7 @@
 # A program records its regions in the build root, Python with the torch of the build root's LibTorch compiles them on
 # the host, and the program trains with the packages: three models, 20 steps, weights that change in place and come from
 # load_state. Every loss and parameter must be within 1e-5 of the training without packages; 24 equal blocks share one
-# package. Then calls differ from what a package was made of, and packages are tampered with: each must be left alone
+# package, which takes a part of the time that the same model takes as one region: the lane prints both. Then calls differ from what a package was made of, and packages are tampered with: each must be left alone
 # with one line. At last it prints rows for the table of accelerate/docs/compile.md: what packages bring on this CPU,
 # and what is predicted of simulated devices.
 #
@@ -73,6 +73,21 @@ inside "$out/regions" "$accelerate" compile --list
 trains "$out/regions"
 make "$out/less" --memory_budget 0.3
 trains "$out/less" --memory_budget 0.3
+
+# compiling WAY: the seconds of what the transformer's regions take to compile, without what TorchInductor still has.
+compiling() {
+  export TORCHINDUCTOR_CACHE_DIR=$out/inductor-$1
+  make "$out/$1" --transformer "$1" >"$out/compiled"
+  inside "$out/$1" "$program" --transformer "$1" >"$out/printed" || { cat "$out/printed" >&2; return 1; }
+  sed "s/^/compile: transformer, $1: /" "$out/printed" >&2
+  sed -n 's/.*compiled in \([0-9]*\) s.*/\1/p' "$out/compiled" | awk '{ all += $1 } END { print all }'
+}
+blocks=$(compiling blocks)
+whole=$(compiling whole)
+awk -v blocks="$blocks" -v whole="$whole" 'BEGIN {
+  if (blocks <= 0 || whole <= 0) { print "compile: the transformer was not compiled"; exit 1 }
+  printf "compile: 24 blocks with one package: %d s of compiling; the model as one region: %d s (%.2f of it)\n", blocks, whole, blocks / whole
+}'
 
 # tampered LINE COMMAND...: the package of the embedding after a change, which the command makes in the folder that it gets
 # last, is left alone with that line.

@@ -6,6 +6,7 @@
 //   packages --once [WHAT]  calls of a small region, for packages that were tampered with, or with
 //                           another size, stride, dtype, count or device
 //   packages --times ROUNDS
+//   packages --transformer blocks|whole
 //
 // Each model trains 20 steps; weights are changed in place behind the 10th, and load_state brings
 // back those of the 5th behind the 15th. A line for each model tells the largest relative
@@ -15,6 +16,9 @@
 // With --times it prints what packages bring to a block of a transformer, in rows of the table of
 // accelerate/docs/compile.md: the median of so many rounds, in which 20 steps with and 20 without a
 // package take turns, on one thread. With 0 rounds the blocks are only recorded.
+//
+// With --transformer it calls the transformer alone, whose 24 blocks are regions that share one
+// package, or which is one region as a whole.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -273,6 +277,26 @@ int times(const TorchDynamoPlugin& plugin, int rounds) {
   return 0;
 }
 
+int call_transformer(TorchDynamoPlugin plugin, bool is_whole) {
+  plugin.use_regional_compilation = !is_whole;
+  torch::manual_seed(5);
+  Transformer net;
+  Accelerator accelerator({.dynamo_plugin = plugin});
+  auto model = accelerator.prepare(net);
+  double largest = 0;
+  for (int i = 0; i < 4; ++i) {
+    const Tensor tokens = torch::randint(50, {4, 12});
+    const Tensor got = model(tokens);
+    largest = std::max(largest, difference(got.detach(), net->forward(tokens).detach()));
+    got.square().sum().backward();
+  }
+  const CompileReport report = *compile_report(model);
+  std::printf("%d regions, %d program, %d calls of it; largest difference %.1e\n",
+              static_cast<int>(report.regions), static_cast<int>(report.programs),
+              static_cast<int>(report.compiled_calls), largest);
+  return largest <= kTolerance ? 0 : 1;
+}
+
 int train_and_compare(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   TorchDynamoPlugin plugin{.backend = DynamoBackend::kInductor,
@@ -283,6 +307,9 @@ int train_and_compare(int argc, char** argv) {
   plugin.fullgraph = true;
   if (const auto found = std::ranges::find(words, "--times"); found != words.end()) {
     return times(plugin, std::stoi(*(found + 1)));
+  }
+  if (const auto found = std::ranges::find(words, "--transformer"); found != words.end()) {
+    return call_transformer(plugin, found + 1 != words.end() && *(found + 1) == "whole");
   }
   TorchDynamoPlugin budget = plugin;
   if (const auto found = std::ranges::find(words, "--memory_budget"); found != words.end()) {
