@@ -52,6 +52,9 @@ constexpr int kSteps = 3;
 // From the second block on, each adds as much; a few more, because a group of parameters is fetched
 // while the one before computes.
 constexpr int64_t kFewBlocks = 3, kMoreBlocks = 5;
+// A layout that needs more than this share of the memory is simulated whole: an allocator's memory
+// is in pieces, and those of few blocks are others.
+constexpr double kNarrow = 0.9;
 // Parameters, gradients and two moments in float32.
 constexpr double kStateBytes = 16;
 
@@ -341,6 +344,36 @@ std::string duration_text(double seconds) {
                       : absl::StrFormat("%.1f ms", seconds * 1e3);
 }
 
+// As the request has it: of few blocks, or exact.
+PlannedLayout told_of(const PlanRequest& request, const LayoutChoice& choice) {
+  const ClusterSpec spec = spec_of(request);
+  PlannedLayout layout{.choice = choice};
+  layout.why = why_not(request, spec, choice.ranks);
+  if (!layout.why.empty()) return layout;
+  const int64_t batch = batch_of(request, spec);
+  Measured whole;
+  try {
+    whole = measure_whole(request, choice, micro_steps_of(request, choice.ranks, batch));
+  } catch (const std::exception& error) {
+    layout.why = first_line(error.what());
+    return layout;
+  }
+  layout.peak_memory = static_cast<int64_t>(std::max(whole.prepare_memory, whole.training_memory));
+  layout.activations = static_cast<int64_t>(whole.activations);
+  layout.memory = whole.memory;
+  if (layout.peak_memory > layout.memory) {
+    layout.why = absl::StrCat("needs ", accelerate::binary_byte_text(layout.peak_memory), " of ",
+                              accelerate::binary_byte_text(layout.memory));
+    return layout;
+  }
+  layout.fits = true;
+  layout.step_seconds = whole.seconds;
+  layout.tokens_per_second =
+      static_cast<double>(batch * request.config.sequence_length) / whole.seconds;
+  layout.mfu = whole.useful_seconds / whole.seconds;
+  return layout;
+}
+
 }  // namespace
 
 PlanRequest request_of(const json& request) {
@@ -404,32 +437,17 @@ std::vector<LayoutChoice> layout_choices(const PlanRequest& request) {
 }
 
 PlannedLayout planned(const PlanRequest& request, const LayoutChoice& choice) {
-  const ClusterSpec spec = spec_of(request);
-  PlannedLayout layout{.choice = choice};
-  layout.why = why_not(request, spec, choice.ranks);
-  if (!layout.why.empty()) return layout;
-  const int64_t batch = batch_of(request, spec);
-  Measured whole;
-  try {
-    whole = measure_whole(request, choice, micro_steps_of(request, choice.ranks, batch));
-  } catch (const std::exception& error) {
-    layout.why = first_line(error.what());
-    return layout;
+  const PlannedLayout told = told_of(request, choice);
+  const double most = kNarrow * static_cast<double>(told.memory);
+  if (request.is_exact || !told.fits || static_cast<double>(told.peak_memory) <= most) return told;
+  PlanRequest all = request;
+  all.is_exact = true;
+  PlannedLayout exact = told_of(all, choice);
+  if (!exact.fits) {
+    exact.why = absl::StrCat("needs ", accelerate::binary_byte_text(told.peak_memory), " of ",
+                             accelerate::binary_byte_text(told.memory), ", in pieces: ", exact.why);
   }
-  layout.peak_memory = static_cast<int64_t>(std::max(whole.prepare_memory, whole.training_memory));
-  layout.activations = static_cast<int64_t>(whole.activations);
-  layout.memory = whole.memory;
-  if (layout.peak_memory > layout.memory) {
-    layout.why = absl::StrCat("needs ", accelerate::binary_byte_text(layout.peak_memory), " of ",
-                              accelerate::binary_byte_text(layout.memory));
-    return layout;
-  }
-  layout.fits = true;
-  layout.step_seconds = whole.seconds;
-  layout.tokens_per_second =
-      static_cast<double>(batch * request.config.sequence_length) / whole.seconds;
-  layout.mfu = whole.useful_seconds / whole.seconds;
-  return layout;
+  return exact;
 }
 
 std::vector<PlannedLayout> plan(const PlanRequest& request) {

@@ -6,7 +6,8 @@
 /// and memory grow evenly with each further block, and time with each further micro-step, so that
 /// those of the whole follow. Where ranks have stages, each of these has the few blocks, and
 /// windows have two and three times as many micro-batches as there are stages.
-/// PlanRequest::is_exact takes the whole model instead.
+/// PlanRequest::is_exact takes the whole model instead, and so does a layout that needs more than
+/// nine tenths of the memory: an allocator's memory is in pieces, so that it may not fit.
 ///
 /// Units:   seconds, bytes.
 /// Errors:  std::invalid_argument for a request that no layout can meet.
@@ -62,7 +63,8 @@ struct PlannedLayout {
   double mfu = 0;
   /// What tensors, the context, communicators and workspaces need at most on one device. The driver
   /// shows more where the allocator keeps blocks, which it gives back when room is short. Pieces
-  /// between blocks (fragmentation) do not count. 0: unknown.
+  /// between blocks (fragmentation) do not count, but what they leave no room for does not fit.
+  /// 0: unknown.
   int64_t peak_memory = 0;
   /// The part of a device's tensors that forward passes make: the most of it in one pass.
   int64_t activations = 0;
