@@ -465,7 +465,7 @@ TEST(EqualAlong, ComparesReplicasByRanksInDebugMode) {
   const auto error_in = [](const ClusterOptions& options, bool drifts) {
     return error_of("1x2:h100", options, [drifts](Rank& rank) {
       Accelerator accelerator;
-      const auto module = std::make_shared<torch::nn::LinearImpl>(2, 1);
+      const auto module = std::make_shared<torch::nn::LinearImpl>(64, 1);
       const std::shared_ptr<torch::optim::Optimizer> sgd =
           std::make_shared<torch::optim::SGD>(module->parameters(), torch::optim::SGDOptions(0.1));
       auto [model, optimizer] = accelerator.prepare(module, sgd);
@@ -474,7 +474,7 @@ TEST(EqualAlong, ComparesReplicasByRanksInDebugMode) {
           const torch::NoGradGuard no_grad;
           module->bias.fill_(7);
         }
-        const Tensor input = torch::full({4, 2}, 1.0 + rank.index()).to(accelerator.device());
+        const Tensor input = torch::full({4, 64}, 1.0 + rank.index()).to(accelerator.device());
         accelerator.backward(model(input).sum());
         optimizer.step();
         optimizer.zero_grad();
@@ -488,6 +488,10 @@ TEST(EqualAlong, ComparesReplicasByRanksInDebugMode) {
   EXPECT_THAT(error_in(debug, /*drifts=*/true),
               AllOf(HasSubstr("the values of \"bias\" differ along dp_replicate"),
                     HasSubstr("rank 0 and rank 1, first in element 0: "), HasSubstr(" and 7")));
+  // A simulation that compares by itself asks for no values that were not computed.
+  ClusterOptions shapes = {.numerics = simulator::Numerics::kShapes, .largest_real_tensor = 64};
+  shapes.environment.set("ACCELERATE_DEBUG_MODE", "true");
+  EXPECT_EQ(error_in(shapes, /*drifts=*/false), "no error");
 }
 
 // Replicas of shards are compared before passes, also by the ranks themselves.
