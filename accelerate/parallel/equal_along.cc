@@ -36,8 +36,23 @@ int64_t checksum_of(const at::Tensor& tensor) {
               values[0][element].item(), " and ", values[other][element].item());
 }
 
-void compare(const RanksAlong& along, const std::string& what,
-             const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+}  // namespace
+
+void check_equal_along(const RanksAlong& along, const std::string& what,
+                       const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                       Runtime& runtime, bool gathers) {
+  if (tensors.empty()) return;
+  const at::NoGradGuard no_grad;
+  const std::string name = absl::StrCat("the ", what, " along ", to_string(along.axis),
+                                        " of ranks ", absl::StrJoin(along.ranks, ","));
+  const bool compared = runtime.check_replicas(name, along.group, /*without=*/{}, tensors);
+  if (gathers && !compared) compare_by_gathering(along, what, tensors);
+}
+
+void compare_by_gathering(const RanksAlong& along, const std::string& what,
+                          const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  if (tensors.empty()) return;
+  const at::NoGradGuard no_grad;
   std::vector<int64_t> own;
   for (const auto& [name, tensor] : tensors) own.push_back(checksum_of(tensor));
   const at::Tensor all =
@@ -51,19 +66,6 @@ void compare(const RanksAlong& along, const std::string& what,
       refuse(along, what, name, tensor, rank);
     }
   }
-}
-
-}  // namespace
-
-void check_equal_along(const RanksAlong& along, const std::string& what,
-                       const std::vector<std::pair<std::string, at::Tensor>>& tensors,
-                       Runtime& runtime, bool gathers) {
-  if (tensors.empty()) return;
-  const at::NoGradGuard no_grad;
-  runtime.check_replicas(absl::StrCat("the ", what, " along ", to_string(along.axis), " of ranks ",
-                                      absl::StrJoin(along.ranks, ",")),
-                         along.group, /*without=*/{}, tensors);
-  if (gathers) compare(along, what, tensors);
 }
 
 }  // namespace accelerate

@@ -26,12 +26,17 @@ struct RanksAlong {
 
 /// Compares the ranks' tensors, which have the same names and sizes in the same order; `what` they
 /// are in messages, as "gradients". A Runtime that sees all ranks, as the simulator's does,
-/// compares them by itself (Runtime::check_replicas); with `gathers`, as in debug mode, ranks
-/// gather checksums. Collective with `gathers`. Errors: c10::Error naming the first tensor that
-/// differs, the axis, two ranks and the first
-///         element in which these differ: with `gathers` on all ranks.
+/// compares them by itself (Runtime::check_replicas); elsewhere and with `gathers`, as in debug
+/// mode, ranks do: see compare_by_gathering. Collective with `gathers`.
+/// Errors: those of Runtime::check_replicas and of compare_by_gathering.
 void check_equal_along(const RanksAlong& along, const std::string& what,
                        const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                        Runtime& runtime, bool gathers);
+
+/// The same comparison by the ranks themselves, which gather checksums. Collective.
+/// Errors: c10::Error on all ranks, naming the first tensor that differs, the axis, two ranks and
+///         the first element in which these differ.
+void compare_by_gathering(const RanksAlong& along, const std::string& what,
+                          const std::vector<std::pair<std::string, at::Tensor>>& tensors);
 
 }  // namespace accelerate

@@ -1,6 +1,9 @@
 #include "accelerate/parallel/equal_along.h"
 
+#include <cstddef>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
@@ -38,6 +41,30 @@ TEST(EqualAlong, NamesTheFirstTensorAndElementThatDiffer) {
     EXPECT_THAT(error_of(group, at::ones({4}), other),
                 AllOf(HasSubstr("the values of \"second\" differ along tp"),
                       HasSubstr("rank 4 and rank 6, first in element 5: 0 and 7")));
+  });
+}
+
+// One that sees all ranks.
+class SeeingRuntime : public FakeRuntime {
+ public:
+  bool check_replicas(const std::string& /*what*/, const ProcessGroupPtr& /*group*/,
+                      const std::vector<int>& /*without*/,
+                      const std::vector<std::pair<std::string, at::Tensor>>& tensors) override {
+    names = tensors.size();
+    return true;
+  }
+
+  size_t names = 0;
+};
+
+TEST(EqualAlong, IsLeftToARuntimeThatCompares) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    SeeingRuntime runtime;
+    const RanksAlong along{.axis = MeshAxis::kTp, .group = group, .ranks = {4, 6}};
+    const at::Tensor differs = at::full({3}, group->getRank());
+    EXPECT_NO_THROW(
+        check_equal_along(along, "values", {{"differs", differs}}, runtime, /*gathers=*/true));
+    EXPECT_EQ(runtime.names, 1);
   });
 }
 

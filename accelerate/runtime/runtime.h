@@ -201,11 +201,14 @@ class Runtime {
   /// in it (`without`), has tensors of the same names, and by now of the same values. A Runtime
   /// that can tell that they differ throws c10::Error naming the first that does, the first element
   /// in which it does, and the ranks; the default believes it. Local: ranks call it in the same
-  /// order, each at its own time; `what` names the tensors as a whole.
-  virtual void check_replicas(const std::string& what,
+  /// order, each at its own time; `what` names the tensors as a whole. Returns whether the Runtime
+  /// compares them.
+  virtual bool check_replicas(const std::string& what,
                               const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                               const std::vector<int>& without,
-                              const std::vector<std::pair<std::string, at::Tensor>>& tensors) {}
+                              const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+    return false;
+  }
 
   // What the rank's program has come to, for a Runtime that counts it and may let something go
   // wrong there: sleep, throw, or end the program. The defaults take no notice. Local.

@@ -452,6 +452,46 @@ TEST(EqualAlong, NamesTheAxisAlongWhichReplicasDrift) {
                                 "\"scale\" of rank "),
                       HasSubstr("first in element 1")));
   }
+  ClusterOptions debug = {.detect_drift = false};
+  EXPECT_EQ(error_of("1x4:h100", debug, drifts), "no error");
+  debug.environment.set("ACCELERATE_DEBUG_MODE", "true");
+  EXPECT_THAT(error_of("1x4:h100", debug, drifts),
+              AllOf(HasSubstr("the values of \"scale\" differ along dp_replicate"),
+                    HasSubstr("rank 0 and rank 2, first in element 1: 1 and 0.5")));
+}
+
+// Replicas are compared before passes, in a job without a mesh as well.
+TEST(EqualAlong, ComparesReplicasByRanksInDebugMode) {
+  const auto error_in = [](const ClusterOptions& options, bool drifts) {
+    return error_of("1x2:h100", options, [drifts](Rank& rank) {
+      Accelerator accelerator;
+      const auto module = std::make_shared<torch::nn::LinearImpl>(64, 1);
+      const std::shared_ptr<torch::optim::Optimizer> sgd =
+          std::make_shared<torch::optim::SGD>(module->parameters(), torch::optim::SGDOptions(0.1));
+      auto [model, optimizer] = accelerator.prepare(module, sgd);
+      for (int step = 0; step < 3; ++step) {
+        if (drifts && step == 2 && rank.index() == 1) {
+          const torch::NoGradGuard no_grad;
+          module->bias.fill_(7);
+        }
+        const Tensor input = torch::full({4, 64}, 1.0 + rank.index()).to(accelerator.device());
+        accelerator.backward(model(input).sum());
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+    });
+  };
+  ClusterOptions debug = {.detect_drift = false};
+  EXPECT_EQ(error_in(debug, /*drifts=*/true), "no error");
+  debug.environment.set("ACCELERATE_DEBUG_MODE", "true");
+  EXPECT_EQ(error_in(debug, /*drifts=*/false), "no error");
+  EXPECT_THAT(error_in(debug, /*drifts=*/true),
+              AllOf(HasSubstr("the values of \"bias\" differ along dp_replicate"),
+                    HasSubstr("rank 0 and rank 1, first in element 0: "), HasSubstr(" and 7")));
+  // A simulation that compares by itself asks for no values that were not computed.
+  ClusterOptions shapes = {.numerics = simulator::Numerics::kShapes, .largest_real_tensor = 64};
+  shapes.environment.set("ACCELERATE_DEBUG_MODE", "true");
+  EXPECT_EQ(error_in(shapes, /*drifts=*/false), "no error");
 }
 
 // Replicas of shards are compared before passes, also by the ranks themselves.

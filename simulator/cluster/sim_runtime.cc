@@ -367,13 +367,14 @@ void SimRuntime::synchronize_device() {
   if (device_ != nullptr) device_->synchronize("synchronize device");
 }
 
-void SimRuntime::check_replicas(const std::string& what,
+bool SimRuntime::check_replicas(const std::string& what,
                                 const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                 const std::vector<int>& without,
                                 const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
-  if (!fabric_->options().detect_drift) return;
+  if (!fabric_->options().detect_drift) return false;
   const Communicator& communicator = *fabric_->communicators().at(group->getGroupName());
   fabric_->replicas().check(topology().rank, what, communicator.num_executed(without), tensors);
+  return true;
 }
 
 void SimRuntime::note_step() {

@@ -90,7 +90,7 @@ class SimRuntime final : public Runtime {
   bool owns_process() const override { return false; }
   void tag_memory(const at::Tensor& tensor, MemoryKind kind) override;
   void synchronize_device() override;
-  void check_replicas(const std::string& what, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+  bool check_replicas(const std::string& what, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                       const std::vector<int>& without,
                       const std::vector<std::pair<std::string, at::Tensor>>& tensors) override;
   // These ask the run's plan of faults.

@@ -332,6 +332,7 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Modu
       options_(options),
       ordinal_(next_ordinal(group_->getGroupName())),
       refresh_(module_->buffers(), options.broadcast_buffers),
+      replica_check_(group_),
       hook_(std::move(hook)) {
   check_ddp_options(options_);
   replicate(group_, *module_);
@@ -344,7 +345,6 @@ void DistributedDataParallel::make_reducer() {
   for (size_t i = 0; i < parameters.tensors.size(); ++i) {
     replicas_.emplace_back(parameters.names.at(i), parameters.tensors[i]);
   }
-  replicas_name_ = "the model in group \"" + group_->getGroupName() + "\"";
   const auto cap = static_cast<size_t>(options_.bucket_cap_mb * kMebibyte);
   auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
       parameters.tensors, {kFirstBucketBytes, cap}, parameters.sparse);
@@ -392,8 +392,10 @@ std::unique_ptr<Technique> make_ddp_technique(const TechniqueContext& context) {
     if (hook == nullptr) hook = std::make_unique<MeanHook>();
     hook = std::make_unique<Fp8GradientHook>(fp8->model()->weights(), std::move(hook));
   }
-  return std::make_unique<DistributedDataParallel>(context.model.module(), context.group, options,
-                                                   std::move(hook));
+  auto replicas = std::make_unique<DistributedDataParallel>(context.model.module(), context.group,
+                                                            options, std::move(hook));
+  if (context.plan.compares_ranks) replicas->compare_by_gathering(context.plan);
+  return replicas;
 }
 
 c10::Device DistributedDataParallel::device() const {
@@ -406,15 +408,6 @@ std::vector<at::Tensor> DistributedDataParallel::replica() const {
   std::vector<at::Tensor> state = kept_parameters(*module_);
   state.insert(state.end(), refresh_.buffers().begin(), refresh_.buffers().end());
   return state;
-}
-
-void DistributedDataParallel::check_replicas(const std::vector<int>& ended) const {
-  Runtime& runtime = Runtime::current();
-  if (ended.empty()) return runtime.check_replicas(replicas_name_, group_, ended, replicas_);
-  // The replicas of ranks whose data has ended are outdated, so only the other ranks compare
-  // theirs. The check counts ranks by name: the name must be the same on these ranks alone.
-  const std::string name = replicas_name_ + ", without ranks " + absl::StrJoin(ended, ", ");
-  runtime.check_replicas(name, group_, ended, replicas_);
 }
 
 // The Reducer checks the same, but knows the parameters' names only in its debug mode.
@@ -461,7 +454,10 @@ void DistributedDataParallel::before_forward() {
   if (reducer_ && grad) reducer_->rebuild_buckets();
   // After check_finished(): its error explains an unfinished reduction better than replicas that
   // differ as a result.
-  if (reducer_ && grad && require_sync()) check_replicas(peers.ended);
+  if (reducer_ && grad && require_sync()) {
+    const bool is_inside = torch::autograd::get_current_graph_task_id() >= 0;
+    replica_check_.check(replicas_, peers.ended, join_ == nullptr && !is_inside);
+  }
   if (!refresh_buffers) return;
   broadcast_tensors(group_, refresh_.buffers(), peers.leader);
   refresh_.copied();

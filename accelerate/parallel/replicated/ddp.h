@@ -30,6 +30,7 @@
 #include "accelerate/forward/technique.h"
 #include "accelerate/parallel/buffer_refresh.h"
 #include "accelerate/parallel/replicated/join.h"
+#include "accelerate/parallel/replicated/replica_check.h"
 
 namespace c10d {
 class Logger;
@@ -38,6 +39,7 @@ class Logger;
 namespace accelerate {
 
 class CommunicationHook;
+struct ModelPlan;
 struct TechniqueContext;
 
 /// Checks the options as far as no model and no group is needed, so that jobs whose models are not
@@ -65,6 +67,11 @@ class DistributedDataParallel final : public Technique, public Joinable {
   NoSyncCount no_sync_count() const override { return no_sync_count_; }
   /// Whether the next forward pass prepares a synchronising backward pass.
   bool require_sync() const { return *no_sync_count_ == 0; }
+
+  /// From now on ranks compare their parameters before passes that synchronise, which is one more
+  /// collective, where the Runtime does not: but not in a join scope, nor in a forward pass inside
+  /// of a backward pass. `plan`: as for ReplicaCheck.
+  void compare_by_gathering(const ModelPlan& plan) { replica_check_.compare_by_gathering(plan); }
 
   /// To be called around every forward pass. after_forward returns the tensors that the caller uses
   /// instead of the outputs. Where needs_outputs() is false it may be given none; then the pass has
@@ -118,7 +125,6 @@ class DistributedDataParallel final : public Technique, public Joinable {
   std::string bucket_options() const;
   std::vector<std::string> names_of(const std::vector<size_t>& parameters) const;
   std::vector<size_t> parameters_of(const std::vector<std::string>& names) const;
-  void check_replicas(const std::vector<int>& ended) const;
 
   const std::shared_ptr<torch::nn::Module> module_;
   const ProcessGroupPtr group_;
@@ -126,7 +132,7 @@ class DistributedDataParallel final : public Technique, public Joinable {
   const int64_t ordinal_;
   BufferRefresh refresh_;
   std::vector<std::pair<std::string, at::Tensor>> replicas_;  // the trainable parameters
-  std::string replicas_name_;
+  ReplicaCheck replica_check_;
   std::shared_ptr<Reducer> reducer_;
   // The Reducer dereferences its logger unconditionally.
   std::shared_ptr<c10d::Logger> logger_;
