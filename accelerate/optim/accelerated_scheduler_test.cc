@@ -256,7 +256,8 @@ TEST(PreparedScheduleThatIsOver, CountsABegunOptimizerStepAndSpeaksOnTheFirstRan
     const auto texts = warnings_of(kSteps - 2, {.num_shares = 4});
     ASSERT_THAT(texts, SizeIs(rank == 0 ? 1 : 0));
     if (rank == 0) {
-      EXPECT_THAT(texts[0], HasSubstr("its 18 steps, which 4 data-parallel processes used up in 5"));
+      EXPECT_THAT(texts[0], HasSubstr("its 18 steps, which 4 data-parallel processes used up in "
+                                      "5 optimizer steps"));
     }
   }
 }
