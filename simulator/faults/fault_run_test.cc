@@ -247,7 +247,7 @@ TEST(FaultRun, FillsTheDiskOfThoseWhoUseIt) {
   }
 }
 
-// A file that the fault itself strikes counts; where it begins elsewhere, the next one is the first.
+// A file that the fault strikes counts; where it begins elsewhere, the next one is the first.
 TEST(FaultRun, CountsTheFilesFromWhereItBegins) {
   FaultRun run = run_of("rank 0 at step 1: io_error for 2 files");
   run.progress(0, FaultPoint::Kind::kStep, 0);

@@ -21,7 +21,7 @@ using ::testing::ThrowsMessage;
 // Of a run that begins at 03:04:05 on 2 January 2026.
 FileOptions options_of(TrackerDict init_kwargs, int rank = 0) {
   simulator::SimDisk disk;
-  const Environment environment;
+  Environment environment;
   const TrackerServices services{.files = disk, .environment = environment, .rank = rank};
   return file_options("csv", {.project_name = "a/../b",
                               .logging_dir = "/logs",
