@@ -311,7 +311,11 @@ TEST(PadAcrossProcesses, KnowsTheNumbersOfEachType) {
           Case{at::kBool, 0, 1}}) {
       const at::Tensor own = at::ones({group->getRank() + 1}, dtype);
       for (const int64_t inside : {least, most}) {
-        EXPECT_EQ(pad_across_processes(group, own, {.pad_index = inside}).size(0), 2) << inside;
+        const at::Tensor padded = pad_across_processes(group, own, {.pad_index = inside});
+        EXPECT_EQ(padded.size(0), 2) << dtype << " " << inside;
+        const auto number = static_cast<double>(inside);
+        EXPECT_TRUE(at::equal(padded, pad_across_processes(group, own, {.pad_index = number})))
+            << dtype << " " << inside;
       }
       for (const int64_t outside : {least - 1, most + 1}) {
         EXPECT_THROW(pad_across_processes(group, own, {.pad_index = outside}), c10::ValueError)
