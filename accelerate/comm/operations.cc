@@ -417,12 +417,20 @@ void check_pad_index(const c10::Scalar& pad_index, at::ScalarType dtype) {
                     " tensors cannot be padded with ", pad_index);
 }
 
+// LibTorch fills tensors of unsigned types with negative numbers, if these are integers.
+c10::Scalar filling(const c10::Scalar& number, at::ScalarType dtype) {
+  const bool is_negative = number.isFloatingPoint() && number.toDouble() < 0;
+  if (!is_negative || !at::isIntegralType(dtype, /*includeBool=*/false)) return number;
+  return static_cast<int64_t>(number.toDouble());
+}
+
 at::Tensor padded_to_size(const at::Tensor& tensor, int64_t size,
                           const PadAcrossProcessesOptions& options) {
   const int64_t dim = options.dim < 0 ? options.dim + tensor.dim() : options.dim;
   std::vector<int64_t> shape = tensor.sizes().vec();
   shape[static_cast<size_t>(dim)] = size;
-  at::Tensor padded = at::full(shape, options.pad_index, tensor.options());
+  at::Tensor padded =
+      at::full(shape, filling(options.pad_index, tensor.scalar_type()), tensor.options());
   const int64_t begin = options.pad_first ? size - tensor.size(dim) : 0;
   padded.narrow(dim, begin, tensor.size(dim)).copy_(tensor);
   return padded;

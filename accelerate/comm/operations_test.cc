@@ -1,6 +1,7 @@
 #include "accelerate/comm/operations.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <tuple>
@@ -15,6 +16,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/recorded_warnings.h"
 #include "accelerate/testing/threaded_group.h"
 
@@ -260,6 +262,66 @@ TEST(BroadcastTensors, SendTheNumbersOfNegatedViews) {
     const at::Tensor view = group->getRank() == 1 ? at::ones({2})._neg_view() : at::full({2}, 3.0);
     broadcast_tensors(group, {view});
     EXPECT_TRUE(at::equal(view, at::full({2}, 3.0)));
+  });
+}
+
+TEST(BroadcastTensors, SendThoseOfTheRankThatIsNamed) {
+  run_ranks(3, [](const ProcessGroupPtr& group) {
+    const int rank = group->getRank();
+    const std::vector<at::Tensor> tensors = {at::full({2}, rank, at::kFloat),
+                                             at::full({3}, 10 * rank, at::kLong)};
+    broadcast_tensors(group, tensors, /*from_process=*/2);
+    EXPECT_TRUE(at::equal(tensors[0], at::full({2}, 2, at::kFloat)));
+    EXPECT_TRUE(at::equal(tensors[1], at::full({3}, 20, at::kLong)));
+  });
+}
+
+TEST(BroadcastInteger, HasEveryBitOfRankZeros) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    EXPECT_EQ(broadcast_integer(group, group->getRank() == 0 ? UINT64_MAX - 4 : 1), UINT64_MAX - 4);
+  });
+  EXPECT_EQ(broadcast_integer({}, 7), 7u);
+}
+
+class TpuRuntime final : public FakeRuntime {
+ public:
+  std::string device_family() const override { return "tpu"; }
+};
+
+// As in HF Accelerate, other devices leave the factor out.
+TEST(Reduce, ScalesOnTpus) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    TpuRuntime runtime;
+    const RuntimeScope scope(runtime);
+    const at::Tensor own = at::full({2}, 1.0F + static_cast<float>(group->getRank()));
+    EXPECT_TRUE(at::equal(reduce(group, own, Reduction::kSum, 0.5), at::full({2}, 1.5F)));
+    EXPECT_TRUE(at::equal(reduce(group, own, Reduction::kSum), at::full({2}, 3.0F)));
+  });
+}
+
+// The numbers at both ends of each type, and the first ones outside.
+TEST(PadAcrossProcesses, KnowsTheNumbersOfEachType) {
+  struct Case {
+    at::ScalarType dtype;
+    int64_t least, most;
+  };
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    for (const auto& [dtype, least, most] :
+         {Case{at::kChar, -128, 127}, Case{at::kByte, -128, 255}, Case{at::kShort, -32768, 32767},
+          Case{at::kBool, 0, 1}}) {
+      const at::Tensor own = at::ones({group->getRank() + 1}, dtype);
+      for (const int64_t inside : {least, most}) {
+        const at::Tensor padded = pad_across_processes(group, own, {.pad_index = inside});
+        EXPECT_EQ(padded.size(0), 2) << dtype << " " << inside;
+        const auto number = static_cast<double>(inside);
+        EXPECT_TRUE(at::equal(padded, pad_across_processes(group, own, {.pad_index = number})))
+            << dtype << " " << inside;
+      }
+      for (const int64_t outside : {least - 1, most + 1}) {
+        EXPECT_THROW(pad_across_processes(group, own, {.pad_index = outside}), c10::ValueError)
+            << dtype << " " << outside;
+      }
+    }
   });
 }
 

@@ -289,7 +289,8 @@ TEST(LoaderCore, GivesRanksOneOrderWhateverTheirGenerators) {
                              .shard({.share = rank,
                                      .num_shares = 2,
                                      .group = group,
-                                     .use_seedable_sampler = seedable});
+                                     .use_seedable_sampler = seedable,
+                                     .data_seed = static_cast<uint64_t>(rank)});
       for (int pass = 0; pass < 2; ++pass) {
         for (const Values& batch : one_pass(shard)) {
           std::lock_guard<std::mutex> lock(mutex);
@@ -585,6 +586,33 @@ TEST(DataLoaderState, GoesOnWithMoreOrFewerRanks) {
   }
   expect_the_rest_for_other_ranks(Stream{42}, {.batch_size = 6}, true);
   expect_the_rest_for_other_ranks(StatefulStream{{42}}, {.batch_size = 6}, true);
+}
+
+// What is loaded before prepare() counts for the loader that it makes.
+TEST(DataLoaderState, GoesOnInAShareAndInBatchesOfAnotherSize) {
+  DataLoader loader(list(8), {.batch_size = 2});
+  loader.set_epoch(3);
+  begin_of_pass(loader, 1);
+  DataLoader resumed(list(8), {.batch_size = 2});
+  resumed.load_state_dict(loader.state_dict());
+  const DataLoader share = resumed.shard({.num_shares = 2});
+  EXPECT_EQ(share.epoch(), 3);
+  EXPECT_EQ(one_pass(share), (Batches{{2, 3}, {6, 7}}));
+  const DataLoader larger = resumed.with_batch_size(3);
+  EXPECT_EQ(larger.epoch(), 3);
+  EXPECT_EQ(one_pass(larger), (Batches{{2, 3, 4}, {5, 6, 7}}));
+}
+
+// With the position the order of the pass is forgotten: the next one is the generator's own.
+TEST(DataLoaderState, LeavesNoOrderToAnotherEpoch) {
+  const auto shuffled = [](uint64_t seed) {
+    return DataLoader(list(20), {.batch_size = 4, .shuffle = true, .generator = seeded(seed)});
+  };
+  DataLoader loader = shuffled(1), resumed = shuffled(2);
+  begin_of_pass(loader, 2);
+  resumed.load_state_dict(loader.state_dict());
+  resumed.set_epoch(5);
+  EXPECT_EQ(one_pass(resumed), one_pass(shuffled(2)));
 }
 
 TEST(DataLoaderState, BelongsToItsEpoch) {

@@ -249,6 +249,19 @@ TEST(PreparedScheduleThatIsOver, SaysSoOnce) {
   EXPECT_THAT(warnings_of(kSteps, {.num_shares = 4}, 9), SizeIs(1));
 }
 
+TEST(PreparedScheduleThatIsOver, CountsABegunOptimizerStepAndSpeaksOnTheFirstRankAlone) {
+  for (const int rank : {0, 1}) {
+    FakeRuntime runtime(Topology::uniform(rank, 1, 2));
+    const RuntimeScope scope(runtime);
+    const auto texts = warnings_of(kSteps - 2, {.num_shares = 4});
+    ASSERT_THAT(texts, SizeIs(rank == 0 ? 1 : 0));
+    if (rank == 0) {
+      EXPECT_THAT(texts[0], HasSubstr("its 18 steps, which 4 data-parallel processes used up in "
+                                      "5 optimizer steps"));
+    }
+  }
+}
+
 TEST(PreparedScheduleThatIsOver, IsNoneWhereItsUnitIsRight) {
   EXPECT_THAT(warnings_of(4 * kSteps, {.num_shares = 4}), IsEmpty());
   // Padding makes epochs a little longer.

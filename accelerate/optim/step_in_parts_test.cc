@@ -102,5 +102,54 @@ TEST(StepInParts, CastsGradientsOfOnePartAtATimeAndLeavesThem) {
   for (const Tensor& each : parameters) EXPECT_EQ(each.grad().scalar_type(), torch::kBFloat16);
 }
 
+// Notes the parts, of which a parameter needs 4 bytes for each element.
+class NotedParts final : public AroundParts {
+ public:
+  explicit NotedParts(int64_t max_bytes) : max_bytes_(max_bytes) {}
+  int64_t bytes_of(const Tensor& parameter) override { return 4 * parameter.numel(); }
+  int64_t max_bytes() override { return max_bytes_; }
+  void begin(const std::vector<std::vector<Tensor>>& parts) override {
+    for (const auto& part : parts) sizes.push_back(static_cast<int>(part.size()));
+  }
+  void before(size_t part) override { calls += " before " + std::to_string(part); }
+  void after(size_t part, bool failed) override {
+    calls += (failed ? " failed " : " after ") + std::to_string(part);
+  }
+
+  std::vector<int> sizes;
+  std::string calls;
+
+ private:
+  const int64_t max_bytes_;
+};
+
+// Parameters of 12, 20, 4, 28 and 16 bytes.
+TEST(StepInParts, FillsAPartsMemoryAndTellsOfEachPart) {
+  const auto sizes = [](int64_t elements, int64_t max_bytes) {
+    std::vector<Tensor> parameters = make_parameters();
+    torch::optim::SGD optimizer(parameters, 0.1);
+    for (const Tensor& each : parameters) each.mutable_grad() = torch::ones_like(each);
+    NotedParts parts(max_bytes);
+    step_in_parts(optimizer, elements, &parts);
+    return parts.sizes;
+  };
+  EXPECT_EQ(sizes(0, 0), (std::vector<int>{5}));
+  EXPECT_EQ(sizes(0, 32), (std::vector<int>{2, 2, 1})) << "one part has just as much";
+  EXPECT_EQ(sizes(0, 31), (std::vector<int>{1, 2, 1, 1}));
+  EXPECT_EQ(sizes(0, 1), (std::vector<int>{1, 1, 1, 1, 1})) << "a parameter is not divided";
+  EXPECT_EQ(sizes(3, 80), (std::vector<int>{1, 1, 2, 1}));
+  EXPECT_EQ(sizes(3, 31), (std::vector<int>{1, 1, 1, 1, 1})) << "whatever ends first";
+
+  std::vector<Tensor> parameters = make_parameters();
+  Noting optimizer(parameters, 0.1);
+  for (const Tensor& each : parameters) each.mutable_grad() = torch::ones_like(each);
+  NotedParts whole(32), failing(32);
+  step_in_parts(optimizer, 0, &whole);
+  EXPECT_EQ(whole.calls, " before 0 after 0 before 1 after 1 before 2 after 2");
+  optimizer.fails_at = 1;
+  EXPECT_THROW(step_in_parts(optimizer, 0, &failing), std::runtime_error);
+  EXPECT_EQ(failing.calls, " before 0 after 0 before 1 after 1 before 2 failed 2");
+}
+
 }  // namespace
 }  // namespace accelerate

@@ -12,6 +12,7 @@
 #include <torch/optim/sgd.h>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/threaded_group.h"
 
 namespace accelerate {
@@ -182,6 +183,32 @@ TEST(GradScaler, OptionsOutOfRangeAreNamed) {
   EXPECT_EQ(scaler.get_growth_factor(), 2.0);
 }
 
+TEST(GradScaler, EachSetterChangesItsOwnArgument) {
+  GradScaler scaler({.init_scale = 8});
+  scaler.set_growth_factor(3);
+  scaler.set_backoff_factor(0.25);
+  scaler.set_growth_interval(1);
+  EXPECT_EQ(scaler.get_growth_factor(), 3);
+  EXPECT_EQ(scaler.get_backoff_factor(), 0.25);
+  EXPECT_EQ(scaler.get_growth_interval(), 1);
+  at::Tensor weight = parameter({1});
+  auto optimizer = sgd(weight);
+  for (const bool overflows : {false, true}) {
+    optimizer.zero_grad();
+    scaler.scale(weight.sum()).backward();
+    if (overflows) weight.mutable_grad().fill_(kInf);
+    scaler.step(optimizer);
+    scaler.update();
+    EXPECT_EQ(scaler.get_scale(), overflows ? 6 : 24);
+  }
+  EXPECT_THAT(error_of([&] { scaler.set_backoff_factor(1); }), HasSubstr("backoff_factor"));
+  EXPECT_THAT(error_of([&] { scaler.set_growth_interval(0); }), HasSubstr("growth_interval"));
+  EXPECT_THAT(error_of([&] { scaler.update(0.0); }), HasSubstr("must be more than 0"));
+  EXPECT_EQ(scaler.get_backoff_factor(), 0.25);
+  EXPECT_EQ(scaler.get_growth_interval(), 1);
+  EXPECT_EQ(scaler.get_scale(), 6);
+}
+
 TEST(GradScaler, WithoutBeingEnabledItOnlySteps) {
   GradScaler scaler({.enabled = false});
   at::Tensor weight = parameter({1});
@@ -310,6 +337,18 @@ TEST(LossScaling, RanksFailTogether) {
   });
 }
 
+// The rank of the job, where the group that shares the scale is a part of it.
+TEST(LossScaling, AnErrorNamesTheRankOfTheJob) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const int rank = 4 + group->getRank();
+    FakeRuntime runtime(Topology::uniform(rank, 2, 4));
+    const RuntimeScope scope(runtime);
+    GradScaler scaler({.init_scale = 2}, group, LossScaling{.min_scale = 2});
+    EXPECT_THAT(error_of([&] { update(scaler, true); }),
+                HasSubstr("rank " + std::to_string(rank) + ", step 1"));
+  });
+}
+
 TEST(LossScaling, SettingsOutOfRangeAreNamed) {
   EXPECT_THAT(error_of([] { GradScaler({}, nullptr, LossScaling{.hysteresis = 0}); }),
               HasSubstr("hysteresis must be at least 1"));
@@ -374,6 +413,16 @@ TEST(GradScalerOnRanks, ARankWithoutGradientsFollowsTheOthers) {
       EXPECT_EQ(weight.item<float>(), group->getRank() == 1 && !spoiled ? 0 : 1);
     });
   }
+}
+
+TEST(GradScalerOnRanks, RanksOfWhichNoneScaledSaySo) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    GradScaler scaler({.init_scale = 8}, group);
+    at::Tensor weight = parameter({1});
+    auto optimizer = sgd(weight);
+    EXPECT_THAT(error_of([&] { scaler.unscale_(optimizer); }),
+                HasSubstr("unscale_() before anything was scaled"));
+  });
 }
 
 TEST(GradScalerOnRanks, WithoutTheirGroupRanksDecideAloneUntilTheyAdoptAState) {

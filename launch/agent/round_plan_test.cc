@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace accelerate::launcher::agent {
 
@@ -90,6 +91,34 @@ TEST(RoundPlan, SendsStreamsWhereTheyShouldGo) {
   EXPECT_EQ(ranks[1].out.log_path, "/logs/attempt_3/5/stdout.log");
   EXPECT_FALSE(ranks[1].out.console);
   EXPECT_TRUE(ranks[1].err.console);
+}
+
+// Without --redirects and --tee a folder for logs gets everything, which the console shows as well.
+TEST(RoundPlan, LogsEverythingUnlessToldWhat) {
+  struct Case {
+    AgentOptions options;
+    bool shows_out, logs_out, shows_err, logs_err;
+  };
+  const auto all = [](Streams streams) { return StreamsByRank{.fallback = streams}; };
+  const std::vector<Case> cases = {
+      {{}, true, true, true, true},
+      {{.redirects = all(Streams::kBoth)}, false, true, false, true},
+      {{.redirects = all(Streams::kOut)}, false, true, true, false},
+      {{.tee = all(Streams::kOut)}, true, true, true, false},
+      {{.redirects = all(Streams::kBoth), .tee = all(Streams::kErr)}, false, true, true, true}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    for (const bool has_folder : {true, false}) {
+      AgentOptions options = cases[i].options;
+      options.command = {"train"};
+      options.processes_per_node = 1;
+      const RankStart rank =
+          plan_round(options, second_of_two(), -1, has_folder ? "/logs" : "").at(0);
+      EXPECT_EQ(rank.out.console, cases[i].shows_out) << i;
+      EXPECT_EQ(rank.err.console, cases[i].shows_err) << i;
+      EXPECT_EQ(!rank.out.log_path.empty(), has_folder && cases[i].logs_out) << i;
+      EXPECT_EQ(!rank.err.log_path.empty(), has_folder && cases[i].logs_err) << i;
+    }
+  }
 }
 
 }  // namespace

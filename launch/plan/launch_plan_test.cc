@@ -288,6 +288,11 @@ TEST(SimulationPlan, SaysWhatRepeatsTheRun) {
 TEST(SimulationPlan, HandsOnWhatTheRunIsTold) {
   const std::vector<std::array<const char*, 3>> rows = {
       {"simulate_seed", "7", "ACCELERATE_SIMULATE_SEED"},
+      {"simulate_numerics", "shapes", "ACCELERATE_SIMULATE_NUMERICS"},
+      {"simulate_unknown_values", "nan", "ACCELERATE_SIMULATE_UNKNOWN_VALUES"},
+      {"simulate_fold", "true", "ACCELERATE_SIMULATE_FOLD"},
+      {"report", "out", "ACCELERATE_SIMULATE_REPORT"},
+      {"quiet", "true", "ACCELERATE_SIMULATE_QUIET"},
       {"no_detect", "races", "ACCELERATE_SIMULATE_NO_DETECT"},
       {"faults", "rank 1 at step 2: crash", "ACCELERATE_SIMULATE_FAULTS"},
       {"timeouts", "wait", "ACCELERATE_SIMULATE_TIMEOUTS"},
@@ -414,6 +419,12 @@ TEST(DeepSpeedPlan, NamesHostsAndFilters) {
               testing::Contains("in .deepspeed_env: ACCELERATE_USE_DEEPSPEED=true"));
   typed["deepspeed_exclusion_filter"] = {"z"};
   EXPECT_THAT(error_of({.typed = typed, .machine = machine}), HasSubstr("no machine \"z\""));
+  typed["deepspeed_exclusion_filter"] = {"b:0"};
+  typed["deepspeed_multinode_launcher"] = {"nossh"};
+  EXPECT_THAT(text_of({.typed = typed, .machine = machine}),
+              HasSubstr("deepspeed --hostfile D --node_rank 0 --no_ssh"));
+  typed["deepspeed_multinode_launcher"] = {"standard"};
+  EXPECT_THAT(text_of({.typed = typed}), StartsWith("kind: ranks of several machines\n"));
 }
 
 TEST(Hostfile, IsReadAndFiltered) {

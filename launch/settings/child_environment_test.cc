@@ -193,6 +193,25 @@ TEST(ChildEnvironment, RanksOfATpuRunDoNotTrainOnTheCpu) {
       Not(Contains(Key("ACCELERATE_TORCH_DEVICE"))));
 }
 
+TEST(ChildEnvironment, TellsTpusOfBf16) {
+  Machine machine;
+  machine.device_kind = "tpu";
+  const auto variables = [&machine](TypedFlags typed) {
+    typed["tpu"] = {"true"};
+    return child_environment(completed(typed, machine), machine, {});
+  };
+  const auto uses = Contains(Pair("XLA_USE_BF16", "1"));
+  const auto downcasts = Contains(Pair("XLA_DOWNCAST_BF16", "1"));
+  const TypedFlags bf16 = {{"mixed_precision", {"bf16"}}};
+  TypedFlags downcast = bf16;
+  downcast["downcast_bf16"] = {"true"};
+  EXPECT_THAT(variables(bf16), AllOf(uses, Not(downcasts)));
+  EXPECT_THAT(variables(downcast), AllOf(downcasts, Not(uses)));
+  for (const TypedFlags& other : {TypedFlags(), TypedFlags{{"mixed_precision", {"fp16"}}}}) {
+    EXPECT_THAT(variables(other), AllOf(Not(uses), Not(downcasts)));
+  }
+}
+
 TEST(ChildEnvironment, SharesCoresBetweenCpuRanks) {
   const auto threads = [](const TypedFlags& typed, std::vector<std::string> environment) {
     const Settings settings = completed(typed, kNoDevices);
@@ -207,6 +226,31 @@ TEST(ChildEnvironment, SharesCoresBetweenCpuRanks) {
   EXPECT_EQ(threads(two_cpu, {}), "4");
   EXPECT_EQ(threads(two_cpu, {"MPI_LOCALNRANKS=8"}), "1");
   EXPECT_EQ(threads({}, {}), "");
+  TypedFlags given = two_cpu;
+  given["num_cpu_threads_per_process"] = {"3"};
+  EXPECT_EQ(threads(given, {"OMP_NUM_THREADS=8"}), "3");
+  // Each MPI has a variable; one that makes no sense is passed over.
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE=4", "MV2_COMM_WORLD_LOCAL_SIZE=4"}) {
+    EXPECT_EQ(threads(two_cpu, {name}), "2") << name;
+    EXPECT_EQ(threads(two_cpu, {"MPI_LOCALNRANKS=0", name}), "2") << name;
+  }
+  EXPECT_EQ(threads(two_cpu, {"MPI_LOCALNRANKS=16"}), "1") << "more ranks than cores";
+}
+
+// Only the ranks of one machine share its cores.
+TEST(ChildEnvironment, SharesCoresBetweenTheRanksOfOneMachine) {
+  const auto threads = [](const std::string& processes, bool cpu) {
+    TypedFlags typed = {{"num_processes", {processes}}, {"num_machines", {"2"}}};
+    if (cpu) typed["cpu"] = {"true"};
+    const EnvironmentOverlay variables =
+        child_environment(completed(typed, kNoDevices), kNoDevices, {});
+    const auto found = variables.find("OMP_NUM_THREADS");
+    return found == variables.end() ? "" : *found->second;
+  };
+  EXPECT_EQ(threads("4", /*cpu=*/true), "4");
+  EXPECT_EQ(threads("2", /*cpu=*/true), "8");
+  EXPECT_EQ(threads("4", /*cpu=*/false), "1");
+  EXPECT_EQ(threads("2", /*cpu=*/false), "") << "each has a machine to itself";
 }
 
 }  // namespace

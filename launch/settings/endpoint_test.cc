@@ -2,11 +2,14 @@
 
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "launch/settings/settings.h"
 
 // settings_test.cc has the entrances.
 
@@ -67,6 +70,30 @@ TEST(Endpoint, IsReadOrRefusedWithTheTextThatWasGiven) {
     const std::string message(parse_endpoint(text).status().message());
     EXPECT_THAT(message, HasSubstr(reason)) << text;
     EXPECT_THAT(message, HasSubstr(absl::StrCat("\"", text, "\""))) << text;
+  }
+}
+
+// The rendezvous counts before the main process, and a port of its own before the common one.
+TEST(Endpoint, HasTheHostAndThePortThatCount) {
+  struct Case {
+    TypedFlags typed;
+    const char* host;
+    int port;  // -1: none
+  };
+  for (const Case& each : std::vector<Case>{
+           {{}, "", -1},
+           {{{"main_process_ip", {"h"}}}, "h", -1},
+           {{{"main_process_port", {"2"}}}, "", 2},
+           {{{"main_process_ip", {"h:2"}}, {"main_process_port", {"2"}}}, "h", 2},
+           {{{"rdzv_endpoint", {"h"}}, {"main_process_port", {"2"}}}, "h", 2},
+           {{{"rdzv_endpoint", {"h:1"}}, {"main_process_port", {"2"}}}, "h", 1},
+           {{{"rdzv_endpoint", {"a:1"}}, {"main_process_ip", {"b:3"}}}, "a", 1}}) {
+    const absl::StatusOr<Settings> settings = Settings::resolve(each.typed, nullptr, {});
+    ASSERT_TRUE(settings.ok()) << settings.status();
+    const absl::StatusOr<Endpoint> endpoint = endpoint_of(*settings);
+    ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+    EXPECT_EQ(endpoint->host, each.host);
+    EXPECT_EQ(endpoint->port ? *endpoint->port : -1, each.port) << each.host;
   }
 }
 

@@ -99,6 +99,29 @@ TEST(FindJob, CountsTheTasksOfASlurmStepOrElseOfItsJob) {
   EXPECT_EQ(job(task).devices_per_node, 3);
 }
 
+// What the other tests have in one form: the older name, a bare number, and the agreed port.
+TEST(FindJob, ReadsTheOtherFormsOfSlurmsVariables) {
+  const std::vector<std::string> shell = {"SLURM_JOB_ID=7", "SLURM_JOB_NUM_NODES=3",
+                                          "SLURM_JOB_NODELIST=n[1-3]", "SLURM_GPUS_ON_NODE=4"};
+  const absl::StatusOr<Job> job = find_job(shell, "/nowhere");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->nodes, 3);
+  EXPECT_EQ(job->devices_per_node, 4);
+  EXPECT_EQ(job->port, 20007);
+  EXPECT_EQ(job->tasks, 0);
+  std::vector<std::string> task = shell;
+  task.insert(task.end(), {"SLURM_PROCID=1", "SLURM_STEP_ID=2", "SLURM_NODEID=2"});
+  const absl::StatusOr<Job> step = find_job(task, "/nowhere");
+  ASSERT_TRUE(step.ok()) << step.status();
+  EXPECT_EQ(step->node_rank, 2);
+  EXPECT_EQ(step->port, 20007 + 2 * 97) << "steps of one job use ports of their own";
+  for (const char* wrong : {"SLURM_NNODES=x", "SLURM_NTASKS=-1"}) {
+    const std::string name(wrong, std::string(wrong).find('='));
+    EXPECT_THAT(error_of(find_job({"SLURM_JOB_ID=7", wrong}, "/nowhere")),
+                HasSubstr("variable " + name + ": expected a number from 0"));
+  }
+}
+
 TEST(FindJob, ReadsTheHostsOfASlurmJob) {
   const auto first_host = [](const std::string& list) {
     const absl::StatusOr<Job> job =

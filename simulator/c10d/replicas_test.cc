@@ -119,6 +119,37 @@ TEST(Replicas, OfAnotherSizeDifferWithoutAnElement) {
   }
 }
 
+TEST(Replicas, NameTheRanksWhoseTensorsAreOthers) {
+  const at::Tensor tensor = at::zeros({2});
+  const auto error_of = [](Replicas& replicas, int rank, const NamedTensors& tensors) {
+    try {
+      replicas.check(rank, "the model", 2, tensors);
+    } catch (const c10::Error& error) {
+      return std::string(error.what_without_backtrace());
+    }
+    return std::string("no error");
+  };
+  Replicas fewer, renamed;
+  EXPECT_EQ(error_of(fewer, 4, {{"a", tensor}, {"b", tensor}}), "no error");
+  EXPECT_THAT(error_of(fewer, 1, {{"a", tensor}}),
+              HasSubstr("the model: rank 1 has 1 tensors, rank 4 has 2"));
+  EXPECT_EQ(error_of(renamed, 4, {{"a", tensor}}), "no error");
+  EXPECT_THAT(error_of(renamed, 1, {{"b", tensor}}),
+              HasSubstr("\"b\" of rank 1 differs from that of rank 4"));
+}
+
+// Each of several models has checks of its own, in which all ranks take part.
+TEST(Replicas, AreComparedByModelUntilTheLastRank) {
+  Replicas replicas;
+  const NamedTensors zero{{"weight", at::zeros({2})}}, one{{"weight", at::ones({2})}};
+  for (const int rank : {0, 1}) {
+    EXPECT_NO_THROW(replicas.check(rank, "one model", 3, zero));
+    EXPECT_NO_THROW(replicas.check(rank, "another", 3, one));
+  }
+  EXPECT_NO_THROW(replicas.check(2, "another", 3, one));
+  EXPECT_THROW(replicas.check(2, "one model", 3, one), c10::Error);
+}
+
 // The n-th check is compared with the n-th, and ends with the last rank.
 TEST(Replicas, AreComparedByTheNumberOfTheCheck) {
   Replicas replicas;

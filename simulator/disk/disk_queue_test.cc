@@ -1,5 +1,6 @@
 #include "simulator/disk/disk_queue.h"
 
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -90,6 +91,48 @@ TEST(DiskQueue, TellsOfEachTransfer) {
   EXPECT_FALSE(clocks.transfers[1].writes);
   EXPECT_EQ(clocks.transfers[1].start_ns, 100);
   EXPECT_EQ(clocks.transfers[1].end_ns, 200);
+}
+
+TEST(DiskQueue, TellsOfEachOperationAndHowLongItTook) {
+  struct Told {
+    int rank;
+    std::string operation;
+    int64_t bytes, waited_ns;
+    bool operator==(const Told&) const = default;
+  };
+  std::vector<Told> told;
+  int64_t now_ns = 0;
+  const auto tell = [&told](int rank, const char* operation, int64_t bytes, int64_t waited_ns) {
+    told.push_back({rank, operation, bytes, waited_ns});
+  };
+  DiskQueue queue({.bytes_per_second = kRate * 1e9, .latency_ns = kLatency},
+                  {.now_ns = [&now_ns](int) { return now_ns; },
+                   .wait_until = [&now_ns](int, int64_t until_ns) { now_ns = until_ns; },
+                   .on_operation = tell});
+  queue.read(0, 1000);
+  queue.sync(1, queue.write(1, 200));
+  DiskQueue free({}, {.on_operation = tell});
+  free.read(3, 7);
+  EXPECT_EQ(told, (std::vector<Told>{{0, "read", 1000, 500 + kLatency},
+                                     {1, "write", 200, 0},
+                                     {1, "sync", 0, 100 + kLatency},
+                                     {3, "read", 7, 0}}));
+}
+
+TEST(DiskQueue, WorksAtARanksSpeedAndForThoseThatItCountsFor) {
+  std::vector<DiskTransfer> transfers;
+  DiskQueue queue(
+      {.bytes_per_second = kRate * 1e9, .latency_ns = kLatency},
+      {.now_ns = [](int) { return int64_t{0}; },
+       .wait_until = [](int, int64_t) {},
+       .counts_for = [](int rank) { return rank == 1 ? 3 : 1; },
+       .speed = [](int rank) { return rank == 0 ? 0.5 : 1.0; },
+       .on_transfer = [&transfers](int, const DiskTransfer& each) { transfers.push_back(each); }});
+  EXPECT_EQ(queue.write(0, 1000), 1000) << "half as fast";
+  EXPECT_EQ(queue.write(1, 100), 1000 + 3 * 50) << "the last of three that write the same";
+  ASSERT_EQ(transfers.size(), 2);
+  EXPECT_EQ(transfers[1].start_ns, 1100);
+  EXPECT_EQ(transfers[1].bytes, 100);
 }
 
 TEST(DiskQueue, TakesNoTimeWithoutARateOrAfterTheRun) {

@@ -229,6 +229,65 @@ TEST(FaultRun, LastsAsLongAsItSays) {
   EXPECT_THAT(full, ElementsAre(false, true, true, false, false));
 }
 
+// Of a shared disk all ranks, of a node's own those of the node.
+TEST(FaultRun, FillsTheDiskOfThoseWhoUseIt) {
+  for (const bool is_shared : {true, false}) {
+    FaultGrounds on = grounds();
+    on.has_shared_disk = is_shared;
+    FaultRun node = run_of("disk of node 1 at file#1: full", on);
+    node.reach(6, Site::kFile, "", 0);
+    EXPECT_THAT(node.reach(7, Site::kFile, "", 0), SizeIs(1));
+    for (const int rank : {4, 7}) {
+      EXPECT_THAT(node.lasting(FaultKind::kFull, rank, 0), SizeIs(1)) << rank;
+    }
+    EXPECT_THAT(node.lasting(FaultKind::kFull, 3, 0), SizeIs(is_shared ? 1 : 0));
+    FaultRun every = run_of("disk at file#0: io_error", on);
+    for (const int rank : {0, 1, 4, 5}) every.reach(rank, Site::kFile, "", 0);
+    EXPECT_EQ(every.outcomes(0).at(0).fired, is_shared ? 1 : 2) << "once a disk";
+  }
+}
+
+// A file that the fault strikes counts; where it begins elsewhere, the next one is the first.
+TEST(FaultRun, CountsTheFilesFromWhereItBegins) {
+  FaultRun run = run_of("rank 0 at step 1: io_error for 2 files");
+  run.progress(0, FaultPoint::Kind::kStep, 0);
+  std::vector<bool> fails;
+  for (int i = 0; i < 4; ++i) {
+    run.reach(0, Site::kFile, "", 0);
+    fails.push_back(!run.lasting(FaultKind::kIoError, 0, 0).empty());
+  }
+  EXPECT_THAT(fails, ElementsAre(true, true, false, false));
+}
+
+// The bound is of the rule, not of each rank that has it.
+TEST(FaultRun, FiresAtMostSoOftenOnAllRanksTogether) {
+  FaultRun run = run_of("rank * every 1 store: delay(0) at most 3");
+  std::vector<size_t> struck;
+  for (int rank = 0; rank < 5; ++rank) {
+    struck.push_back(run.reach(rank, Site::kStore, "", 0).size());
+  }
+  EXPECT_THAT(struck, ElementsAre(1, 1, 1, 0, 0));
+  EXPECT_EQ(run.outcomes(0).at(0).fired, 3);
+}
+
+TEST(FaultRun, StrikesANodeAsAWholeOrItsRanksOneByOne) {
+  for (const char* kind : {"crash", "terminate", "slow(0.5)", "shrink(1GiB)", "skew(1s)"}) {
+    FaultRun node = run_of(absl::StrCat("node 1 at store#0: ", kind));
+    EXPECT_THAT(node.reach(5, Site::kStore, "", 0).at(0).ranks, ElementsAre(4, 5, 6, 7)) << kind;
+    EXPECT_THAT(node.reach(6, Site::kStore, "", 0), IsEmpty()) << kind;
+    FaultRun cluster = run_of(absl::StrCat("cluster at store#0: ", kind));
+    EXPECT_THAT(cluster.reach(5, Site::kStore, "", 0).at(0).ranks, SizeIs(8)) << kind;
+  }
+  for (const char* kind : {"hang", "delay(1ms)"}) {
+    for (const char* place : {"node 1", "cluster"}) {
+      FaultRun run = run_of(absl::StrCat(place, " at store#0: ", kind));
+      for (const int rank : {5, 6}) {
+        EXPECT_THAT(run.reach(rank, Site::kStore, "", 0).at(0).ranks, ElementsAre(rank)) << kind;
+      }
+    }
+  }
+}
+
 TEST(FaultRun, SeveralThatLastActTogether) {
   FaultRun slow = run_of("rank 0 at start: slow(0.5); node 0 at start: slow(0.25)");
   slow.progress(0, FaultPoint::Kind::kStart, 0);

@@ -139,6 +139,16 @@ TEST(AppendFileTest, WhatWaitsIsBounded) {
   EXPECT_THAT(error_of([&] { file.finish(); }), HasSubstr("2 records are lost"));
 }
 
+TEST(AppendFileTest, WhatWaitsMayFillItsBound) {
+  SimDisk disk;
+  AppendFile file(disk, kPath, {.capacity = 10});
+  file.append("12345678\n");
+  file.append("9");
+  EXPECT_THAT(error_of([&] { file.append("0"); }), HasSubstr("are lost"));
+  EXPECT_THAT(error_of([&] { file.finish(); }), HasSubstr("1 records are lost"));
+  EXPECT_EQ(contents(disk), "12345678\n9");
+}
+
 TEST(AppendFileTest, ADeadMachineHasTheEarlierFileOrMore) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     for (const Unsynced unsynced : {Unsynced::kLost, Unsynced::kKept, Unsynced::kDrawn}) {

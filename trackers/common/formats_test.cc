@@ -66,6 +66,9 @@ TEST(JsonValueTest, AWholeNumberThatIsTooLarge) {
   EXPECT_EQ(json_text(json_value(TrackerValue(TensorValue{
                 .sizes = {2}, .dtype = "uint64", .values = {9223372036854775808.0, 7}}))),
             "[9.223372036854776e+18,7]");
+  EXPECT_EQ(json_text(json_value(TrackerValue(
+                TensorValue{.dtype = "int64", .values = {-9223372036854775808.0}}))),
+            "-9223372036854775808");
 }
 
 TEST(JsonValueTest, Indented) {
@@ -197,6 +200,17 @@ TEST(CsvTextTest, ReadsBackWhatItWrote) {
   EXPECT_EQ(csv_row_size(row + "next"), row.size());
   EXPECT_EQ(csv_fields(row), fields);
   EXPECT_EQ(csv_fields(csv_row(fields, '\t', "\n"), '\t'), fields);
+}
+
+TEST(CsvTextTest, TellsRecordsThatItDidNotWrite) {
+  for (const char* const sound : {"", "a,b", "\"a,b\",c\r\n", "\"say \"\"x\"\"\"", "\"\",\"\""}) {
+    EXPECT_TRUE(has_whole_quotes(sound)) << sound;
+  }
+  for (const char* const torn : {"a\"b", "a,b\"", "\"a\"b,c", "\"a,b", "\"a\"\",b"}) {
+    EXPECT_FALSE(has_whole_quotes(torn)) << torn;
+  }
+  EXPECT_TRUE(has_whole_quotes("\"a\"\tb", '\t'));
+  EXPECT_FALSE(has_whole_quotes("\"a\"\tb"));
 }
 
 TEST(CsvTextTest, ARecordWithoutItsEnd) {

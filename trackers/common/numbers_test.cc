@@ -35,6 +35,18 @@ TEST(HistogramTest, LeavesOutWhatIsNotFinite) {
   EXPECT_THAT(make_histogram({kInfinity}).edges, IsEmpty());
 }
 
+// Beside such numbers a half is lost in rounding.
+TEST(HistogramTest, OneLargeValueHasBinsAroundItToo) {
+  for (const double value : {1e17, -1e17}) {
+    const Histogram histogram = make_histogram({value, value}, 2);
+    ASSERT_EQ(histogram.edges.size(), 3u);
+    EXPECT_LT(histogram.edges[0], histogram.edges[1]);
+    EXPECT_LT(histogram.edges[1], histogram.edges[2]);
+    EXPECT_LT(histogram.edges[0], value);
+    EXPECT_GT(histogram.edges[2], value);
+  }
+}
+
 TEST(HistogramTest, TheWholeRangeOfNumbers) {
   constexpr double kMax = std::numeric_limits<double>::max();
   const Histogram histogram = make_histogram({-kMax, 0, 1, kMax, 1e30});

@@ -35,6 +35,14 @@ TEST(SecretNamesTest, ValuesAreShownWithoutSecrets) {
             "[1, {'token': '***'}]");
 }
 
+TEST(SecretNamesTest, TensorsOfOneElementAreShownAsIt) {
+  EXPECT_EQ(shown_value("n", TensorValue{.dtype = "int64", .values = {3}}), "3");
+  EXPECT_EQ(shown_value("n", TensorValue{.dtype = "float32", .values = {0.5}}), "0.5");
+  EXPECT_EQ(shown_value("n", TensorValue{.dtype = "bfloat16", .values = {3}}), "3.0");
+  EXPECT_EQ(shown_value("n", TensorValue{.dtype = "bool", .values = {1}}), "True");
+  EXPECT_EQ(shown_value("api_key", TensorValue{.dtype = "int64", .values = {3}}), "***");
+}
+
 TEST(SecretsTest, MasksValuesOfVariablesThatAreNamedLikeSecrets) {
   Environment environment;
   environment.set("COMET_API_KEY", "comet-4711");
@@ -59,7 +67,9 @@ TEST(SecretsTest, LeavesShortOnesAlone) {
   Environment environment;
   environment.set("USE_TOKEN", "true");
   environment.set("EMPTY_TOKEN", "");
-  EXPECT_EQ(Secrets(environment, {}).mask("true"), "true");
+  environment.set("FIVE_TOKEN", "vwxyz");
+  environment.set("SIX_TOKEN", "abcdef");
+  EXPECT_EQ(Secrets(environment, {}).mask("true vwxyz abcdef"), "true vwxyz ***");
 }
 
 TEST(SecretsTest, MasksListsAndUrls) {

@@ -64,5 +64,23 @@ TEST(RankShardPlan, RefersToTheFilesOfItsDisk) {
   }
 }
 
+// Ranks along pp have copies of each half: they divide its rows, unless their values may differ.
+TEST(RankShardPlan, DividesRowsAmongCopiesUnlessTheyDiffer) {
+  PlacedPart part = part_of_stage(0, 2);
+  part.placement.stages = {};
+  const RankShardPlan plan = plan_of(/*rank=*/2, std::vector<RankPlace>(4));
+  EXPECT_THAT(texts_of(plan.listed("w", part)),
+              ElementsAre("shard_00000.safetensors: w[0:1]", "shard_00002.safetensors: w[1:2]",
+                          "shard_00001.safetensors: w[2:3]", "shard_00003.safetensors: w[3:4]"));
+  const std::vector<WrittenBox> own = plan.own("w", part);
+  ASSERT_THAT(own, SizeIs(1));
+  EXPECT_EQ(own[0].whole, (Box{.offsets = {1}, .lengths = {1}}));
+  EXPECT_EQ(own[0].part, (Box{.offsets = {1}, .lengths = {1}}));
+  part.copies_differ = true;
+  EXPECT_THAT(texts_of(plan.listed("w", part)),
+              ElementsAre("shard_00000.safetensors: w[0:2]", "shard_00001.safetensors: w[2:4]"));
+  EXPECT_THAT(plan.own("w", part), IsEmpty());
+}
+
 }  // namespace
 }  // namespace accelerate::internal

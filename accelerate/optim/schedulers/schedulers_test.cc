@@ -2,26 +2,24 @@
 #include "accelerate/optim/schedulers/schedulers.h"
 
 #include <cmath>
-#include <functional>
 #include <memory>
 #include <numbers>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
-#include <nlohmann/json.hpp>
 
 namespace accelerate::optim {
 namespace {
 
-using nlohmann::ordered_json;
 using ::testing::DoubleNear;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -223,6 +221,20 @@ TEST(OneCycleLR, CyclesBeta1OfAdam) {
   EXPECT_DOUBLE_EQ(std::get<0>(options.betas()), 0.85);
 }
 
+TEST(OneCycleLR, CyclesWhatEachKindOfOptimizerHas) {
+  torch::optim::Adam adam({at::zeros({1})}, torch::optim::AdamOptions(1.0));
+  torch::optim::RMSprop rmsprop({at::zeros({1})}, torch::optim::RMSpropOptions(1.0));
+  OneCycleLR of_adam(adam, {.max_lr = 0.5, .total_steps = 10});
+  OneCycleLR of_rmsprop(rmsprop, {.max_lr = 0.5, .total_steps = 10});
+  const auto& betas =
+      static_cast<const torch::optim::AdamOptions&>(adam.param_groups()[0].options());
+  EXPECT_EQ(betas.betas(), std::make_tuple(0.95, 0.999));
+  const auto& options =
+      static_cast<const torch::optim::RMSpropOptions&>(rmsprop.param_groups()[0].options());
+  EXPECT_EQ(options.momentum(), 0.95);
+  EXPECT_EQ(options.alpha(), 0.99);
+}
+
 TEST(CyclicLR, GoesUpAndDown) {
   CyclicLROptions options{.base_lr = 1, .max_lr = 5, .step_size_up = 2, .cycle_momentum = false};
   EXPECT_THAT(rates_of<CyclicLR>(options, 5), are({1, 3, 5, 3, 1, 3}));
@@ -236,6 +248,8 @@ TEST(CyclicLR, GoesUpAndDown) {
   EXPECT_THAT(rates_of<CyclicLR>(options, 5), are({1, 2, 2, 1.25, 1, 1 + 2.0 / 32}));
   options.scale_fn = [](double cycle) { return cycle; };
   EXPECT_THAT(rates_of<CyclicLR>(options, 6), are({1, 3, 5, 3, 1, 5, 9}));
+  options.scale_mode = CyclicScaleMode::kIterations;
+  EXPECT_THAT(rates_of<CyclicLR>(options, 6), are({1, 3, 9, 7, 1, 11, 25}));
 }
 
 TEST(CyclicLR, CyclesTheMomentum) {
@@ -246,6 +260,16 @@ TEST(CyclicLR, CyclesTheMomentum) {
   EXPECT_DOUBLE_EQ(momentum(sgd), 0.85);
   scheduler.step();
   EXPECT_DOUBLE_EQ(momentum(sgd), 0.8);
+}
+
+// The momentum swings as little as the rate does.
+TEST(CyclicLR, ScalesTheMomentumWithTheRate) {
+  torch::optim::SGD sgd = made_sgd();
+  CyclicLR scheduler(
+      sgd, {.base_lr = 1, .max_lr = 5, .step_size_up = 2, .mode = CyclicMode::kTriangular2});
+  for (int step = 0; step < 6; ++step) scheduler.step();
+  EXPECT_DOUBLE_EQ(rate(sgd), 3);
+  EXPECT_DOUBLE_EQ(momentum(sgd), 0.85);
 }
 
 // zero_objects_test.cc compares these kinds with DeepSpeed.
@@ -366,6 +390,40 @@ TEST(ReduceLROnPlateau, MayWantALargeMetric) {
   EXPECT_EQ(rate(sgd), 0.1);
 }
 
+// Each mode with each threshold: what is just better than the best of 10, and what is just not.
+TEST(ReduceLROnPlateau, ComparesByModeAndThreshold) {
+  struct Case {
+    PlateauMode mode;
+    ThresholdMode threshold_mode;
+    double better, not_better;
+  };
+  for (const auto& [mode, threshold_mode, better, not_better] :
+       {Case{PlateauMode::kMin, ThresholdMode::kRel, 8.9, 9.1},
+        Case{PlateauMode::kMin, ThresholdMode::kAbs, 9.8, 9.95},
+        Case{PlateauMode::kMax, ThresholdMode::kRel, 11.1, 10.9},
+        Case{PlateauMode::kMax, ThresholdMode::kAbs, 10.2, 10.05}}) {
+    for (const bool is_better : {true, false}) {
+      const double metric = is_better ? better : not_better;
+      torch::optim::SGD sgd = made_sgd();
+      ReduceLROnPlateau scheduler(
+          sgd, {.mode = mode, .threshold = 0.1, .threshold_mode = threshold_mode});
+      scheduler.step(10);
+      scheduler.step(metric);
+      EXPECT_EQ(scheduler.num_bad_epochs(), is_better ? 0 : 1) << metric;
+      EXPECT_EQ(scheduler.best(), is_better ? metric : 10);
+    }
+  }
+}
+
+TEST(ReduceLROnPlateau, HasAMinimumForEachGroupAndLeavesTinyReductionsOut) {
+  torch::optim::SGD sgd = made_sgd(std::vector<double>{1, 0.1, 0.8});
+  ReduceLROnPlateau scheduler(
+      sgd, {.factor = 0.5, .patience = 0, .min_lr = {0.7, 0, 0}, .eps = 0.06});
+  scheduler.step(1);
+  scheduler.step(1);
+  EXPECT_THAT(scheduler.get_last_lr(), ElementsAre(0.7, 0.1, 0.4));
+}
+
 TEST(ReduceLROnPlateau, NeedsAMetric) {
   torch::optim::SGD sgd = made_sgd();
   ReduceLROnPlateau plateau(sgd);
@@ -398,6 +456,25 @@ TEST(WarmUp, ThenWhateverTheNameSays) {
   reset();
   LambdaLR root = get_inverse_sqrt_schedule(sgd, 4);
   EXPECT_THAT(rates(root, 16).back(), DoubleNear(0.5, kRounding));
+}
+
+// What the first test has in one value only: cycles, a warm-up before restarts, and timescales.
+TEST(WarmUp, TakesItsFurtherArguments) {
+  torch::optim::SGD sgd = made_sgd();
+  const auto reset = [&] { sgd.param_groups()[0].options().set_lr(1.0); };
+  LambdaLR cosine = get_cosine_schedule_with_warmup(sgd, 1, 5, 1.0);
+  EXPECT_THAT(rates(cosine, 5), are({0, 1, 0.5, 0, 0.5, 1}));
+  reset();
+  LambdaLR restarts = get_cosine_with_hard_restarts_schedule_with_warmup(sgd, 2, 6, 2);
+  EXPECT_THAT(rates(restarts, 6), are({0, 0.5, 1, 0.5, 1, 0.5, 0}));
+  reset();
+  LambdaLR scaled = get_inverse_sqrt_schedule(sgd, 2, 4);
+  const std::vector<double> slow = rates(scaled, 14);
+  EXPECT_THAT((std::vector<double>{slow[1], slow[2], slow[3], slow[14]}),
+              are({0.5, 1, 1 / std::sqrt(5.0 / 4), 0.5}));
+  reset();
+  LambdaLR unwarmed = get_inverse_sqrt_schedule(sgd, 0);
+  EXPECT_THAT(rates(unwarmed, 1), are({1, 1 / std::sqrt(10'001.0 / 10'000)}));
 }
 
 TEST(WarmUp, OfTheWholeTraining) {
@@ -456,134 +533,29 @@ TEST(Scheduler, RunsItsCourseWhereGoingOnIsNotMeant) {
                                    scheduler_of<CosineAnnealingLR>({.T_max = 4})},
                     .milestones = {3}}),
             7);
-}
-
-// ---- State.
-
-using MakeAny = std::function<std::unique_ptr<Scheduler>(torch::optim::Optimizer&)>;
-
-// A kind, and the same kind made with other arguments, which a state replaces.
-struct Kind {
-  std::string name;
-  MakeAny make, make_otherwise;
-};
-
-template <typename Schedule>
-Kind kind_of(std::string name, typename Schedule::Options options,
-             typename Schedule::Options other) {
-  return {std::move(name), scheduler_of<Schedule>(options), scheduler_of<Schedule>(other)};
-}
-
-std::vector<Kind> all_kinds() {
-  const LrLambda half = [](int64_t step) { return 1.0 / (1.0 + static_cast<double>(step)); };
-  const auto line = [](int64_t iters) { return scheduler_of<LinearLR>({.total_iters = iters}); };
-  const auto cosine = [](int64_t max) { return scheduler_of<CosineAnnealingLR>({.T_max = max}); };
-  const auto falls = [](double gamma) { return scheduler_of<ExponentialLR>({.gamma = gamma}); };
-  return {
-      kind_of<StepLR>("StepLR", {.step_size = 2, .gamma = 0.5}, {.step_size = 3}),
-      kind_of<MultiStepLR>("MultiStepLR", {.milestones = {2, 5}},
-                           {.milestones = {1}, .gamma = 0.3}),
-      kind_of<ExponentialLR>("ExponentialLR", {.gamma = 0.9}, {.gamma = 0.5}),
-      kind_of<ConstantLR>("ConstantLR", {.factor = 0.5, .total_iters = 4}, {.total_iters = 1}),
-      kind_of<LinearLR>("LinearLR", {.total_iters = 6}, {.start_factor = 0.5, .total_iters = 2}),
-      kind_of<PolynomialLR>("PolynomialLR", {.total_iters = 6}, {.total_iters = 3, .power = 2}),
-      {"LambdaLR", scheduler_with<LambdaLR>(half), scheduler_with<LambdaLR>(half)},
-      {"MultiplicativeLR", scheduler_with<MultiplicativeLR>(half),
-       scheduler_with<MultiplicativeLR>(half)},
-      kind_of<CosineAnnealingLR>("CosineAnnealingLR", {.T_max = 5}, {.T_max = 3, .eta_min = 0.1}),
-      kind_of<CosineAnnealingWarmRestarts>("CosineAnnealingWarmRestarts", {.T_0 = 2},
-                                           {.T_0 = 3, .T_mult = 2, .eta_min = 0.1}),
-      kind_of<OneCycleLR>("OneCycleLR", {.max_lr = 1, .total_steps = 9},
-                          {.max_lr = 3, .total_steps = 20, .pct_start = 0.5}),
-      kind_of<CyclicLR>("CyclicLR", {.base_lr = 1, .max_lr = 2, .step_size_up = 2},
-                        {.base_lr = 0.5, .max_lr = 3, .step_size_up = 3, .gamma = 0.5}),
-      kind_of<SequentialLR>("SequentialLR", {.schedulers = {line(4), cosine(4)}, .milestones = {4}},
-                            {.schedulers = {line(2), cosine(7)}, .milestones = {2}}),
-      kind_of<ChainedScheduler>("ChainedScheduler", {.schedulers = {line(4), falls(0.5)}},
-                                {.schedulers = {line(2), falls(0.9)}}),
-      kind_of<ReduceLROnPlateau>("ReduceLROnPlateau", {.factor = 0.5, .patience = 1},
-                                 {.factor = 0.1, .patience = 3}),
-      kind_of<WarmupLR>("WarmupLR", {.warmup_num_steps = 4, .last_batch_iteration = 0},
-                        {.warmup_num_steps = 9}),
-      kind_of<WarmupDecayLR>("WarmupDecayLR", {.total_num_steps = 6, .warmup_num_steps = 3},
-                             {.total_num_steps = 20, .last_batch_iteration = 3}),
-      kind_of<WarmupCosineLR>("WarmupCosineLR", {.total_num_steps = 6, .warmup_num_steps = 3},
-                              {.total_num_steps = 20, .last_batch_iteration = 3}),
-      kind_of<OneCycle>("OneCycle",
-                        {.cycle_min_lr = 1,
-                         .cycle_max_lr = 2,
-                         .decay_lr_rate = 1,
-                         .cycle_first_step_size = 2,
-                         .decay_step_size = 1},
-                        {.cycle_min_lr = 0.5, .cycle_max_lr = 3, .last_batch_iteration = 1}),
-      kind_of<LRRangeTest>("LRRangeTest", {.lr_range_test_step_size = 2},
-                           {.lr_range_test_step_size = 7, .last_batch_iteration = 5}),
-  };
-}
-
-void step_any(Scheduler& scheduler) {
-  if (auto* plateau = dynamic_cast<ReduceLROnPlateau*>(&scheduler)) return plateau->step(1.0);
-  scheduler.step();
-}
-
-TEST(State, ATrainingThatGoesOnEqualsOneThatNeverStopped) {
-  for (const auto& [name, make, make_otherwise] : all_kinds()) {
-    for (const auto& make_resumed : {make, make_otherwise}) {
-      for (const int stop : {0, 3}) {
-        torch::optim::SGD sgd = made_sgd(0.5);
-        auto scheduler = make(sgd);
-        for (int i = 0; i < stop; ++i) step_any(*scheduler);
-        const std::string text = scheduler->state_dict().dump();
-
-        torch::optim::SGD resumed_sgd = made_sgd(0.5);
-        auto resumed = make_resumed(resumed_sgd);
-        resumed->load_state_dict(ordered_json::parse(text));
-        EXPECT_EQ(resumed->get_last_lr(), scheduler->get_last_lr()) << name;
-        // The optimizer's own state.
-        resumed_sgd.param_groups()[0].options().set_lr(rate(sgd));
-        for (int i = 0; i < 5; ++i) {
-          step_any(*scheduler);
-          step_any(*resumed);
-          EXPECT_EQ(rate(sgd), rate(resumed_sgd)) << name << " step " << stop + i + 1;
-          EXPECT_EQ(momentum(sgd), momentum(resumed_sgd)) << name;
-        }
-        EXPECT_EQ(scheduler->state_dict(), resumed->state_dict()) << name;
-      }
-    }
+  // Of parts that run side by side the longest decides, wherever it stands.
+  EXPECT_EQ(end_of(std::type_identity<ChainedScheduler>(),
+                   {.schedulers = {scheduler_of<CosineAnnealingLR>({.T_max = 4}),
+                                   scheduler_of<PolynomialLR>({.total_iters = 9}),
+                                   scheduler_of<StepLR>({.step_size = 20}),
+                                   scheduler_of<CosineAnnealingLR>({.T_max = 3})}}),
+            9);
+  EXPECT_EQ(end_of(std::type_identity<CosineAnnealingWarmRestarts>(), {.T_0 = 7}), std::nullopt);
+  // A decay goes on for good, but only where it has a rate and a step size.
+  for (const bool has_steps : {false, true}) {
+    EXPECT_EQ(end_of(std::type_identity<OneCycle>(), {.cycle_min_lr = 1,
+                                                      .cycle_max_lr = 2,
+                                                      .decay_lr_rate = 1,
+                                                      .cycle_first_step_size = 3,
+                                                      .cycle_second_step_size = 1,
+                                                      .decay_step_size = has_steps ? 2 : 0}),
+              has_steps ? std::nullopt : std::optional<int64_t>(4));
   }
-}
-
-TEST(State, HasPyTorchsNames) {
-  torch::optim::SGD sgd = made_sgd(0.5);
-  StepLR scheduler(sgd, {.step_size = 3, .gamma = 0.25});
-  scheduler.step();
-  EXPECT_EQ(scheduler.state_dict(), ordered_json::parse(R"({"step_size": 3, "gamma": 0.25,
-      "base_lrs": [0.5], "last_epoch": 1, "_step_count": 2, "_last_lr": [0.5]})"));
-}
-
-TEST(State, OneThatDoesNotFitChangesNothing) {
-  torch::optim::SGD sgd = made_sgd();
-  LinearLR scheduler(sgd, {.total_iters = 9});
-  const ordered_json before = scheduler.state_dict();
-  auto refusal = [&](const char* name, const ordered_json& value) {
-    ordered_json state = before;
-    state["total_iters"] = 2;
-    if (value.is_null()) {
-      state.erase(name);
-    } else {
-      state[name] = value;
-    }
-    const std::string error = error_of([&] { scheduler.load_state_dict(state); });
-    EXPECT_EQ(scheduler.state_dict(), before);
-    return error;
-  };
-  EXPECT_THAT(refusal("last_epoch", nullptr), HasSubstr("lacks \"last_epoch\""));
-  EXPECT_THAT(refusal("last_epoch", 1.5), HasSubstr("1.5 for \"last_epoch\""));
-  EXPECT_THAT(refusal("start_factor", "much"), HasSubstr("\"much\" for \"start_factor\""));
-  EXPECT_THAT(refusal("start_factor", 7), HasSubstr("start_factor must be"));
-  EXPECT_THAT(refusal("base_lrs", {1.0, 2.0}), HasSubstr("for 2 parameter groups"));
-  EXPECT_THAT(error_of([&] { scheduler.load_state_dict(ordered_json::array()); }),
-              HasSubstr("is an object"));
+  EXPECT_EQ(get_constant_schedule_with_warmup(sgd, 2).end(), std::nullopt);
+  EXPECT_EQ(get_cosine_schedule_with_warmup(sgd, 2, 7).end(), 7);
+  EXPECT_EQ(get_cosine_with_hard_restarts_schedule_with_warmup(sgd, 2, 7).end(), 7);
+  EXPECT_EQ(get_polynomial_decay_schedule_with_warmup(sgd, 2, 7).end(), 7);
+  EXPECT_EQ(get_inverse_sqrt_schedule(sgd, 2).end(), std::nullopt);
 }
 
 // ---- Mistakes.

@@ -89,5 +89,40 @@ TEST(JoinScope, TakesInAnyTechniqueThatCanBeJoined) {
   });
 }
 
+// By rank: how many passes it makes, and which rank's state the others get. Of ranks that trained
+// equally long the last is asked; where all did, nobody is.
+TEST(JoinScope, TakesTheStateOfARankThatTrainedLongest) {
+  struct Case {
+    std::vector<int> passes;
+    int source;
+  };
+  const std::vector<Case> cases = {{{1, 3, 2}, 1}, {{3, 1, 3}, 2},  {{2, 2, 1}, 1},
+                                   {{0, 0, 1}, 2}, {{2, 2, 2}, -1}, {{0, 0, 0}, -1}};
+  for (const Case& each : cases) {
+    run_ranks(3, [&each](const ProcessGroupPtr& group) {
+      FakeRuntime runtime;
+      const RuntimeScope scope(runtime);
+      torch::nn::Linear net(1, 1);
+      const auto state = std::make_shared<ModelState>(net.ptr());
+      Techniques techniques;
+      techniques.push_back(std::make_unique<Counting>(group));
+      state->set_techniques(std::move(techniques));
+      PreparedModel<torch::nn::LinearImpl> model(net.ptr(), state);
+      std::vector<Joinable*> joinables;
+      state->add_joinables(joinables);
+      int caught_up_with = -1;
+      {
+        const JoinScope join(joinables, /*enabled=*/true,
+                             [&caught_up_with](int rank) { caught_up_with = rank; });
+        for (int pass = 0; pass < each.passes[group->getRank()]; ++pass) model(torch::ones({1, 1}));
+      }
+      EXPECT_EQ(caught_up_with, each.source);
+      int all = 0;
+      for (const int of_rank : each.passes) all += of_rank;
+      EXPECT_EQ(find_technique<Counting>(model)->total(), all);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace accelerate
