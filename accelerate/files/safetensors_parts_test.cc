@@ -62,8 +62,8 @@ class SafetensorsParts : public ::testing::Test {
   // A file in which the tensor "x" is behind another one.
   SafetensorsFile file_with(const at::Tensor& x) {
     const std::string path = join_path(folder_.path(), "model.safetensors");
-    const auto written =
-        write_safetensors(files_, path, {{"before", at::ones({7}, at::kLong)}, {"x", x}}, std::nullopt);
+    const NamedTensors tensors = {{"before", at::ones({7}, at::kLong)}, {"x", x}};
+    const auto written = write_safetensors(files_, path, tensors, std::nullopt);
     EXPECT_TRUE(written.ok()) << written.status();
     absl::StatusOr<SafetensorsFile> file = SafetensorsFile::open(files_, path);
     if (!file.ok()) throw std::runtime_error(file.status().ToString());

@@ -233,6 +233,18 @@ TEST(ContextRefuses, AttentionThatRanksDoNotDivide) {
                 return at::scaled_dot_product_attention(x, x.narrow(2, 0, 4), x.narrow(2, 0, 4));
               }),
               HasSubstr("has 8 queries and 4 keys"));
+  EXPECT_THAT(error_of([](const at::Tensor& x) {
+                return at::scaled_dot_product_attention(x, x.to(at::kDouble), x.to(at::kDouble));
+              }),
+              HasSubstr("which must be one dtype"));
+  EXPECT_THAT(error_of([](const at::Tensor& x) {
+                return at::scaled_dot_product_attention(x, x.narrow(1, 0, 1), x.narrow(1, 0, 1));
+              }),
+              HasSubstr("has 2 heads of queries and 1 of keys; with enable_gqa"));
+  EXPECT_THAT(error_of([](const at::Tensor& x) {
+                return at::scaled_dot_product_attention(x, x, x.narrow(3, 0, 4));
+              }),
+              HasSubstr("needs [batch, heads, tokens, size of a head]"));
 }
 
 TEST(ContextRefuses, AttentionByHandAtItsOperator) {
