@@ -157,8 +157,8 @@ TEST(UlyssesAttention, HasTheScaleThatItIsGiven) {
 
 TEST(UlyssesAttention, RefusesHeadsOfKeysThatQueriesDoNotShare) {
   EXPECT_THAT(error_of({.key_heads = 2, .shares_key_heads = false}, 2),
-              HasSubstr("rank 1: scaled_dot_product_attention has 4 heads of queries, 2 of keys and "
-                        "2 of values, without enable_gqa"));
+              HasSubstr("rank 1: scaled_dot_product_attention has 4 heads of queries, 2 of keys "
+                        "and 2 of values, without enable_gqa"));
   EXPECT_THAT(error_of({.heads = 6, .key_heads = 4}, 2),
               HasSubstr("has 6 heads of queries, 4 of keys and 4 of values"));
   EXPECT_THAT(error_of({.joins_heads = true}, 2),
