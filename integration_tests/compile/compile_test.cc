@@ -280,7 +280,7 @@ TEST(CompilePlugin, SaysWhatHasNoEffect) {
       });
     };
     EXPECT_EQ(count("dynamic=true has no effect"), 1);
-    EXPECT_EQ(count("they have no effect on aot_eager"), 1);
+    EXPECT_EQ(count("they have no effect on AOT_EAGER"), 1);
   });
 }
 
