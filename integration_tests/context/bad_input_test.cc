@@ -61,11 +61,15 @@ TEST(ContextRefuses, BuffersThatDoNotFitEachOther) {
   on_two_ranks([](Accelerator& accelerator) {
     const at::Tensor a = integers(accelerator, {1, 8}), b = integers(accelerator, {1, 12});
     const at::Tensor computed = torch::ones({8}, torch::requires_grad());
+    const at::Tensor empty = integers(accelerator, {1, 0});
     using Buffers = std::vector<at::Tensor>;
     using Dims = std::vector<int64_t>;
     const std::vector<std::tuple<Buffers, Dims, Buffers, std::string>> rows = {
         {{a}, {}, {}, "need as many entries, but there are 1 and 0"},
         {{a}, {2}, {}, "buffer 0 has no dim 2"},
+        {{a}, {-3}, {}, "buffer 0 has no dim -3"},
+        {{at::Tensor()}, {0}, {}, "buffer 0 has no dim 0"},
+        {{empty}, {1}, {}, "the buffers have no tokens"},
         {{a, b}, {1, 1}, {}, "buffer 1 has 12 tokens along dim 1, but buffer 0 has 8"},
         {{a, a}, {1, 1}, {}, "buffer 0 is given twice"},
         {{a}, {1}, {b}, "not among the buffers"},
@@ -77,6 +81,14 @@ TEST(ContextRefuses, BuffersThatDoNotFitEachOther) {
                   AllOf(HasSubstr("rank "), HasSubstr(why)));
       EXPECT_EQ(a.size(1), 8);
     }
+  });
+}
+
+TEST(ContextRefuses, PositionsOfNothing) {
+  on_two_ranks([](Accelerator& accelerator) {
+    const auto scope = accelerator.maybe_context_parallel();
+    EXPECT_THAT(value_error_of([&] { (void)scope.positions(); }),
+                AllOf(HasSubstr("rank "), HasSubstr("without buffers nothing says how long")));
   });
 }
 

@@ -12,6 +12,7 @@
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/mesh/device_mesh.h"
+#include "accelerate/testing/recorded_warnings.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -65,12 +66,19 @@ TEST(ContextScope, GivesRanksNeighbouringTokensInTurn) {
 }
 
 TEST(ContextScope, DoesNothingWithoutRanksAlongCp) {
-  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
     const Accelerator accelerator;
+    const RecordedWarnings warnings;
     const at::Tensor tokens = at::arange(7, at::TensorOptions(at::kLong));
-    const auto scope = accelerator.maybe_context_parallel({tokens}, {0});
-    EXPECT_EQ(tokens.size(0), 7);
-    EXPECT_EQ(values(scope.positions()), values(tokens));
+    for (int i = 0; i < 2; ++i) {
+      const auto scope = accelerator.maybe_context_parallel({tokens}, {0});
+      EXPECT_EQ(tokens.size(0), 7);
+      EXPECT_EQ(values(scope.positions()), values(tokens));
+    }
+    // Said once, by the first rank.
+    ASSERT_EQ(warnings.texts().size(), rank.index() == 0 ? 1 : 0);
+    if (rank.index() != 0) return;
+    EXPECT_THAT(warnings.texts()[0], HasSubstr("Context parallel training is not enabled"));
   });
 }
 
