@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -200,8 +201,10 @@ class Reader {
   RankDump finished(Process& process) {
     RankDump& dump = process.dump;
     for (size_t group = 0; group < dump.history.groups.size(); ++group) {
-      dump.members[group] = members_[dump.history.groups[group].name];
-      std::ranges::sort(dump.members[group]);
+      // A log may have a line twice.
+      const std::vector<int>& ranks = members_[dump.history.groups[group].name];
+      const std::set<int> members(ranks.begin(), ranks.end());
+      dump.members[group].assign(members.begin(), members.end());
       const auto last = std::find_if(
           dump.history.operations.rbegin(), dump.history.operations.rend(),
           [&](const OperationRecord& record) { return record.group == static_cast<int>(group); });

@@ -67,6 +67,7 @@ TEST(NcclLog, HasTheCallsOfEachProcess) {
 // Newer versions say which communicators are the same.
 TEST(NcclLog, TellsCommunicatorsApartByTheirIds) {
   std::string text = made(0, 2, " commId 0xabc") + made(1, 2, " commId 0xabc");
+  text += made(0, 2, " commId 0xabc");  // as where a file and the output are read
   text += head(0) + "comm 0x99 rank 0 nranks 1 cudaDev 0 busId 1 commId 0xdef - Init COMPLETE\n";
   text += called(0, "AllReduce", 0, 4) + called(1, "AllReduce", 0, 4);
   text += head(0) + "Broadcast: opCount 0 count 7 datatype 7 op 0 root 0 comm 0x99 [nranks=1]\n";
