@@ -238,6 +238,44 @@ TEST_F(RecorderTest, ATextIsReadAsItWasWritten) {
       torch::equal(result.outputs.at(0), torch::cat({torch::full({3}, 2.0f), torch::zeros({3})})));
 }
 
+// JSON has no words for them.
+TEST_F(RecorderTest, NumbersThatAreNotFiniteAreRecorded) {
+  Free net([](const Tensor& x, const Tensor& weight) {
+    const Tensor y = x * weight;
+    return torch::stack({y * INFINITY, y * -INFINITY, y * NAN, y.masked_fill(x > 0, INFINITY),
+                         y.masked_fill(x > 0, -INFINITY), y.masked_fill(x > 0, NAN)});
+  });
+  auto model = compile_regions(net, kStrict);
+  const Tensor x = torch::full({3}, 2.0f);
+  warm(model, x);
+  EXPECT_TRUE(torch::allclose(model(x), net->forward(x), 1e-5, 1e-8, /*equal_nan=*/true));
+  EXPECT_EQ(compile_report(model)->compiled_calls, 1);
+}
+
+// Two values of such a type cannot be told apart.
+struct Unknown {
+  double factor = 1;
+};
+
+struct TimesUnknownImpl : nn::Module {
+  Tensor forward(const Tensor& x, const Unknown& by) { return x * by.factor; }
+};
+TORCH_MODULE(TimesUnknown);
+
+TEST_F(RecorderTest, LeaveModulesWithInputsOfOtherTypesAsTheyAre) {
+  RecordedWarnings warnings;
+  TimesUnknown net;
+  auto model = compile_regions(net, kInterpreted);
+  const Tensor x = torch::ones({3});
+  for (int i = 1; i <= 4; ++i) {
+    EXPECT_TRUE(torch::equal(model(x, Unknown{static_cast<double>(i)}), x * i)) << i;
+  }
+  EXPECT_EQ(compile_report(model)->eager_calls, 4);
+  EXPECT_EQ(compile_report(model)->regions, 0);
+  ASSERT_EQ(warnings.texts().size(), 1);
+  EXPECT_THAT(warnings.texts()[0], HasSubstr("neither a tensor, nor a number, nor a text"));
+}
+
 TEST(RegionTexts, ThatAreNoneAreErrors) {
   EXPECT_THAT(c10_error_of([] { parse_region("{"); }), HasSubstr("cannot be read"));
   EXPECT_THAT(c10_error_of([] { parse_region(R"({"region":2,"inputs":[]})"); }),

@@ -23,6 +23,7 @@ namespace {
 using c10d::OpType;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 std::string bytes_of(const std::string& path) {
@@ -119,6 +120,42 @@ TEST(FlightRecorder, ReadsWhatItWrites) {
     EXPECT_EQ(after.state, before.state);
   }
   EXPECT_EQ(again.history.groups[0].collectives, 5U);
+}
+
+// Sizes beyond 32 bits are other instructions of the pickle.
+TEST(FlightRecorder, WritesSizesOfAnyWidth) {
+  for (const int64_t size :
+       {int64_t{0}, int64_t{2'147'483'647}, int64_t{2'147'483'648}, int64_t{1} << 40}) {
+    const RankDump dump = dump_of(0, {{call(OpType::ALLREDUCE, size)}});
+    const RankDump again = read_flight_recorder(flight_recorder_pickle(dump), 0).value();
+    EXPECT_EQ(again.history.operations.at(0).fingerprint.sizes,
+              dump.history.operations[0].fingerprint.sizes);
+  }
+}
+
+// The numbers of calls are those of their group.
+TEST(FlightRecorder, WritesCallsOfSeveralGroups) {
+  RankDump dump = dump_of(1, {{call(OpType::ALLREDUCE, 4)}, {call(OpType::ALLREDUCE, 5)}});
+  dump.history.groups.push_back({.name = "tp", .made = true});
+  dump.members.push_back({1, 4});
+  OperationRecord record{.group = 1,
+                         .state = OperationState::kWaiting,
+                         .fingerprint = call(OpType::SCATTER, 6)};
+  record.fingerprint.sequence = dump.history.groups[1].collectives++;
+  dump.history.operations.insert(dump.history.operations.begin() + 1, record);
+  const RankDump again = read_flight_recorder(flight_recorder_pickle(dump), 1).value();
+  EXPECT_EQ(again.members, dump.members);
+  ASSERT_THAT(again.history.groups, SizeIs(2));
+  EXPECT_EQ(again.history.groups[0].collectives, 2U);
+  EXPECT_EQ(again.history.groups[1].name, "tp");
+  EXPECT_EQ(again.history.groups[1].collectives, 1U);
+  ASSERT_THAT(again.history.operations, SizeIs(3));
+  EXPECT_EQ(again.history.operations[1].group, 1);
+  EXPECT_EQ(again.history.operations[1].fingerprint.sequence, 0U);
+  EXPECT_EQ(again.history.operations[1].fingerprint.sizes[0], 6);
+  EXPECT_EQ(again.history.operations[2].group, 0);
+  EXPECT_EQ(again.history.operations[2].fingerprint.sequence, 1U);
+  EXPECT_EQ(again.history.operations[2].state, OperationState::kDone);
 }
 
 // The ring has the latest calls alone, whose numbers stay.
@@ -304,6 +341,26 @@ TEST(DumpsReport, TellsOfCallsThatHadNotEnded) {
   }
 }
 
+// Groups in which nothing is open say nothing, wherever they stand among the others.
+TEST(DumpsReport, IsAboutTheGroupsWithOpenCallsAlone) {
+  const auto dump_of_rank = [](int rank) {
+    RankDump dump = dump_of(rank, {{call(OpType::ALLREDUCE, 4)}}, 2);
+    for (const char* name : {"a", "zz"}) {
+      dump.history.groups.push_back({.name = name, .made = true, .collectives = 1});
+      dump.members.push_back({0, 1});
+      OperationRecord record{.group = static_cast<int>(dump.history.groups.size()) - 1,
+                             .state = OperationState::kWaiting,
+                             .fingerprint = call(OpType::BROADCAST, 4)};
+      dump.history.operations.push_back(std::move(record));
+    }
+    return dump;
+  };
+  const std::string report = dumps_report({dump_of_rank(0), dump_of_rank(1)});
+  EXPECT_THAT(report, AllOf(HasSubstr("group \"a\": calls that had not ended"),
+                            HasSubstr("\n\ngroup \"zz\": calls that had not ended"),
+                            Not(HasSubstr("group \"world\": "))));
+}
+
 TEST(DumpsReport, SaysThatNothingWasOpen) {
   const Made sum{call(OpType::ALLREDUCE, 4)};
   EXPECT_THAT(dumps_report({dump_of(0, {sum}), dump_of(1, {sum}), dump_of(2, {sum})}),
@@ -372,6 +429,16 @@ TEST(DumpFolder, RefusesSeveralDumpsOfARank) {
   std::ofstream(recorders + "/again_3", std::ios::binary) << bytes_of(recorders + "/3");
   EXPECT_THAT(std::string(read_dumps(recorders).status().message()),
               HasSubstr("several dumps of rank 3"));
+}
+
+TEST(DumpFolder, SaysHowTheRunIsRepeatedInOneLineEach) {
+  const std::string folder = ::testing::TempDir() + "/repeated";
+  nlohmann::ordered_json run = run_that("it failed\nas it did before");
+  run["repeat_command"] = "./train --seed 3";
+  ASSERT_TRUE(write_dumps(folder, run, {dump_of(0, {})}).ok());
+  EXPECT_EQ(run_lines(folder), "the run: it failed\nrepeat with: ./train --seed 3\n");
+  std::ofstream(folder + "/run.json") << "{";
+  EXPECT_EQ(run_lines(folder), "") << "cut off";
 }
 
 TEST(DumpFolder, SaysThatTheLogOfTheRunIsThere) {

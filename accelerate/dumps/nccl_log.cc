@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -83,7 +84,8 @@ struct Communicator {
 
 struct Process {
   std::string name;
-  std::map<std::string, Communicator, std::less<>> communicators;  // by their addresses
+  std::vector<Communicator> communicators;  // all that it had, in the order of their beginnings
+  std::map<std::string, size_t> at_address;  // the latest ones
   RankDump dump;
 };
 
@@ -120,13 +122,15 @@ class Reader {
     const absl::string_view id = behind(words, "commId");
     made.name = id.empty() ? "" : absl::StrCat("comm ", id);
     if (id.empty()) {
-      const auto before = std::ranges::count_if(
-          process.communicators, [&](const auto& known) { return known.second.size == made.size; });
+      const auto before = std::ranges::count(process.communicators, made.size, &Communicator::size);
       made.name = absl::StrCat("comm ", before, " of ", made.size, " ranks");
     }
     // One that makes no call is behind the others.
     group_of(process.dump, made.name);
-    process.communicators.insert_or_assign(std::string(behind(words, "comm")), std::move(made));
+    // A communicator that has ended may have had the address.
+    process.at_address.insert_or_assign(std::string(behind(words, "comm")),
+                                        process.communicators.size());
+    process.communicators.push_back(std::move(made));
   }
 
   static void call(Process& process, const Words& words) {
@@ -134,9 +138,11 @@ class Reader {
     const std::string address(behind(words, "comm"));
     if (op == OpType::UNKNOWN || address.empty()) return;
     // Without a line of its beginning nothing but its address is known.
-    Communicator& used = process.communicators[address];
-    if (used.name.empty()) used.name = absl::StrCat("comm at ", address);
-    OperationRecord record{.group = group_of(process.dump, used.name),
+    const auto used = process.at_address.find(address);
+    const std::string name = used != process.at_address.end()
+                                 ? process.communicators[used->second].name
+                                 : absl::StrCat("comm at ", address);
+    OperationRecord record{.group = group_of(process.dump, name),
                            .state = OperationState::kDone,
                            .fingerprint = CollectiveFingerprint(op)};
     CollectiveFingerprint& fingerprint = record.fingerprint;
@@ -178,14 +184,14 @@ class Reader {
       Process& process = processes_[i];
       process.dump.history.rank = static_cast<int>(i);
       int largest = 0;
-      for (const auto& [address, each] : process.communicators) {
+      for (const Communicator& each : process.communicators) {
         if (each.rank < 0 || each.size <= largest) continue;
         largest = each.size;
         process.dump.history.rank = each.rank;
       }
     }
     for (const Process& process : processes_) {
-      for (const auto& [address, each] : process.communicators) {
+      for (const Communicator& each : process.communicators) {
         if (each.rank >= 0) members_[each.name].push_back(process.dump.history.rank);
       }
     }
@@ -195,8 +201,10 @@ class Reader {
   RankDump finished(Process& process) {
     RankDump& dump = process.dump;
     for (size_t group = 0; group < dump.history.groups.size(); ++group) {
-      dump.members[group] = members_[dump.history.groups[group].name];
-      std::ranges::sort(dump.members[group]);
+      // A log may have a line twice.
+      const std::vector<int>& ranks = members_[dump.history.groups[group].name];
+      const std::set<int> members(ranks.begin(), ranks.end());
+      dump.members[group].assign(members.begin(), members.end());
       const auto last = std::find_if(
           dump.history.operations.rbegin(), dump.history.operations.rend(),
           [&](const OperationRecord& record) { return record.group == static_cast<int>(group); });

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -18,6 +19,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 std::string head(int rank) {
@@ -65,6 +67,7 @@ TEST(NcclLog, HasTheCallsOfEachProcess) {
 // Newer versions say which communicators are the same.
 TEST(NcclLog, TellsCommunicatorsApartByTheirIds) {
   std::string text = made(0, 2, " commId 0xabc") + made(1, 2, " commId 0xabc");
+  text += made(0, 2, " commId 0xabc");  // as where a file and the output are read
   text += head(0) + "comm 0x99 rank 0 nranks 1 cudaDev 0 busId 1 commId 0xdef - Init COMPLETE\n";
   text += called(0, "AllReduce", 0, 4) + called(1, "AllReduce", 0, 4);
   text += head(0) + "Broadcast: opCount 0 count 7 datatype 7 op 0 root 0 comm 0x99 [nranks=1]\n";
@@ -75,6 +78,56 @@ TEST(NcclLog, TellsCommunicatorsApartByTheirIds) {
   EXPECT_EQ(dumps[0].history.groups[1].name, "comm 0xdef");
   EXPECT_THAT(dumps[0].members[1], ElementsAre(0));
   EXPECT_THAT(dumps[1].members[0], ElementsAre(0, 1));
+}
+
+// A communicator that has ended leaves its address to a later one, and what it was to the report.
+TEST(NcclLog, TellsCommunicatorsOfOneAddressApart) {
+  std::string text;
+  for (int rank = 0; rank < 4; ++rank) text += made(rank, 4, " commId 0xa");
+  for (const char* id : {"0xb", "0xc", "0xd"}) {
+    for (int rank = 2; rank < 4; ++rank) {
+      text += absl::StrCat(head(rank), "comm 0x9 rank ", rank - 2, " nranks 2 cudaDev 0 busId 1 ",
+                           "commId ", id, " - Init COMPLETE\n");
+      text += absl::StrCat(head(rank), "AllReduce: opCount 0 count 4 datatype 7 op 0 root 0 comm ",
+                           "0x9 [nranks=2] stream 0x1\n");
+    }
+  }
+  const std::vector<RankDump> dumps = read_nccl_log(text);
+  ASSERT_THAT(dumps, SizeIs(4));
+  ASSERT_THAT(dumps[2].history.groups, SizeIs(4));
+  for (int group = 1; group < 4; ++group) {
+    EXPECT_EQ(dumps[2].history.groups[group].name, absl::StrCat("comm 0x", absl::Hex(10 + group)));
+    EXPECT_EQ(dumps[2].history.groups[group].collectives, 1U);
+    EXPECT_THAT(dumps[2].members[group], ElementsAre(2, 3)) << group;
+  }
+  const std::string report = dumps_report(dumps);
+  EXPECT_THAT(report, Not(HasSubstr("; behind: "))) << "ranks 0 and 1 are of none";
+  EXPECT_THAT(report, HasSubstr("group \"comm 0xb\": calls that had not ended"));
+}
+
+TEST(NcclLog, CountsCommunicatorsWithoutIdsThatHadOneAddress) {
+  std::string text;
+  for (int i = 0; i < 3; ++i) text += made(0, 2) + called(0, "AllReduce", i, 4);
+  const OperationHistory history = read_nccl_log(text).at(0).history;
+  ASSERT_THAT(history.groups, SizeIs(3));
+  EXPECT_EQ(history.groups[0].name, "comm 0 of 2 ranks");
+  EXPECT_EQ(history.groups[1].name, "comm 1 of 2 ranks");
+  EXPECT_EQ(history.groups[2].name, "comm 2 of 2 ranks");
+}
+
+TEST(NcclLog, IsReadBehindATimeAndInAnyOrderOfProcesses) {
+  std::string text;
+  for (int rank = 2; rank >= 0; --rank) {
+    text += "[2024-11-30 12:30:45] " + made(rank, 3);
+    text += "[2024-11-30 12:30:46] " + called(rank, "AllReduce", 0, 10 + rank);
+  }
+  const std::vector<RankDump> dumps = read_nccl_log(text);
+  ASSERT_THAT(dumps, SizeIs(3));
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(dumps[rank].history.rank, rank);
+    ASSERT_THAT(dumps[rank].history.operations, SizeIs(1));
+    EXPECT_EQ(dumps[rank].history.operations[0].fingerprint.sizes[0], 10 + rank);
+  }
 }
 
 TEST(NcclLog, KnowsPeersOfMessages) {
@@ -94,7 +147,8 @@ TEST(NcclLog, KnowsTheNumbersOfTypesAndReductions) {
     return read_nccl_log(text).at(0).history.operations.at(0).fingerprint;
   };
   constexpr const char* kTypes[] = {"Char",   "Byte", "Int",   "UInt32", "Long",
-                                    "UInt64", "Half", "Float", "Double", "BFloat16"};
+                                    "UInt64", "Half", "Float", "Double", "BFloat16",
+                                    "Float8_e4m3fn", "Float8_e5m2"};
   int number = 0;
   for (const char* type : kTypes) {
     EXPECT_EQ(
@@ -109,7 +163,19 @@ TEST(NcclLog, KnowsTheNumbersOfTypesAndReductions) {
             .to_string(),
         absl::StrCat("all_reduce #0 (", reduction, ", Float[4])"));
   }
-  for (const char* verb : {"Broadcast", "Reduce", "Gather", "Scatter"}) {
+  for (const auto& [verb, text] :
+       {std::pair("ReduceScatter", "reduce_scatter_tensor #0 (max, Float[4])"),
+        std::pair("AllGather", "all_gather_into_tensor #0 (Float[4])"),
+        std::pair("AlltoAll", "all_to_all_single #0 (Float[4])"),
+        std::pair("AllToAll", "all_to_all_single #0 (Float[4])")}) {
+    EXPECT_EQ(
+        call_with(absl::StrCat(verb, ": opCount 0 count 4 datatype 7 op 2 root 0")).to_string(),
+        text);
+  }
+  const auto reduced = call_with("Reduce: opCount 0 count 4 datatype 7 op 3 root 1");
+  EXPECT_THAT(reduced.to_string(), HasSubstr("min"));
+  EXPECT_EQ(call_with("Recv: opCount 0 count 4 datatype 7 op 0 root 1").peer, 1);
+  for (const char* verb : {"Broadcast", "Bcast", "Reduce", "Gather", "Scatter"}) {
     EXPECT_EQ(call_with(absl::StrCat(verb, ": opCount 0 count 4 datatype 7 op 0 root 1")).root, 1)
         << verb;
   }
@@ -159,6 +225,21 @@ TEST(NcclLog, IsReadFromFilesOfAFolder) {
   ASSERT_TRUE(dumps.ok()) << dumps.status();
   ASSERT_THAT(*dumps, SizeIs(2));
   EXPECT_THAT(dumps_report(*dumps), HasSubstr("behind: rank 1: 1 operation behind"));
+}
+
+TEST(NcclLog, IsReadFromFilesWithTheEndingsOfLogs) {
+  const std::string folder = ::testing::TempDir() + "/nccl_endings";
+  std::filesystem::create_directories(folder);
+  int rank = 0;
+  for (const char* name : {"a.log", "a.out", "a.err", "a.txt"}) {
+    std::ofstream(absl::StrCat(folder, "/", name)) << made(rank, 4)
+                                                   << called(rank, "AllReduce", 0, 4);
+    ++rank;
+  }
+  std::ofstream(folder + "/a.py") << made(4, 5) << called(4, "AllReduce", 0, 4);
+  const auto dumps = read_dumps(folder);
+  ASSERT_TRUE(dumps.ok()) << dumps.status();
+  EXPECT_THAT(*dumps, SizeIs(4));
 }
 
 TEST(NcclLog, LeavesOutWhatItDoesNotKnow) {

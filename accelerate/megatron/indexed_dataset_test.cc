@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -86,6 +87,26 @@ TEST_F(IndexedDatasetTest, GivesPartsOfSequences) {
   EXPECT_THAT(numbers(tokens.get(1)), ElementsAre());
   EXPECT_THROW(tokens.get(2, 1, 4), c10::IndexError);
   EXPECT_THROW(tokens.get(3), c10::IndexError);
+  EXPECT_THROW(tokens.get(-1), c10::IndexError);
+  EXPECT_THROW(tokens.get(2, -1, 2), c10::IndexError);
+  EXPECT_THROW(tokens.get(2, 5), c10::IndexError);
+  EXPECT_THAT(numbers(tokens.get(2, 4)), ElementsAre());
+}
+
+TEST_F(IndexedDatasetTest, RefusesABlendOfSamplesThatAreNotThere) {
+  const auto tokens = std::make_shared<const IndexedDataset>(files_, write("a", {9}, 0));
+  const std::vector<std::shared_ptr<const MegatronDataset>> sets = {
+      std::make_shared<const GPTDataset>(tokens, std::pair<int64_t, int64_t>(0, 1),
+                                         SampleOptions{.sequence_length = 4})};
+  ASSERT_EQ(sets[0]->size(), 2);
+  const auto problem = [&](const BlendOrder& order) {
+    return value_error_of([&] { BlendedDataset(sets, order); });
+  };
+  EXPECT_EQ(problem({.datasets = {0, 0}, .samples = {1, 0}}), "no error");
+  EXPECT_THAT(problem({.datasets = {0}, .samples = {2}}), HasSubstr("set 0 has 2 samples"));
+  EXPECT_THAT(problem({.datasets = {1}, .samples = {0}}), HasSubstr("there is no set 1 of 1"));
+  EXPECT_THAT(problem({.datasets = {-1}, .samples = {0}}), HasSubstr("there is no set -1"));
+  EXPECT_THAT(problem({.datasets = {0, 0}, .samples = {0}}), HasSubstr("its order is not whole"));
 }
 
 TEST_F(IndexedDatasetTest, NamesAFileThatIsTooShort) {
@@ -190,6 +211,17 @@ TEST_F(IndexedDatasetTest, FollowsTheArgumentsOfALoader) {
   EXPECT_EQ(options.seed, 7U);
   EXPECT_THAT(options.num_samples, ElementsAre(40, 3 * 3 * 4, 3 * 4))
       << "validation is twice on the way, and at the end";
+  nlohmann::ordered_json fewer = args;
+  fewer.erase("split");
+  fewer.erase("seed");
+  EXPECT_EQ(gpt_dataset_options(fewer).split, "969,30,1");
+  EXPECT_EQ(gpt_dataset_options(fewer).seed, 1234U);
+  for (const char* name : {"global_batch_size", "eval_interval"}) {
+    nlohmann::ordered_json without = args;
+    without[name] = 0;
+    EXPECT_THAT(value_error_of([&] { gpt_dataset_options(without); }),
+                HasSubstr(std::string(name) + " is 0"));
+  }
   args["data_path"] = "1 a 2 b";
   args["train_samples"] = 22;
   EXPECT_THAT(gpt_dataset_options(args).data_path, ElementsAre("1", "a", "2", "b"));

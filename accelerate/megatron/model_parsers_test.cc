@@ -95,12 +95,13 @@ TEST(Preparation, GoesFromObjectsToArguments) {
       {.model = gpt2(),
        .optimizer =
            MegatronOptimizerFacts{"SGD", {{"lr", 0.1}, {"momentum", 0.9}, {"weight_decay", 0.0}}},
-       .scheduler = MegatronLMDummyScheduler{.total_num_steps = 100},
+       .scheduler = MegatronLMDummyScheduler{.total_num_steps = 100, .warmup_num_steps = 40},
        .batch_sizes = {4, 2}},
       8);
   EXPECT_EQ(plugin.data_parallel_size, 4);
   EXPECT_EQ(plugin.global_batch_size, 4 * 2 * 3);
   EXPECT_EQ(plugin.train_iters, 25);
+  EXPECT_EQ(plugin.lr_warmup_iters, 10);
   EXPECT_EQ(plugin.megatron_lm_default_args["optimizer"], "sgd");
   EXPECT_EQ(megatron_batch_size(plugin), 6);
 }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -96,6 +97,46 @@ TEST(MegatronOptimizer, HasEachTrainedParameterOnce) {
   const auto& weights = made.optimizer->param_groups()[1].params();
   ASSERT_EQ(weights.size(), 1U);
   EXPECT_TRUE(weights[0].is_same(shared->weight));
+}
+
+TEST(MegatronOptimizer, KnowsBiasesByTheirNamesAndByTheirShapes) {
+  const auto model = std::make_shared<torch::nn::Module>("net");
+  const auto layer = std::make_shared<torch::nn::Module>("layer");
+  model->register_module("layer", layer);
+  layer->register_parameter("bias", torch::ones({2, 2}));
+  layer->register_parameter("scale", torch::ones({2}));
+  layer->register_parameter("weight", torch::ones({2, 2}));
+  const torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1));
+  const MegatronOptimizer made = make_megatron_optimizer(*model, with_optimizer(sgd));
+  ASSERT_EQ(made.optimizer->param_groups().size(), 2U);
+  EXPECT_EQ(made.optimizer->param_groups()[0].params().size(), 2U);
+  const auto& decaying = made.optimizer->param_groups()[1].params();
+  ASSERT_EQ(decaying.size(), 1U);
+  EXPECT_TRUE(decaying[0].is_same(layer->named_parameters()["weight"]));
+}
+
+TEST(MegatronOptimizer, OfAdamHasTheRatesOfTheSchedule) {
+  torch::nn::Linear model(3, 2);
+  const torch::optim::AdamW adam(model->parameters(), torch::optim::AdamWOptions(0.1));
+  const MegatronOptimizer made = make_megatron_optimizer(*model, with_optimizer(adam));
+  set_megatron_rates(*made.optimizer, made.factors, schedule(), 4);
+  for (const size_t group : {0, 1}) {
+    const auto& options = dynamic_cast<const torch::optim::AdamWOptions&>(
+        made.optimizer->param_groups()[group].options());
+    EXPECT_DOUBLE_EQ(options.lr(), 0.05);
+    EXPECT_DOUBLE_EQ(options.weight_decay(), group == 0 ? 0 : 0.011);
+  }
+}
+
+TEST(MegatronOptimizer, RefusesRatesOfOtherGroups) {
+  torch::nn::Linear model(3, 2);
+  torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1));
+  const std::vector<MegatronFactors> one(1), two(2);
+  EXPECT_THAT(value_error_of([&] { set_megatron_rates(sgd, two, schedule(), 4); }),
+              HasSubstr("has 1 groups of parameters, but there are factors for 2"));
+  torch::optim::RMSprop rmsprop(model->parameters(), torch::optim::RMSpropOptions(0.1));
+  EXPECT_THAT(value_error_of([&] { set_megatron_rates(rmsprop, one, schedule(), 4); }),
+              HasSubstr("a group of parameters is of another optimizer"));
 }
 
 TEST(MegatronOptimizer, HasTheRatesOfTheSchedule) {

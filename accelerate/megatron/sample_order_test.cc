@@ -3,6 +3,7 @@
 #include "accelerate/megatron/sample_order.h"
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -242,6 +243,30 @@ TEST(SampleOrder, OfOneSetIsMegatronCores) {
   }
 }
 
+// A sample begins with the last one's label, so that 9 tokens are two samples of 4.
+TEST(SampleOrder, HasAsManyPassesAsTheSamplesNeed) {
+  const std::vector<int64_t> sequences = {0}, lengths = {9};
+  const auto passes = [&](int64_t samples) {
+    const SampleOrder order =
+        sample_order(sequences, lengths, {.sequence_length = 4, .num_samples = samples});
+    EXPECT_GE(order.num_samples(), samples);
+    return order.documents.size();
+  };
+  EXPECT_EQ(passes(0), 1U);
+  EXPECT_EQ(passes(2), 1U);
+  EXPECT_EQ(passes(3), 2U);
+  EXPECT_EQ(passes(4), 2U);
+  EXPECT_EQ(passes(5), 3U);
+  EXPECT_EQ(passes(11), 5U);
+  EXPECT_EQ(passes(12), 6U);
+}
+
+TEST(SampleOrder, OfWholeSetsTakesNothingOfOneWithoutSamples) {
+  const BlendOrder order = exhaustive_blend_order(std::vector<int64_t>{0, 2, 0});
+  EXPECT_THAT(order.datasets, ElementsAre(1, 1));
+  EXPECT_THAT(order.samples, ElementsAre(0, 1));
+}
+
 TEST(SampleOrder, DividesSequencesByTheirShares) {
   EXPECT_THAT(split_sequences("949,50,1", 1000),
               ElementsAre(Pair(0, 949), Pair(949, 999), Pair(999, 1000)));
@@ -261,12 +286,24 @@ TEST(SampleOrder, NamesWhatIsWrong) {
               HasSubstr("the sum 0"));
   EXPECT_THAT(value_error_of([] { exhaustive_blend_order(std::vector<int64_t>{-3}); }),
               HasSubstr("-3 samples"));
+  EXPECT_THAT(value_error_of([] {
+                blend_order(std::vector<double>{1, std::numeric_limits<double>::infinity()}, 4);
+              }),
+              HasSubstr("weights are finite"));
   EXPECT_THAT(value_error_of([] { split_sequences("1,a", 4); }), HasSubstr("\"1,a\""));
+  EXPECT_THAT(value_error_of([] { split_sequences("2,-1", 4); }), HasSubstr("\"2,-1\""));
+  EXPECT_THAT(value_error_of([] { split_sequences("inf", 4); }), HasSubstr("\"inf\""));
   EXPECT_THAT(value_error_of([] { split_sequences("1,1,1,1", 4); }), HasSubstr("4 numbers"));
   const std::vector<int64_t> sequences = {0};
   const std::vector<int64_t> empty = {0};
   EXPECT_THAT(value_error_of([&] { sample_order(sequences, empty, {.sequence_length = 4}); }),
               HasSubstr("too few"));
+  for (const int64_t outside : {-1, 1}) {
+    EXPECT_THAT(value_error_of([&] {
+                  sample_order(std::vector<int64_t>{outside}, empty, {.sequence_length = 4});
+                }),
+                HasSubstr("there is no sequence"));
+  }
   EXPECT_THAT(value_error_of([&] { sample_order(sequences, empty, {}); }),
               HasSubstr("sequence_length"));
 }

@@ -83,6 +83,31 @@ TEST(MegatronSchedule, LengthsMayCountSamples) {
   const MegatronSchedule shorter = megatron_schedule(args({{"lr_decay_iters", 500}}));
   EXPECT_EQ(shorter.lr_decay_steps, 4000);
   EXPECT_EQ(shorter.wd_incr_steps, 8000) << "the weight decay changes until the training's end";
+  EXPECT_EQ(megatron_lr(shorter, 4001), 0.001);
+  EXPECT_EQ(megatron_lr(shorter, 8000), 0.001);
+  const MegatronSchedule both = megatron_schedule(args({{"lr_decay_iters", 500},
+                                                        {"weight_decay_incr_style", "linear"},
+                                                        {"start_weight_decay", 0.0},
+                                                        {"end_weight_decay", 0.4}}));
+  EXPECT_NEAR(megatron_weight_decay(both, 6000), 0.3, 1e-15);
+}
+
+TEST(MegatronSchedule, WithoutAWarmupBeginsAtTheRateOfItsArguments) {
+  for (const char* style : {"constant", "linear", "cosine", "inverse-square-root"}) {
+    const MegatronSchedule schedule = megatron_schedule(
+        args({{"lr_warmup_iters", 0}, {"lr_warmup_init", 0.005}, {"lr_decay_style", style}}));
+    EXPECT_NEAR(megatron_lr(schedule, 0), 0.01, 1e-15) << style;
+  }
+  const MegatronSchedule root = megatron_schedule(
+      args({{"lr_warmup_iters", 0}, {"lr_decay_style", "inverse-square-root"}}));
+  EXPECT_NEAR(megatron_lr(root, 4), 0.005, 1e-15);
+  EXPECT_NEAR(megatron_lr(root, 25), 0.002, 1e-15);
+}
+
+TEST(MegatronSchedule, GoesDownToZeroWithoutALeastRate) {
+  const MegatronSchedule schedule = megatron_schedule(args({{"min_lr", nullptr}}));
+  EXPECT_NEAR(megatron_lr(schedule, 800 + 3600), 0.005, 1e-15);
+  EXPECT_EQ(megatron_lr(schedule, 8001), 0);
 }
 
 TEST(MegatronSchedule, AWarmupBeginsWithItsOwnRate) {
@@ -110,6 +135,23 @@ TEST(MegatronSchedule, NamesWhatDoesNotGoTogether) {
   EXPECT_THAT(problem({{"start_weight_decay", 0.1}}), HasSubstr("leave start_weight_decay"));
   EXPECT_THAT(problem({{"weight_decay_incr_style", "linear"}}), HasSubstr("start_weight_decay"));
   EXPECT_THAT(problem({{"lr", "high"}}), HasSubstr("\"lr\" is \"high\""));
+  EXPECT_THAT(problem({{"min_lr", -0.5}}), HasSubstr("min_lr=-0.5"));
+  EXPECT_THAT(problem({{"lr_warmup_init", 0.5}}), HasSubstr("lr_warmup_init=0.5"));
+  EXPECT_THAT(problem({{"lr_warmup_iters", -1}}), HasSubstr("must be shorter"));
+  EXPECT_THAT(problem({{"global_batch_size", nullptr}}), HasSubstr("\"global_batch_size\""));
+  for (const char* other : {"lr_decay_samples", "lr_warmup_samples"}) {
+    EXPECT_THAT(problem({{other, 8}}), HasSubstr(other));
+  }
+  EXPECT_THAT(problem({{"weight_decay_incr_style", "inverse-square-root"}}),
+              HasSubstr("is constant, linear or cosine"));
+  const auto ends = [](double start, double end) {
+    return Json{{"weight_decay_incr_style", "cosine"},
+                {"start_weight_decay", start},
+                {"end_weight_decay", end}};
+  };
+  EXPECT_THAT(problem(ends(0.2, 0.1)), HasSubstr("that is not below it"));
+  EXPECT_THAT(problem(ends(-0.1, 0.1)), HasSubstr("of at least 0"));
+  EXPECT_EQ(problem(ends(0.1, 0.1)), "no error");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -120,6 +121,18 @@ TEST(BertTrainStep, LossOfSeveralLabelsIsACrossEntropy) {
               1e-6);
 }
 
+TEST(BertTrainStep, LossOfOneLabelIsASquareAndThatOfTruthValuesIsBinary) {
+  const BertTrainStep of_one(Json{{"pretraining_flag", false}, {"num_labels", 1}});
+  const MegatronLoss square = of_one.loss({torch::tensor({1., 4.}), torch::tensor({{2.}, {1.}})});
+  EXPECT_NEAR(square.loss.item<double>(), 5, 1e-6);
+  const BertTrainStep of_two(Json{{"pretraining_flag", false}, {"num_labels", 2}});
+  const at::Tensor labels = torch::tensor({{1., 0.}, {1., 1.}});
+  const at::Tensor p = torch::tensor({{0.75, 0.25}, {0.5, 0.9}});
+  const at::Tensor of_truth = at::where(labels.eq(1), p, p.neg().add(1));
+  const double expected = -of_truth.log().mean().item<double>();
+  EXPECT_NEAR(of_two.loss({labels, p.logit()}).loss.item<double>(), expected, 1e-6);
+}
+
 TEST(TrainStep, IsThatOfTheModelsKind) {
   const std::shared_ptr<AbstractTrainStep> step = make_train_step(Json{{"model_type_name", "t5"}});
   EXPECT_STREQ(step->name(), "T5TrainStep");
@@ -146,6 +159,12 @@ TEST(MicroBatches, AreRowsInOrder) {
   EXPECT_EQ(micro_batches(batch, 1, 3).front().at("a").size(0), 5) << "one part is the whole";
   EXPECT_TRUE(micro_batches({}, 2, 3).empty());
   EXPECT_THAT(value_error_of([&] { micro_batches(batch, 3, 3); }), HasSubstr("5 rows"));
+  EXPECT_THAT(value_error_of([] { micro_batches({{"a", at::arange(6)}}, 3, 3); }),
+              HasSubstr("6 rows"))
+      << "the last part would have none";
+  EXPECT_EQ(micro_batches({{"a", at::arange(7)}}, 3, 3)[2].at("a").numel(), 1);
+  EXPECT_THAT(value_error_of([&] { micro_batches(batch, 0, 3); }), HasSubstr("0 parts of 3 rows"));
+  EXPECT_TRUE(parts[0].at("b").is_alias_of(batch.at("b"))) << "without copies";
 }
 
 }  // namespace

@@ -280,6 +280,29 @@ TEST(MegatronWeights, NameTheTensorThatIsWrong) {
   EXPECT_THAT(problem(llama(), shape), HasSubstr("linear_qkv.weight"));
   shape.num_query_groups = 3;
   EXPECT_THAT(problem(llama(), shape), HasSubstr("num_query_groups=3"));
+  shape = llama_shape();
+  shape.padded_vocab_size = 9;
+  EXPECT_THAT(problem(llama(), shape), HasSubstr("padded_vocab_size=9 is below vocab_size=10"));
+  shape = llama_shape();
+  shape.num_layers = 0;
+  EXPECT_THAT(problem(llama(), shape), HasSubstr("num_layers=0"));
+  shape = gpt2_shape();
+  shape.num_query_groups = 2;
+  EXPECT_THAT(problem(gpt2(), shape), HasSubstr("GPT-2 has as many keys as queries"));
+  shape = gpt2_shape();
+  shape.num_layers = 3;
+  EXPECT_THAT(problem(gpt2(), shape), HasSubstr("and 11 others are not of the model"));
+}
+
+TEST(MegatronWeights, HaveNoRowsBehindTheVocabularyWithoutPadding) {
+  for (const int64_t padded : {int64_t{0}, kVocabulary}) {
+    MegatronModelShape shape = llama_shape();
+    shape.padded_vocab_size = padded;
+    const NamedTensors whole = megatron_from_hf(llama(), shape);
+    EXPECT_EQ(by_name(whole).at("embedding.word_embeddings.weight").size(0), kVocabulary);
+    EXPECT_EQ(by_name(whole).at("output_layer.weight").size(0), kVocabulary);
+    expect_equal(llama(), hf_from_megatron(whole, shape));
+  }
 }
 
 TEST(MegatronWeights, NameADivisionThatDoesNotFit) {
@@ -290,6 +313,17 @@ TEST(MegatronWeights, NameADivisionThatDoesNotFit) {
   EXPECT_THAT(problem({.tp = 4}), HasSubstr("tp=4 does not divide num_query_groups=2"));
   EXPECT_THAT(problem({.pp = 3}), HasSubstr("num_layers=4"));
   EXPECT_THAT(problem({.pp = 0}), HasSubstr("pp=0"));
+  EXPECT_THAT(problem({.pp = 2, .chunks = 4}), HasSubstr("pp=2 stages of 4 chunks"));
+  MegatronModelShape odd = llama_shape();
+  odd.padded_vocab_size = 11;
+  EXPECT_THAT(value_error_of([&] { cut_megatron(whole, odd, {.tp = 2}, {}); }),
+              HasSubstr("tp=2 does not divide the 11 rows of the embedding"));
+  for (const MegatronPlace& place :
+       {MegatronPlace{.tp = 2}, MegatronPlace{.tp = -1}, MegatronPlace{.pp = 1},
+        MegatronPlace{.chunk = 1}}) {
+    EXPECT_THAT(value_error_of([&] { cut_megatron(whole, llama_shape(), {.tp = 2}, place); }),
+                HasSubstr("cut_megatron: there is no part"));
+  }
   std::vector<NamedTensors> parts = cut_all(whole, llama_shape(), {.tp = 2});
   EXPECT_THAT(value_error_of([&] { join_megatron(parts, llama_shape(), {.tp = 2, .pp = 2}); }),
               HasSubstr("parts are expected, got 2"));

@@ -32,6 +32,42 @@ TEST(Metrics, AMeanIsOfAllElements) {
   EXPECT_EQ(mean.compute(), 2.5);
 }
 
+TEST(Metrics, ACopyGoesOnByItself) {
+  Mean mean;
+  mean.add_sums(torch::full({}, 4.0, torch::kDouble), torch::full({}, 2.0, torch::kDouble));
+  const Mean before = mean;
+  mean.add(torch::tensor({5.0}));
+  EXPECT_EQ(mean.compute(), 3.0);
+  EXPECT_EQ(before.compute(), 2.0);
+  F1 f1(2, F1Average::kMicro);
+  f1.add(torch::tensor({1}), torch::tensor({1}));
+  const F1 right = f1;
+  f1.add(torch::tensor({0}), torch::tensor({1}));
+  EXPECT_EQ(f1.compute(), 0.5);
+  EXPECT_EQ(right.compute(), 1.0);
+}
+
+// What is added may be written into afterwards, also where it is its own sum.
+TEST(Metrics, AMeanIsOfWhatWasThereWhenItWasAdded) {
+  Mean mean;
+  const torch::Tensor sums = torch::full({}, 6.0, torch::kDouble), counts = torch::tensor({2.0});
+  mean.add_sums(sums.view({1}), counts);
+  sums.fill_(100);
+  counts.fill_(100);
+  EXPECT_EQ(mean.compute(), 3.0);
+}
+
+TEST(Metrics, SumsAndCountsBelongTogether) {
+  Mean mean;
+  EXPECT_THAT(error_of([&] { mean.add_sums(torch::ones({2}), torch::ones({1})); }),
+              HasSubstr("Mean: values of shapes [2] and [1]"));
+  mean.add(torch::empty({0}));
+  EXPECT_THAT(error_of([&] { mean.compute(); }), HasSubstr("no values"));
+  F1 f1;
+  EXPECT_THAT(error_of([&] { f1.add(torch::zeros({2, 2}), torch::zeros({4})); }),
+              HasSubstr("F1: values of shapes [2, 2] and [4]"));
+}
+
 // A sum in single precision stops at 2^24.
 TEST(Metrics, AMeanOfManyIsExact) {
   Mean mean;
@@ -65,6 +101,18 @@ TEST(Metrics, F1OfClassesIsTheirCountsTogether) {
                    (kScores[0] + 3 * kScores[1] + kScores[2]) / 5);
 }
 
+// As scikit-learn has them with labels=[0, 1, 2, 3] and zero_division=0.
+TEST(Metrics, AClassThatDoesNotOccurHasAScoreOfZero) {
+  const auto score = [](F1Average average) {
+    F1 f1(4, average);
+    f1.add(torch::tensor({0, 1, 1, 3}), torch::tensor({0, 1, 1, 1}));
+    return f1.compute();
+  };
+  EXPECT_DOUBLE_EQ(score(F1Average::kMacro), (1 + 0.8) / 4);
+  EXPECT_DOUBLE_EQ(score(F1Average::kMicro), 0.75);
+  EXPECT_DOUBLE_EQ(score(F1Average::kWeighted), (1 + 3 * 0.8) / 4);
+}
+
 TEST(Metrics, BinaryF1IsThatOfClassOne) {
   F1 f1;
   f1.add(torch::tensor({1, 1, 1, 0}), torch::tensor({1, 0, 1, 1}));
@@ -80,6 +128,11 @@ TEST(Metrics, F1RefusesClassesThatItDoesNotHave) {
   F1 f1;
   f1.add(torch::tensor({1, 2}), torch::tensor({1, 1}));
   EXPECT_THAT(error_of([&] { f1.compute(); }), HasSubstr("outside of 0 to 1"));
+  for (const int64_t outside : {-1, 2}) {
+    F1 expected;
+    expected.add(torch::tensor({1, 0}), torch::tensor({int64_t{1}, outside}));
+    EXPECT_THAT(error_of([&] { expected.compute(); }), HasSubstr("outside of 0 to 1")) << outside;
+  }
 }
 
 TEST(Metrics, PerplexityCountsTokensAndNotRows) {
@@ -93,6 +146,9 @@ TEST(Metrics, PerplexityCountsTokensAndNotRows) {
   EXPECT_NEAR(perplexity.compute(), std::exp((std::log(8.0 / 5) + 3 * std::log(4.0)) / 4), 1e-6);
   EXPECT_THAT(error_of([&] { token_losses(logits[0], labels); }),
               HasSubstr("expected [rows, tokens, classes]"));
+  EXPECT_THAT(error_of([&] { token_losses(logits, labels.t()); }),
+              HasSubstr("labels of shape [3, 2]"))
+      << "as many, but of other tokens";
 }
 
 TEST(Metrics, AnotherLabelMayBeTheOneThatDoesNotCount) {

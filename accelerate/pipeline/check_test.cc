@@ -101,6 +101,11 @@ TEST(CheckSchedule, NamesWhatIsOutOfRange) {
   Schedule schedule = small();
   schedule.ranks[1].push_back({Pass::kForward, 2, 0});
   EXPECT_EQ(problem_of(schedule), "the pipeline schedule: rank 1 has 2F0, but stages are 0 to 1");
+  schedule.ranks[1].back() = {Pass::kForward, -1, 0};
+  EXPECT_EQ(problem_of(schedule), "the pipeline schedule: rank 1 has -1F0, but stages are 0 to 1");
+  schedule.ranks[1].back() = {Pass::kForward, 1, 2};
+  EXPECT_EQ(problem_of(schedule),
+            "the pipeline schedule: rank 1 has 1F2, but micro-batches are 0 to 1");
   schedule.ranks[1].back() = {Pass::kForward, 1, -1};
   EXPECT_EQ(problem_of(schedule),
             "the pipeline schedule: rank 1 has 1F-1, but micro-batches are 0 to 1");
@@ -109,6 +114,12 @@ TEST(CheckSchedule, NamesWhatIsOutOfRange) {
   EXPECT_EQ(problem_of(schedule), "the pipeline schedule: rank 2 has no actions");
   schedule.ranks.clear();
   EXPECT_THAT(problem_of(schedule), HasSubstr("0 ranks, 2 stages and 2 micro-batches"));
+  schedule = small();
+  schedule.stages = 0;
+  EXPECT_THAT(problem_of(schedule), HasSubstr("2 ranks, 0 stages and 2 micro-batches"));
+  schedule = small();
+  schedule.micro_batches = 0;
+  EXPECT_THAT(problem_of(schedule), HasSubstr("2 stages and 0 micro-batches"));
 }
 
 // Nothing is allocated for what a table only says.
@@ -217,6 +228,14 @@ TEST(MostInFlight, OfInterleavedGrowsWithTheGroups) {
 TEST(MostInFlight, AddsTheSizesOfStages) {
   const Schedule schedule = made(k1f1b, {.ranks = 3, .micro_batches = 4});
   EXPECT_THAT(most_in_flight(schedule, {10, 100, 1000}), ElementsAre(30, 200, 1000));
+}
+
+// The first half of a backward pass still leaves the second one what it needs.
+TEST(MostInFlight, IsKeptUntilTheSecondHalf) {
+  const Schedule schedule = made(kZeroBubbleH1, {.ranks = 2, .micro_batches = 3});
+  EXPECT_EQ(action_text(schedule.ranks[1][1]), "1I0");
+  EXPECT_EQ(action_text(schedule.ranks[1][2]), "1F1");
+  EXPECT_THAT(most_in_flight(schedule, {10, 100}), ElementsAre(20, 200));
 }
 
 TEST(MostInFlight, WithoutBackwardPassesNothingIsKept) {

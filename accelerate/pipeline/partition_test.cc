@@ -120,6 +120,13 @@ TEST(CutByWeight, IsTheBestOfAllCuts) {
   }
 }
 
+// Squares of bytes of large models are beyond 64 bits: those that wrap around are all 0 here.
+TEST(CutByWeight, ComparesSquaresOfTheLargestNumbers) {
+  constexpr int64_t kUnit = int64_t{1} << 59;
+  EXPECT_THAT(cut_by_weight({kUnit, kUnit, kUnit, kUnit, 6 * kUnit}, 3).value(),
+              ElementsAre(0, 2, 4));
+}
+
 TEST(CutByWeight, TakesTheLargestNumbersAndRefusesWhatIsNotAWeight) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   EXPECT_THAT(cut_by_weight({kMost / 2, kMost / 4, kMost / 4}, 2).value(), ElementsAre(0, 1));

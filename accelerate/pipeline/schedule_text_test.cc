@@ -100,6 +100,14 @@ TEST(ScheduleText, IsWholeWhereItsLongestLineJustFits) {
   EXPECT_THAT(cut, AllOf(HasSubstr(lines[1] + "\n"), EndsWith(" >\n")));
 }
 
+TEST(ScheduleText, OfOneRankIsInTheSingular) {
+  const std::string text =
+      drawing(made(kGpipe, {.ranks = 1, .micro_batches = 2}), {.stages = {{1, 1, 1}}});
+  EXPECT_EQ(text,
+            "1 rank, 1 stage, 2 micro-batches: bubble 0.0 %\n"
+            "rank 0 (bubble 0.0 %, 2 in flight): F0 F1 B0    B1\n");
+}
+
 TEST(ScheduleText, NamesTheStageThatIsNotTheRanksNumber) {
   Schedule schedule = made(k1f1b, {.ranks = 2, .micro_batches = 1});
   std::swap(schedule.ranks[0], schedule.ranks[1]);

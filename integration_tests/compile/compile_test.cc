@@ -1,5 +1,6 @@
 // Models that an Accelerator compiles as its dynamo_plugin says, against the same training without
 // it: equal bit by bit, on one rank and on many, replicated and divided; and what is refused.
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -259,6 +260,27 @@ TEST_P(Compile, RefusesWhatItCannotFollow) {
           Accelerator({.dynamo_plugin = TorchDynamoPlugin{.backend = "eager", .mode = "fast"}});
         }),
         HasSubstr("mode is \"fast\""));
+  });
+}
+
+// Once in a program.
+TEST(CompilePlugin, SaysWhatHasNoEffect) {
+  Cluster cluster("1x1:h100");
+  cluster.run_on_every_rank([](Rank&) {
+    const RecordedWarnings warnings;
+    Accelerator accelerator(
+        {.dynamo_plugin = TorchDynamoPlugin{.backend = DynamoBackend::kAotEager,
+                                            .mode = "max-autotune",
+                                            .dynamic = true,
+                                            .use_regional_compilation = true}});
+    for (int i = 0; i < 2; ++i) accelerator.prepare(Net());
+    const auto count = [&warnings](const std::string& text) {
+      return std::ranges::count_if(warnings.texts(), [&text](const std::string& each) {
+        return each.find(text) != std::string::npos;
+      });
+    };
+    EXPECT_EQ(count("dynamic=true has no effect"), 1);
+    EXPECT_EQ(count("they have no effect on AOT_EAGER"), 1);
   });
 }
 

@@ -61,11 +61,15 @@ TEST(ContextRefuses, BuffersThatDoNotFitEachOther) {
   on_two_ranks([](Accelerator& accelerator) {
     const at::Tensor a = integers(accelerator, {1, 8}), b = integers(accelerator, {1, 12});
     const at::Tensor computed = torch::ones({8}, torch::requires_grad());
+    const at::Tensor empty = integers(accelerator, {1, 0});
     using Buffers = std::vector<at::Tensor>;
     using Dims = std::vector<int64_t>;
     const std::vector<std::tuple<Buffers, Dims, Buffers, std::string>> rows = {
         {{a}, {}, {}, "need as many entries, but there are 1 and 0"},
         {{a}, {2}, {}, "buffer 0 has no dim 2"},
+        {{a}, {-3}, {}, "buffer 0 has no dim -3"},
+        {{at::Tensor()}, {0}, {}, "buffer 0 has no dim 0"},
+        {{empty}, {1}, {}, "the buffers have no tokens"},
         {{a, b}, {1, 1}, {}, "buffer 1 has 12 tokens along dim 1, but buffer 0 has 8"},
         {{a, a}, {1, 1}, {}, "buffer 0 is given twice"},
         {{a}, {1}, {b}, "not among the buffers"},
@@ -77,6 +81,14 @@ TEST(ContextRefuses, BuffersThatDoNotFitEachOther) {
                   AllOf(HasSubstr("rank "), HasSubstr(why)));
       EXPECT_EQ(a.size(1), 8);
     }
+  });
+}
+
+TEST(ContextRefuses, PositionsOfNothing) {
+  on_two_ranks([](Accelerator& accelerator) {
+    const auto scope = accelerator.maybe_context_parallel();
+    EXPECT_THAT(value_error_of([&] { (void)scope.positions(); }),
+                AllOf(HasSubstr("rank "), HasSubstr("without buffers nothing says how long")));
   });
 }
 
@@ -233,6 +245,18 @@ TEST(ContextRefuses, AttentionThatRanksDoNotDivide) {
                 return at::scaled_dot_product_attention(x, x.narrow(2, 0, 4), x.narrow(2, 0, 4));
               }),
               HasSubstr("has 8 queries and 4 keys"));
+  EXPECT_THAT(error_of([](const at::Tensor& x) {
+                return at::scaled_dot_product_attention(x, x.to(at::kDouble), x.to(at::kDouble));
+              }),
+              HasSubstr("which must be one dtype"));
+  EXPECT_THAT(error_of([](const at::Tensor& x) {
+                return at::scaled_dot_product_attention(x, x.narrow(1, 0, 1), x.narrow(1, 0, 1));
+              }),
+              HasSubstr("has 2 heads of queries and 1 of keys; with enable_gqa"));
+  EXPECT_THAT(error_of([](const at::Tensor& x) {
+                return at::scaled_dot_product_attention(x, x, x.narrow(3, 0, 4));
+              }),
+              HasSubstr("needs [batch, heads, tokens, size of a head]"));
 }
 
 TEST(ContextRefuses, AttentionByHandAtItsOperator) {

@@ -1,4 +1,5 @@
 // What maybe_context_parallel does to the tensors of a program, and what it gives.
+#include <optional>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -11,6 +12,7 @@
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/mesh/device_mesh.h"
+#include "accelerate/testing/recorded_warnings.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -64,12 +66,19 @@ TEST(ContextScope, GivesRanksNeighbouringTokensInTurn) {
 }
 
 TEST(ContextScope, DoesNothingWithoutRanksAlongCp) {
-  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
     const Accelerator accelerator;
+    const RecordedWarnings warnings;
     const at::Tensor tokens = at::arange(7, at::TensorOptions(at::kLong));
-    const auto scope = accelerator.maybe_context_parallel({tokens}, {0});
-    EXPECT_EQ(tokens.size(0), 7);
-    EXPECT_EQ(values(scope.positions()), values(tokens));
+    for (int i = 0; i < 2; ++i) {
+      const auto scope = accelerator.maybe_context_parallel({tokens}, {0});
+      EXPECT_EQ(tokens.size(0), 7);
+      EXPECT_EQ(values(scope.positions()), values(tokens));
+    }
+    // Said once, by the first rank.
+    ASSERT_EQ(warnings.texts().size(), rank.index() == 0 ? 1 : 0);
+    if (rank.index() != 0) return;
+    EXPECT_THAT(warnings.texts()[0], HasSubstr("Context parallel training is not enabled"));
   });
 }
 
@@ -109,31 +118,40 @@ TEST(ContextScope, TakesPositionsThatBeginAgain) {
 
 class OneHeadImpl : public torch::nn::Module {
  public:
-  OneHeadImpl() : weight_(register_parameter("weight", torch::ones({1}))) {}
+  OneHeadImpl(bool is_causal, std::optional<double> scale)
+      : weight_(register_parameter("weight", torch::ones({1}))),
+        is_causal_(is_causal),
+        scale_(scale) {}
   at::Tensor forward(const at::Tensor& x, const at::Tensor& /*positions*/) {
     const at::Tensor head = x * weight_;
-    return at::scaled_dot_product_attention(head, head, head, {}, /*dropout_p=*/0,
-                                            /*is_causal=*/true);
+    return at::scaled_dot_product_attention(head, head, head, {}, /*dropout_p=*/0, is_causal_,
+                                            scale_);
   }
 
  private:
   at::Tensor weight_;
+  const bool is_causal_;
+  const std::optional<double> scale_;
 };
 
 // [batch, tokens, size of a head], in which several sequences are not several heads.
 TEST(ContextScope, DividesAttentionOfOneHead) {
   Cluster("1x2:h100").run_on_every_rank([](Rank&) {
     Accelerator accelerator(cp_of_two());
-    auto model = accelerator.prepare(std::make_shared<OneHeadImpl>());
     const at::Tensor whole = at::arange(2 * 8 * 4, at::kFloat).sin().view({2, 8, 4});
-    const at::Tensor expected =
-        at::scaled_dot_product_attention(whole, whole, whole, {}, /*dropout_p=*/0,
-                                         /*is_causal=*/true);
-    const at::Tensor x = whole.to(accelerator.device());
-    const auto scope = accelerator.maybe_context_parallel({x}, {1});
-    const at::Tensor y = model(x, scope.positions()).detach();
-    ASSERT_EQ(y.sizes(), (std::vector<int64_t>{2, 4, 4}));
-    EXPECT_TRUE(at::allclose(accelerator.gather_sequences(y).cpu(), expected, 1e-5, 1e-6));
+    for (const bool is_causal : {true, false}) {
+      for (const std::optional<double> scale : {std::optional<double>(), std::optional(2.5)}) {
+        auto model = accelerator.prepare(std::make_shared<OneHeadImpl>(is_causal, scale));
+        const at::Tensor expected = at::scaled_dot_product_attention(
+            whole, whole, whole, {}, /*dropout_p=*/0, is_causal, scale);
+        const at::Tensor x = whole.to(accelerator.device());
+        const auto scope = accelerator.maybe_context_parallel({x}, {1});
+        const at::Tensor y = model(x, scope.positions()).detach();
+        ASSERT_EQ(y.sizes(), (std::vector<int64_t>{2, 4, 4}));
+        EXPECT_TRUE(at::allclose(accelerator.gather_sequences(y).cpu(), expected, 1e-5, 1e-6))
+            << is_causal << ", " << scale.value_or(0);
+      }
+    }
   });
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,9 @@ struct Attention {
   double dropout = 0;
   at::Tensor mask = {};
   bool by_hand = false;
+  std::optional<double> scale = std::nullopt;
+  bool shares_key_heads = true;
+  bool joins_heads = false;  // with the batch
 };
 
 // A layer of attention whose queries, keys and values are products of its input.
@@ -62,6 +66,10 @@ class LayerImpl : public torch::nn::Module {
                            .view({x.size(0), x.size(1), heads + 2 * keys, kHeadSize})
                            .transpose(1, 2)
                            .split_with_sizes({heads, keys, keys}, 1);
+    if (attention_.joins_heads) {
+      return at::scaled_dot_product_attention(parts[0].flatten(0, 1), parts[1].flatten(0, 1),
+                                              parts[2].flatten(0, 1));
+    }
     if (attention_.by_hand) {
       const at::Tensor scores = parts[0].matmul(parts[1].transpose(-2, -1));
       return scores.softmax(-1).matmul(parts[2]);
@@ -69,7 +77,8 @@ class LayerImpl : public torch::nn::Module {
     return at::scaled_dot_product_attention(
         parts[0], parts[1], parts[2],
         attention_.mask.defined() ? std::optional(attention_.mask.to(x.device())) : std::nullopt,
-        attention_.dropout, attention_.is_causal, std::nullopt, heads != keys);
+        attention_.dropout, attention_.is_causal, attention_.scale,
+        attention_.shares_key_heads && heads != keys);
   }
 
  private:
@@ -137,6 +146,25 @@ TEST(UlyssesAttention, IsThatOfOneRankForAnyHeadsThatRanksDivide) {
     expect_equal({.heads = 12, .key_heads = 6, .is_causal = is_causal}, 4);
     expect_equal({.heads = 8, .key_heads = 1, .is_causal = is_causal}, 4);
   }
+}
+
+TEST(UlyssesAttention, HasTheScaleThatItIsGiven) {
+  for (const bool is_causal : {true, false}) {
+    expect_equal({.is_causal = is_causal, .scale = 2.5}, 2);
+    expect_equal({.key_heads = 2, .is_causal = is_causal, .scale = 2.5}, 4);
+  }
+}
+
+TEST(UlyssesAttention, RefusesHeadsOfKeysThatQueriesDoNotShare) {
+  EXPECT_THAT(error_of({.key_heads = 2, .shares_key_heads = false}, 2),
+              HasSubstr("rank 1: scaled_dot_product_attention has 4 heads of queries, 2 of keys "
+                        "and 2 of values, without enable_gqa"));
+  EXPECT_THAT(error_of({.heads = 6, .key_heads = 4}, 2),
+              HasSubstr("has 6 heads of queries, 4 of keys and 4 of values"));
+  EXPECT_THAT(error_of({.joins_heads = true}, 2),
+              AllOf(HasSubstr("rank 1: scaled_dot_product_attention gets a tensor of sizes "
+                              "[8, 12, 4]"),
+                    HasSubstr("[batch, heads, tokens, size of a head]")));
 }
 
 TEST(UlyssesAttention, TakesAMaskOfWholeSequences) {

@@ -96,6 +96,20 @@ TEST_F(Plan, AsksTheProgramForWhatWasTyped) {
                           {"exact", true}}));
 }
 
+TEST_F(Plan, RefusesNumbersThatCannotBe) {
+  for (const char* option : {"--batch_size", "--micro_batch_size", "--sequence_length", "--layers",
+                             "--experts", "--most_pp", "--most_cp", "--most_sp"}) {
+    const CommandResult result = run({"llama-70b", "--on", "16x8:h100", option, "0"});
+    EXPECT_EQ(result.exit_code, kExitBadCommandLine) << option;
+    EXPECT_THAT(result.err, HasSubstr(option));
+  }
+  EXPECT_EQ(run({"llama-70b", "--on", "16x8:h100", "--skew", "-1"}).exit_code, kExitBadCommandLine);
+  EXPECT_EQ(run({"llama-70b", "--on", "16x8:h100", "--mixed_precision", "int8"}).exit_code,
+            kExitBadCommandLine);
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/said"));
+  EXPECT_EQ(run({"llama-70b", "--on", "16x8:h100", "--skew", "0"}).exit_code, 0);
+}
+
 TEST_F(Plan, AsksForJson) {
   EXPECT_EQ(run({"llama-70b", "--on", "16x8:h100", "--json"}).exit_code, 0);
   EXPECT_EQ(said().value("json", false), true);

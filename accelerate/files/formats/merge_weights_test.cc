@@ -123,6 +123,57 @@ TEST_F(MergeWeights, PutsBoxesTogether) {
   EXPECT_EQ(list(in()).size(), 3);
 }
 
+// What is copied at a time ends within a row of the larger box.
+TEST_F(MergeWeights, PutsLargeBoxesTogether) {
+  constexpr int64_t kRows = 3, kLeft = 4'000'001, kRight = 100'000, kWidth = kLeft + kRight;
+  std::string whole(kRows * kWidth, '\0'), left, right;
+  for (size_t i = 0; i < whole.size(); ++i) whole[i] = static_cast<char>(i ^ (i >> 9));
+  for (int64_t row = 0; row < kRows; ++row) {
+    left += whole.substr(row * kWidth, kLeft);
+    right += whole.substr(row * kWidth + kLeft, kRight);
+  }
+  write_tensors("shard_00000.safetensors", {{"x", {kRows, kLeft}, left}});
+  write_tensors("shard_00001.safetensors", {{"x", {kRows, kRight}, right}});
+  metadata_ = {.world_size = 2, .root = "model"};
+  metadata_.tensors["x"] = {"U8",
+                            {kRows, kWidth},
+                            {{sharded_file_name(0), "x", {0, 0}, {kRows, kLeft}},
+                             {sharded_file_name(1), "x", {0, kLeft}, {kRows, kRight}}}};
+  write_metadata();
+  EXPECT_EQ(merge(), "");
+  EXPECT_TRUE(contents("model.safetensors") == "x=" + whole);
+}
+
+TEST_F(MergeWeights, MakesOneFileOfTheStateOfAnOptimizer) {
+  write_shards();
+  metadata_.root = "optimizer";
+  metadata_.values = R"({"lr":0.5})";
+  write_metadata();
+  EXPECT_THAT(merge({.max_shard_size = 10}), HasSubstr("the state of an optimizer is one file"));
+  const auto merged = merge_weights(files_, in(), out(), {.remove_checkpoint_dir = true});
+  ASSERT_TRUE(merged.ok()) << merged.status();
+  EXPECT_THAT(merged->files, ElementsAre("optimizer.safetensors"));
+  EXPECT_EQ(merged->tensors, 4);
+  EXPECT_EQ(merged->bytes, 20);
+  EXPECT_THAT(list(out()), ElementsAre("optimizer.safetensors"));
+  EXPECT_EQ(contents("optimizer.safetensors"), "columns=abcdef number=n own=wxyz rows=abcdefghi");
+  const auto file = files_.open(join_path(out(), "optimizer.safetensors"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto header = read_safetensors_header(**file, "optimizer.safetensors");
+  ASSERT_TRUE(header.ok()) << header.status();
+  EXPECT_EQ(header->metadata->at("values"), metadata_.values);
+  EXPECT_FALSE(*exists(files_, in()));
+}
+
+TEST_F(MergeWeights, MakesJsonOfTheStateOfAnOptimizerWithoutTensors) {
+  metadata_ = {.world_size = 2, .root = "optimizer"};
+  metadata_.values = R"({"lr": 0.5})";
+  write_metadata();
+  EXPECT_EQ(merge(), "");
+  EXPECT_THAT(list(out()), ElementsAre("optimizer.json"));
+  EXPECT_EQ(*read_file(files_, join_path(out(), "optimizer.json")), "{\n  \"lr\": 0.5\n}\n");
+}
+
 TEST_F(MergeWeights, WritesShardsAgain) {
   write_shards();
   EXPECT_EQ(merge({.max_shard_size = 10}), "");

@@ -43,6 +43,25 @@ TEST(OffloadIndex, ReadsEntriesOfSafetensorsFiles) {
                                   Pair("v", OffloadedTensor{.safetensors_file = "m.safetensors"})));
 }
 
+TEST(OffloadIndex, ReadsEntriesOfFilesOfTheirOwn) {
+  const auto index = parse_offload_index(
+      R"({"w": {"dtype": "bool", "shape": [], "weight_name": "x", "safetensors_file": null}})");
+  ASSERT_TRUE(index.ok()) << index.status();
+  EXPECT_THAT(*index, ElementsAre(Pair("w", OffloadedTensor{.dtype = "bool"})))
+      << "a name is for files with several tensors";
+}
+
+// NumPy maps no empty file, so that one without elements has a byte.
+TEST(OffloadIndex, KnowsHowLongFilesAre) {
+  EXPECT_TRUE(is_offloaded_file_size(12, 12));
+  EXPECT_FALSE(is_offloaded_file_size(13, 12));
+  EXPECT_FALSE(is_offloaded_file_size(11, 12));
+  EXPECT_TRUE(is_offloaded_file_size(0, 0));
+  EXPECT_TRUE(is_offloaded_file_size(1, 0));
+  EXPECT_FALSE(is_offloaded_file_size(2, 0));
+  EXPECT_FALSE(is_offloaded_file_size(1, 2));
+}
+
 TEST(OffloadIndex, RefusesWhatLeavesTheFolder) {
   for (const char* name : {"../w", "a/b", "a\\\\b", "", "a\\u0000b"}) {
     EXPECT_THAT(problem_of(std::string("{\"") + name + R"(": {"dtype": "bool", "shape": []}})"),
@@ -62,6 +81,8 @@ TEST(OffloadIndex, RefusesWrongEntries) {
   EXPECT_THAT(entry(R"({"dtype": "float32"})"), HasSubstr("expected a value at \"/w/shape\""));
   EXPECT_THAT(entry(R"({"shape": [2]})"), HasSubstr("unknown dtype \"\""));
   EXPECT_THAT(entry(R"({"dtype": "float8_e8m0fnu", "shape": [2]})"), HasSubstr("float8_e8m0fnu"));
+  EXPECT_THAT(entry(R"({"safetensors_file": "m.safetensors", "dtype": "float9"})"),
+              HasSubstr("unknown dtype \"float9\""));
   EXPECT_THAT(entry(R"({"dtype": 3, "shape": [2]})"),
               HasSubstr("expected a text at \"/w/dtype\", found 3"));
   EXPECT_THAT(entry(R"({"dtype": "bool", "shape": [-1]})"), HasSubstr("negative"));
@@ -106,6 +127,16 @@ TEST(OffloadIndex, MergesIntoAFolder) {
       save_offload_index(files, {{"d", {.safetensors_file = "/x.safetensors"}}}, folder).message(),
       HasSubstr("not a file in the index's folder"));
   EXPECT_THAT(save_offload_index(files, {{"d/e", before}}, folder).message(), HasSubstr("d/e"));
+  // A folder whose name begins alike is another one, and a slash at the end is none of the name.
+  EXPECT_THAT(
+      save_offload_index(files, {{"d", {.safetensors_file = folder + "2/x.safetensors"}}}, folder)
+          .message(),
+      HasSubstr("not a file in the index's folder"));
+  ASSERT_TRUE(save_offload_index(files, {{"e", {.safetensors_file = folder + "/e.safetensors"}}},
+                                 folder + "/")
+                  .ok());
+  EXPECT_EQ(read_offload_index(files, folder)->back().second.safetensors_file,
+            folder + "/e.safetensors");
   ASSERT_TRUE(write_file(files, folder + "/index.json", "not json").ok());
   EXPECT_THAT(save_offload_index(files, {{"a", after}}, folder).message(),
               HasSubstr("index.json: it is not JSON"));

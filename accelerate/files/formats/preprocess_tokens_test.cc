@@ -1,7 +1,9 @@
 #include "accelerate/files/formats/preprocess_tokens.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <gmock/gmock.h>
@@ -92,6 +94,45 @@ TEST_F(PreprocessTokens, TakesNumbersOfOtherTokenizers) {
   options.dtype = TokenDtype::kUint8;
   EXPECT_THAT(problem(R"({"ids": [256]})", options),
               HasSubstr("in.jsonl:1: token 256 is not from 0 to 255"));
+}
+
+TEST_F(PreprocessTokens, TakesTokensOfTheWholeRangeOfADtype) {
+  for (const auto& [dtype, least, most] :
+       {std::tuple(TokenDtype::kUint8, 0, 255), std::tuple(TokenDtype::kInt8, -128, 127),
+        std::tuple(TokenDtype::kInt16, -32768, 32767), std::tuple(TokenDtype::kUint16, 0, 65535)}) {
+    const TokenOptions options = {
+        .tokenizer = TokenizerKind::kNumbers, .json_key = "ids", .dtype = dtype};
+    const auto line = [](int first, int second) {
+      return absl::StrCat("{\"ids\": [", first, ", ", second, "]}");
+    };
+    EXPECT_EQ(problem(line(least, most), options), "none");
+    for (const int outside : {least - 1, most + 1}) {
+      EXPECT_THAT(problem(line(0, outside), options),
+                  HasSubstr(absl::StrCat("token ", outside, " is not from ", least, " to ", most)));
+    }
+  }
+}
+
+TEST_F(PreprocessTokens, TakesLinesOfOtherSystemsAndBytesOfOtherLanguages) {
+  const auto result = run("{\"text\": \"\u00e9\"}\r\n\r\n");
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->documents, 1);
+  EXPECT_EQ(result->empty_lines, 1);
+  EXPECT_EQ(result->end_token, std::nullopt);
+  EXPECT_EQ(*read_file(files_, result->bin_path), std::string("\xC3\0\xA9\0", 4));
+}
+
+TEST_F(PreprocessTokens, TakesADtypeThatHoldsTheTokenAtTheEnd) {
+  const auto dtype_with = [&](int64_t end_token, bool append_end) {
+    const auto result =
+        run("{\"text\": \"a\"}", {.append_end = append_end, .end_token = end_token});
+    EXPECT_TRUE(result.ok()) << result.status();
+    return read_token_index(files_, result->idx_path)->dtype;
+  };
+  EXPECT_EQ(dtype_with(65498, true), TokenDtype::kUint16);
+  EXPECT_EQ(dtype_with(65499, true), TokenDtype::kInt32);
+  EXPECT_EQ(dtype_with(70000, true), TokenDtype::kInt32);
+  EXPECT_EQ(dtype_with(70000, false), TokenDtype::kUint16) << "which is not written";
 }
 
 TEST_F(PreprocessTokens, NamesTheLineThatCannotBeRead) {

@@ -93,6 +93,28 @@ TEST(ShardedMetadata, FindsTheShardsOfTensorsThatAreDividedByRows) {
   EXPECT_EQ(sharded_metadata_text(*again), text);
 }
 
+TEST(ShardedMetadata, FindsTheShardsOfTensorsThatAreListed) {
+  ShardedMetadata metadata{.world_size = 2};
+  metadata.tensors["x"] = {
+      .dtype = "F32", .shape = {4, 3}, .shards = {box({0, 0}, {2, 3}), box({2, 0}, {2, 3})}};
+  TensorShard& second = metadata.tensors["x"].shards[1];
+  second.file = sharded_file_name(1);
+  second.key = "x of 1";
+  const auto within = [&](int64_t first, int64_t count) {
+    return text_of(shards_within(metadata, "x", row_box({4, 3}, first, count)));
+  };
+  const std::string a = "shard_00000.safetensors 0+2; ", b = "shard_00001.safetensors 2+2; ";
+  EXPECT_EQ(within(1, 1), a) << "which ends where the second one begins";
+  EXPECT_EQ(within(2, 1), b);
+  EXPECT_EQ(within(1, 2), a + b);
+  EXPECT_EQ(within(3, 0), "");
+  EXPECT_EQ(text_of(shards_of(metadata, "x")), a + b);
+  const SafetensorsHeader of_second{
+      .tensors = {{.name = "x of 1", .dtype = "F32", .shape = {2, 3}}}};
+  EXPECT_TRUE(check_shard_file(metadata, sharded_file_name(1), of_second).ok());
+  EXPECT_FALSE(check_shard_file(metadata, sharded_file_name(0), of_second).ok());
+}
+
 TEST(ShardedMetadata, PartsThatHaveNoRowsHaveNoShards) {
   ShardedMetadata metadata = by_rows();
   metadata.tensors["x"].shape = {1, 2};
@@ -119,6 +141,17 @@ TEST(ShardedMetadata, RefusesRowsThatNobodyWrites) {
   EXPECT_THAT(problem_with([](auto& m) { m.writers[0][0] = "../a"; }), HasSubstr("plain"));
   EXPECT_THAT(problem_with([](auto& m) { m.tensors["x"].shape = {INT64_MAX}; }),
               HasSubstr("shape"));
+  // Of so many rows a part's end has no number, though the bytes have one.
+  const auto with_rows = [&](int64_t rows) {
+    return problem_with([rows](auto& m) {
+      m.tensors["x"].dtype = "U8";
+      m.tensors["x"].shape = {rows};
+    });
+  };
+  EXPECT_EQ(with_rows(int64_t{1} << 62), "");
+  EXPECT_THAT(with_rows((int64_t{1} << 62) + 1), HasSubstr("have no possible shape"));
+  EXPECT_THAT(problem_with([](auto& m) { m.tensors["x"].shards = {box({0, 0}, {7, 2})}; }),
+              HasSubstr("are listed, and by rows as well"));
 }
 
 TEST(ShardedMetadata, ChecksWhatFilesHave) {

@@ -68,6 +68,9 @@ TEST(TokenIndex, IsReadInBothFormats) {
   EXPECT_EQ(*parse_token_index(mapped()), expected());
   EXPECT_EQ(*parse_token_index(first()), expected());
   EXPECT_EQ(token_bytes(expected()), 10);
+  // Sequences may lie in any order.
+  EXPECT_EQ(token_bytes({.dtype = TokenDtype::kUint16, .lengths = {3, 2}, .offsets = {100, 0}}),
+            106);
 }
 
 TEST(TokenIndex, IsWrittenAsItIsRead) {
@@ -105,6 +108,7 @@ TEST(TokenIndex, SaysAtWhichByteItIsDamaged) {
   EXPECT_THAT(problem(mapped(2)), HasSubstr("byte 9 of the index: expected version 1, found 2"));
   EXPECT_THAT(problem(mapped(1, 9)), HasSubstr("byte 17 of the index: expected the code of a "
                                                "dtype, from 1 to 8, found 9"));
+  EXPECT_THAT(problem(mapped(1, 0)), HasSubstr("from 1 to 8, found 0"));
   EXPECT_THAT(problem(replaced(mapped(), 18, number(1000, 8))),
               AllOf(HasSubstr("byte 18"), HasSubstr("found 1000")));
   EXPECT_THAT(problem(replaced(mapped(), 38, number(0xFFFFFFFF, 4))),
@@ -122,6 +126,11 @@ TEST(TokenIndex, SaysAtWhichByteItIsDamaged) {
 TEST(TokenIndex, SaysWhereTheOlderFormatIsDamaged) {
   EXPECT_THAT(problem(first(8, 4)),
               HasSubstr("byte 24 of the index: expected a token's 2 bytes, found 4"));
+  EXPECT_THAT(problem(replaced(first(), 8, number(2, 8))),
+              HasSubstr("byte 8 of the index: expected version 1, found 2"));
+  EXPECT_THAT(problem(first(0)), HasSubstr("byte 16 of the index: expected the code of a dtype"));
+  EXPECT_THAT(problem(replaced(first(), 64, number(2, 8))),
+              HasSubstr("byte 64 of the index: expected 1, found 2"));
   EXPECT_THAT(problem(replaced(first(), 40, number(2, 8))),
               HasSubstr("byte 40 of the index: expected one size for each of 3 sequences, found "
                         "2"));

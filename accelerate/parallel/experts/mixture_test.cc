@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -105,6 +106,14 @@ TEST(MixtureOfExperts, DropsWhatIsBeyondTheCapacityInTheOrderOfTokens) {
   EXPECT_GE(dropped, 40 - 4 * capacity);
 }
 
+TEST(MixtureOfExperts, HaveACapacityThatIsRoundedUpWhereItIsNotWhole) {
+  const RouterOptions options{.experts = 4, .capacity_factor = 1};
+  EXPECT_EQ(capacity_of(16, options), 8);
+  EXPECT_EQ(capacity_of(17, options), 9);
+  EXPECT_EQ(capacity_of(0, options), 0);
+  EXPECT_EQ(capacity_of(16, {.experts = 4}), 32) << "every choice";
+}
+
 TEST(MixtureOfExperts, AddsASharedExpertForAllTokens) {
   torch::manual_seed(3);
   MixtureOptions options = small({.experts = 4});
@@ -171,6 +180,22 @@ TEST(MixtureOfExperts, RoutesInFloat32) {
   EXPECT_THAT(mixture->taken(), ElementsAre(0, 4));
 }
 
+// Operators that choose their precision would choose bfloat16 for the router's product.
+TEST(MixtureOfExperts, RoutesInFloat32UnderMixedPrecision) {
+  torch::manual_seed(8);
+  const RouterOptions options{.experts = 4, .z_loss = 0.25};
+  const at::Tensor x = at::randn({9, kHidden}), weight = at::randn({4, kHidden});
+  const Routed expected = route(x, weight, options);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  const Routed routed = route(x, weight, options);
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  at::autocast::clear_cache();
+  EXPECT_TRUE(at::equal(routed.weights, expected.weights));
+  EXPECT_TRUE(at::equal(routed.order, expected.order));
+  EXPECT_TRUE(at::equal(routed.loss, expected.loss));
+}
+
 TEST(MixtureOfExperts, ComputesInTheDtypeOfItsInput) {
   torch::manual_seed(5);
   MixtureOfExperts mixture(small({.experts = 4}));
@@ -203,10 +228,10 @@ TEST(MixtureOfExperts, HasALossOfZeroWithoutTokens) {
 }
 
 // Ranks with halves of the experts, and other tokens, have the results and gradients of one with
-// all.
-TEST(MixtureOfExperts, IsTheSameOnRanksThatHaveAPartOfTheExperts) {
+// all. `each` is how many a rank has: tables of as many rows as columns look alike transposed.
+void expect_same_on_two_ranks(int64_t each) {
   for (const Routing routing : {Routing::kLearned, Routing::kBalanced}) {
-    const RouterOptions router{.experts = 4, .capacity_factor = 1, .routing = routing};
+    const RouterOptions router{.experts = 2 * each, .capacity_factor = 1, .routing = routing};
     torch::manual_seed(6);
     MixtureOfExperts whole(small(router));
     const at::Tensor inputs = at::randn({2, 9, kHidden});
@@ -227,7 +252,7 @@ TEST(MixtureOfExperts, IsTheSameOnRanksThatHaveAPartOfTheExperts) {
         for (const auto& item : part->named_parameters()) {
           const at::Tensor& all = expected[item.key()];
           const bool is_expert = item.key().starts_with("experts.");
-          item.value().set_data(is_expert ? all.detach().narrow(0, 2 * rank, 2).clone()
+          item.value().set_data(is_expert ? all.detach().narrow(0, each * rank, each).clone()
                                           : all.detach().clone());
         }
       }
@@ -236,10 +261,18 @@ TEST(MixtureOfExperts, IsTheSameOnRanksThatHaveAPartOfTheExperts) {
       EXPECT_TRUE(at::allclose(result, results[static_cast<size_t>(rank)], 1e-5, 1e-6));
       result.square().sum().backward();
       for (const auto& item : part->experts()->named_parameters()) {
-        const at::Tensor all = expected["experts." + item.key()].grad().narrow(0, 2 * rank, 2);
+        const at::Tensor all =
+            expected["experts." + item.key()].grad().narrow(0, each * rank, each);
         EXPECT_TRUE(at::allclose(item.value().grad(), all, 1e-4, 1e-6)) << item.key();
       }
     });
+  }
+}
+
+TEST(MixtureOfExperts, IsTheSameOnRanksThatHaveAPartOfTheExperts) {
+  for (const int64_t each : {1, 2, 3}) {
+    SCOPED_TRACE(each);
+    expect_same_on_two_ranks(each);
   }
 }
 
@@ -289,11 +322,22 @@ TEST(MixtureOfExperts, RefusesOptionsThatAreOutOfRange) {
               HasSubstr("top_k is 5, not from 1 to the number of experts, 4"));
   EXPECT_THAT(refused(small({.experts = 4, .capacity_factor = 0.0})),
               HasSubstr("capacity_factor is 0, not above 0"));
+  EXPECT_THAT(refused(small({.experts = 4, .top_k = 0})), HasSubstr("top_k is 0, not from 1"));
   EXPECT_THAT(refused(small({.experts = 4, .balance_loss = -1})), HasSubstr("balance_loss is -1"));
+  EXPECT_THAT(refused(small({.experts = 4, .z_loss = -1})), HasSubstr("z_loss -1"));
+  EXPECT_THAT(refused(small({.experts = 4, .routing = Routing::kSkewed, .skew = -1})),
+              HasSubstr("skew is -1"));
   EXPECT_THAT(refused(small({.experts = 2, .routing = Routing::kSkewed})),
               HasSubstr("some expert is left out by each token"));
   EXPECT_THAT(refused({.hidden = 0, .intermediate = 4, .router = {.experts = 4}}),
               HasSubstr("with hidden 0, intermediate 4"));
+  EXPECT_THAT(refused({.hidden = 4, .intermediate = 0, .router = {.experts = 4}}),
+              HasSubstr("with hidden 4, intermediate 0"));
+  EXPECT_THAT(refused({.hidden = 4,
+                       .intermediate = 4,
+                       .router = {.experts = 4},
+                       .shared_intermediate = -1}),
+              HasSubstr("shared_intermediate -1"));
   EXPECT_THAT(
       refused({.hidden = 4, .intermediate = 4, .router = {.experts = 4}, .gates_shared = true}),
       HasSubstr("no shared expert"));

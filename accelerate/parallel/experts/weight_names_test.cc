@@ -137,6 +137,19 @@ TEST(SeparateExperts, AreThoseThatWereStacked) {
   }
 }
 
+// Files are written from the model's own memory, and a stack from memory of its own.
+TEST(SeparateExperts, AreViewsAndStacksAreNone) {
+  NamedTensors file = {{"mlp.experts.0.up_proj.weight", at::zeros({2})},
+                       {"mlp.experts.1.up_proj.weight", at::zeros({2})}};
+  const NamedTensors own = stacked_experts(file, ExpertNames::kQwen);
+  file[1].second.fill_(3);
+  EXPECT_EQ(own[0].second.sum().item<double>(), 0);
+  const NamedTensors parts = separate_experts(own, ExpertNames::kQwen);
+  own[0].second[1].fill_(5);
+  EXPECT_EQ(parts[0].second.sum().item<double>(), 0);
+  EXPECT_EQ(parts[1].second.sum().item<double>(), 10);
+}
+
 TEST(StackedExperts, RefuseAMissingExpert) {
   NamedTensors file = file_of(ExpertNames::kQwen);
   std::erase_if(file, [](const auto& each) {

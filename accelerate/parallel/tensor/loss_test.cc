@@ -351,6 +351,10 @@ TEST(ParallelCrossEntropy, RefusesTargetsAndOptionsThatItDoesNotHave) {
                 HasSubstr("each of the 12 classes of the whole vocabulary, not sizes [6]"));
     EXPECT_THAT(error_of(group, logits, target, {.label_smoothing = 1.5}),
                 HasSubstr("label_smoothing is from 0 to 1, not 1.5"));
+    EXPECT_THAT(error_of(group, logits, target, {.label_smoothing = -0.5}),
+                HasSubstr("label_smoothing is from 0 to 1, not -0.5"));
+    EXPECT_THAT(error_of(group, logits, target, {.weight = at::ones({12, 1})}),
+                HasSubstr("not sizes [12, 1]"));
     EXPECT_THAT(error_of(group, at::ones({7, 6}, at::kLong), target),
                 HasSubstr("logits are floating-point numbers"));
   });

@@ -1,5 +1,6 @@
 #include "accelerate/parallel/tensor/plan_layout.h"
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/plan/plan.h"
+#include "accelerate/testing/recorded_warnings.h"
 #include "accelerate/testing/value_error.h"
 
 namespace accelerate {
@@ -31,6 +33,7 @@ using enum TensorStyle;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // A model of one block, whose head is tied if it is told so.
 class ModelImpl : public torch::nn::Module, public ModelStructure {
@@ -223,6 +226,47 @@ TEST(TensorParallelLayout, RefusesSeveralWeightsInOneWithoutBlocks) {
             "no error");
 }
 
+// What looks like one weight would be cut across queries, keys and values.
+TEST(TensorParallelLayout, KnowsTheNamesOfSeveralWeightsInOne) {
+  const auto refused_layer = [](const char* name) {
+    const auto model = std::make_shared<torch::nn::Module>("net");
+    model->register_module(name, torch::nn::Linear(8, 24));
+    return refused(model, {{.pattern = name, .style = kColumn}});
+  };
+  for (const char* name : {"qkv_proj", "query_key_value", "gate_up_proj", "c_attn", "kv_proj",
+                           "in_proj", "gateup"}) {
+    EXPECT_THAT(refused_layer(name), HasSubstr("looks like several weights in one")) << name;
+  }
+  for (const char* name : {"q_proj", "k_proj", "gate_proj", "up_proj", "query", "fc_in"}) {
+    EXPECT_EQ(refused_layer(name), "no error") << name;
+  }
+}
+
+TEST(TensorParallelLayout, RefusesGroupsThatFeaturesDoNotFill) {
+  const auto model = std::make_shared<ModelImpl>();
+  for (const int64_t groups : {-1, 3, 5, 32}) {
+    EXPECT_THAT(refused(model, {{.pattern = "up", .style = kColumn, .groups = groups}}),
+                HasSubstr("\"up.weight\" has 16 features, which are not "))
+        << groups;
+  }
+  EXPECT_THAT(
+      refused(model, {{.pattern = "qkv", .style = kColumn, .blocks = {1, 1, 1}, .groups = 3}}),
+      HasSubstr("\"qkv.weight\" has 8 features, which are not 3 groups"))
+      << "of one block";
+}
+
+TEST(TensorParallelLayout, SaysThatSequencesStayWholeWithoutRanks) {
+  const auto model = std::make_shared<ModelImpl>();
+  KwargsHandlers handlers;
+  handlers.tensor_parallel = TensorParallelPlan{{.pattern = "up", .style = kColumn}};
+  const RecordedWarnings warnings;
+  EXPECT_EQ(layout_of(model, Mesh({.dp_shard = 2}), handlers), nullptr);
+  EXPECT_THAT(warnings.texts(), IsEmpty());
+  handlers.tensor_parallel->sequence_parallel = true;
+  EXPECT_EQ(layout_of(model, Mesh({.dp_shard = 2}), handlers), nullptr);
+  EXPECT_THAT(warnings.texts(), ElementsAre(HasSubstr("sequences stay whole")));
+}
+
 // Ranks put outputs together, and take inputs and words, in the order of ranks.
 TEST(TensorParallelLayout, RefusesBlocksWhereRanksCutInOne) {
   const auto model = std::make_shared<ModelImpl>();
@@ -255,6 +299,20 @@ TEST(TensorParallelLayout, RefusesModulesThatAreNotDivided) {
               HasSubstr("belongs to a Conv2d, but Linear layers"));
   EXPECT_THAT(refused_child(torch::nn::MultiheadAttention(8, 2).ptr()),
               HasSubstr("belongs to a MultiheadAttention, which computes with whole weights"));
+  using Children = std::vector<std::shared_ptr<torch::nn::Module>>;
+  for (const auto& child :
+       Children{torch::nn::GRU(4, 4).ptr(), torch::nn::RNN(4, 4).ptr(),
+                torch::nn::LSTMCell(4, 4).ptr(), torch::nn::GRUCell(4, 4).ptr(),
+                torch::nn::RNNCell(4, 4).ptr()}) {
+    EXPECT_THAT(refused_child(child), HasSubstr("whose gates are computed by one operator"));
+  }
+  EXPECT_THAT(refused_child(torch::nn::Conv1d(4, 4, 3).ptr()),
+              HasSubstr("belongs to a Conv1d, but Linear layers"));
+  EXPECT_THAT(refused_child(torch::nn::Bilinear(4, 4, 4).ptr()),
+              HasSubstr("belongs to a Bilinear, but Linear layers"));
+  EXPECT_EQ(refused(std::make_shared<WithImpl>(torch::nn::LSTM(4, 4).ptr()),
+                    {{.pattern = "child", .style = kReplicate}}),
+            "no error");
 }
 
 TEST(TensorParallelLayout, RefusesTensorsOfOtherShapesAndKinds) {
