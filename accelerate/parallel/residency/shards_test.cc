@@ -512,6 +512,35 @@ TEST(ShardedParameters, SendSumsThatDoNotFitHalfPrecision) {
   });
 }
 
+// In float32 gradients have no limit of fp16: neither where passes add up before one sends their
+// sum, nor where a sum in float32 becomes a gradient in fp16.
+TEST(ShardedParameters, DivideBeforeTheyCastToHalfPrecision) {
+  struct Row {
+    ShardingOptions options;
+    float gradient;  // of each of two passes
+  };
+  const std::vector<Row> rows = {
+      {{.reduce_dtype = torch::kHalf, .gradient_predivide_factor = 16}, 65536},
+      {{.reduce_dtype = torch::kFloat, .gradient_dtype = torch::kHalf}, 16384}};
+  on_ranks(4, [&](const ProcessGroupPtr& group) {
+    for (const Row& row : rows) {
+      nn::Linear net(nn::LinearOptions(1, 4).bias(false));
+      ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, row.options);
+      for (const bool synchronises : {false, true}) {
+        sharded.set_synchronises(synchronises);
+        sharded.begin_step();
+        Tensor loss;
+        {
+          const Residency::Pass pass(*sharded.residency());
+          loss = net(torch::full({1, 1}, row.gradient)).sum();
+        }
+        loss.backward();
+      }
+      EXPECT_EQ(sharded.shards()[0].shard.grad().item<float>(), 2 * row.gradient);
+    }
+  });
+}
+
 TEST(ShardedParameters, AreWidenedWhereTheyAreTrained) {
   on_ranks(2, [](const ProcessGroupPtr& group) {
     Net net;
