@@ -129,6 +129,7 @@ std::string tensors_to_string(const CollectiveFingerprint& call) {
 }
 
 thread_local const std::string* current_purpose = nullptr;
+thread_local const at::Tensor* carried_values = nullptr;
 thread_local bool calls_are_compared = false;
 
 }  // namespace
@@ -139,6 +140,10 @@ CollectivePurpose::~CollectivePurpose() { current_purpose = outer_; }
 std::string CollectivePurpose::current() {
   return current_purpose != nullptr ? *current_purpose : std::string();
 }
+
+CarriedValues::CarriedValues(const at::Tensor& values)
+    : outer_(std::exchange(carried_values, &values)) {}
+CarriedValues::~CarriedValues() { carried_values = outer_; }
 
 ComparedCalls::ComparedCalls() : outer_(std::exchange(calls_are_compared, true)) {}
 ComparedCalls::~ComparedCalls() { calls_are_compared = outer_; }
@@ -278,7 +283,11 @@ CollectiveFingerprint CollectiveCall::describe() const {
   fingerprint.tag = tag;
   fingerprint.shapes_may_differ = op == OpType::ALLTOALL || op == OpType::ALLTOALL_BASE;
   if (current_purpose != nullptr) fingerprint.purpose = *current_purpose;
-  for (const at::Tensor& tensor : share()) fingerprint.add(tensor);
+  if (carried_values != nullptr) {
+    fingerprint.add(*carried_values);
+  } else {
+    for (const at::Tensor& tensor : share()) fingerprint.add(tensor);
+  }
   return fingerprint;
 }
 
