@@ -205,7 +205,12 @@ std::optional<std::string> CollectiveFingerprint::difference(
     return absl::StrCat("reduce op ", reduce_op_name(reduce_op), " against ",
                         reduce_op_name(other.reduce_op));
   }
-  if (purpose != other.purpose) return absl::StrCat(purpose, " against ", other.purpose);
+  if (purpose != other.purpose) {
+    const auto text = [](const CollectiveFingerprint& call) {
+      return call.purpose.empty() ? call.to_string() : call.purpose;
+    };
+    return absl::StrCat(text(*this), " against ", text(other));
+  }
   const bool same_dtypes = dtypes == other.dtypes;
   const bool same_shapes = shapes_may_differ || (dims == other.dims && sizes == other.sizes);
   if (same_dtypes && same_shapes) {
