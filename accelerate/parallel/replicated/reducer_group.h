@@ -55,7 +55,7 @@ class NamedPasses {
   /// A pass is prepared. `reduced`: whether the pass that was prepared before this one, if any, has
   /// reduced its gradients. Returns whether the purpose has changed.
   bool prepare(const std::vector<at::Tensor>& parameters, bool reduced);
-  /// Of the prepared pass; empty if it is the first one since the parameters changed.
+  /// The prepared pass's; empty if it is the first one since the parameters changed.
   const std::string& purpose() const { return purpose_; }
   /// The group for the prepared pass's all-reduces on `group`, which is itself without a purpose.
   ProcessGroupPtr named(const ProcessGroupPtr& group) const;
