@@ -76,6 +76,7 @@ void all_gather_into(const ProcessGroupPtr& group, const at::Tensor& output,
                      const at::Tensor& rows) {
   at::Tensor carried_output = as_carried(output);
   at::Tensor carried_rows = as_carried(rows);
+  const CarriedValues described(rows);
   group->_allgather_base(carried_output, carried_rows)->wait();
 }
 
@@ -318,6 +319,7 @@ void broadcast_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor, in
   std::vector<at::Tensor> tensors{as_carried(whole.detach())};
   c10d::BroadcastOptions options;
   options.rootRank = from_process;
+  const CarriedValues described(whole);
   group->broadcast(tensors, options)->wait();
   if (!whole.is_same(tensor) && group->getRank() != from_process) tensor.detach().copy_(whole);
 }

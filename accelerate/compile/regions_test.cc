@@ -52,6 +52,15 @@ class RegionsTest : public ::testing::Test {
   RuntimeScope scope_{runtime_};
 };
 
+// With a cache of packages in a folder of its own, which is empty.
+class RegionPackagesTest : public RegionsTest {
+ protected:
+  RegionPackagesTest() { runtime_.environment().set(env::kCompileCache, folder_.path()); }
+
+  const TemporaryFolder folder_;
+  const TorchDynamoPlugin packages_ = {.backend = DynamoBackend::kInductor};
+};
+
 const TorchDynamoPlugin kInterpreted = {.backend = DynamoBackend::kAotEager};
 // What is not recorded is an error.
 const TorchDynamoPlugin kStrict = {.backend = DynamoBackend::kAotEager, .fullgraph = true};
@@ -499,13 +508,10 @@ TEST_F(RegionsTest, EagerCountsWhatWouldBeRegions) {
   EXPECT_EQ(report.recorded_calls, 0);
 }
 
-TEST_F(RegionsTest, WithoutAPackageRegionsRunAsTheyAre) {
-  const TemporaryFolder folder;
-  runtime_.environment().set(env::kCompileCache, folder.path());
+TEST_F(RegionPackagesTest, WithoutAPackageRegionsRunAsTheyAre) {
   RecordedWarnings warnings;
   Free net(&product);
-  const TorchDynamoPlugin packages = {.backend = DynamoBackend::kInductor};
-  auto model = compile_regions(net, packages);
+  auto model = compile_regions(net, packages_);
   for (int i = 0; i < 4; ++i) {
     const Tensor y = model(torch::ones({3}));
     EXPECT_TRUE(torch::equal(y, net->weight));
@@ -513,17 +519,16 @@ TEST_F(RegionsTest, WithoutAPackageRegionsRunAsTheyAre) {
   }
   ASSERT_EQ(warnings.texts().size(), 1);
   EXPECT_THAT(warnings.texts()[0],
-              AllOf(HasSubstr("there is no package for it in " + folder.path()),
+              AllOf(HasSubstr("there is no package for it in " + folder_.path()),
                     HasSubstr("; this makes it: ")));
   EXPECT_EQ(compile_report(model)->compiled_calls, 0);
   EXPECT_EQ(compile_report(model)->not_compiled.begin()->second, 1);
-  EXPECT_THAT(list_regions(folder.path()).value(), IsEmpty()) << "nothing is written unasked";
+  EXPECT_THAT(list_regions(folder_.path()).value(), IsEmpty()) << "nothing is written unasked";
 }
 
 // The command with which this program was started, and what it found set.
-TEST_F(RegionsTest, WithoutAPackageTheCommandThatMakesItIsSaid) {
-  const TemporaryFolder folder;
-  const std::string cache = folder.path() + "/a b";
+TEST_F(RegionPackagesTest, WithoutAPackageTheCommandThatMakesItIsSaid) {
+  const std::string cache = folder_.path() + "/a b";
   runtime_.environment().set("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2");
   runtime_.environment().set("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR");
   runtime_.environment().set("ACCELERATE_USE_CPU", "True");
@@ -541,7 +546,7 @@ TEST_F(RegionsTest, WithoutAPackageTheCommandThatMakesItIsSaid) {
   const auto fits = AllOf(HasSubstr("this makes it: "), HasSubstr(command),
                           HasSubstr("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=2 "),
                           Not(HasSubstr("ACCELERATE_DYNAMO_BACKEND")));
-  runtime_.environment().set("HOME", folder.path());
+  runtime_.environment().set("HOME", folder_.path());
   runtime_.environment().unset("XDG_CACHE_HOME");
   runtime_.environment().unset(env::kCompileCache);
   EXPECT_THAT(warning(std::nullopt), AllOf(fits, Not(HasSubstr("ACCELERATE_COMPILE_CACHE"))));
@@ -550,26 +555,23 @@ TEST_F(RegionsTest, WithoutAPackageTheCommandThatMakesItIsSaid) {
   EXPECT_THAT(warning(std::nullopt), AllOf(fits, names_cache));
 }
 
-TEST_F(RegionsTest, AreWrittenIntoTheCacheWhereTheyAreToBeRecorded) {
-  const TemporaryFolder folder;
-  runtime_.environment().set(env::kCompileCache, folder.path());
+TEST_F(RegionPackagesTest, AreWrittenIntoTheCacheWhereTheyAreToBeRecorded) {
   runtime_.environment().set(env::kCompileRecord, "true");
   RecordedWarnings warnings;
   Transformer net;
-  const TorchDynamoPlugin packages = {.backend = DynamoBackend::kInductor, .fullgraph = true};
-  auto model = compile_regions(net, packages);
+  auto model = compile_regions(net, {.backend = DynamoBackend::kInductor, .fullgraph = true});
   for (int i = 0; i < 3; ++i) model(tokens(i)).sum().backward();
   EXPECT_THAT(warnings.texts(), IsEmpty());
   EXPECT_EQ(compile_report(model)->compiled_calls, 3) << "operator by operator";
-  const auto regions = list_regions(folder.path());
+  const auto regions = list_regions(folder_.path());
   ASSERT_TRUE(regions.ok()) << regions.status();
   ASSERT_EQ(regions->size(), 1) << "equal blocks share one";
   EXPECT_TRUE(regions->front().has_backward);
   EXPECT_EQ(regions->front().bytes, 0);
 }
 
-TEST_F(RegionsTest, AModeAndOptionsAreOfARegionInTheCacheAndTheFolderIsNot) {
-  const TemporaryFolder folder;
+TEST_F(RegionPackagesTest, AModeAndOptionsAreOfARegionInTheCacheAndTheFolderIsNot) {
+  runtime_.environment().unset(env::kCompileCache);
   runtime_.environment().set(env::kCompileRecord, "true");
   const auto regions_with = [&](std::optional<std::string> mode,
                                 std::optional<nlohmann::ordered_json> options) {
@@ -578,39 +580,35 @@ TEST_F(RegionsTest, AModeAndOptionsAreOfARegionInTheCacheAndTheFolderIsNot) {
                                        .mode = std::move(mode),
                                        .options = std::move(options)});
     warm(model, torch::ones({3}));
-    return list_regions(folder.path()).value().size();
+    return list_regions(folder_.path()).value().size();
   };
   using Json = nlohmann::ordered_json;
-  EXPECT_EQ(regions_with(std::nullopt, Json{{"package", folder.path()}}), 1);
-  runtime_.environment().set(env::kCompileCache, folder.path());
+  EXPECT_EQ(regions_with(std::nullopt, Json{{"package", folder_.path()}}), 1);
+  runtime_.environment().set(env::kCompileCache, folder_.path());
   EXPECT_EQ(regions_with(std::nullopt, std::nullopt), 1) << "the same region in the same folder";
   EXPECT_EQ(regions_with("default", std::nullopt), 1);
   EXPECT_EQ(regions_with("max-autotune", std::nullopt), 2);
   EXPECT_EQ(regions_with(std::nullopt, Json{{"memory_budget", 0.5}}), 3);
 }
 
-TEST_F(RegionsTest, APackageThatIsNotAsItWasMadeIsNotLoaded) {
-  const TemporaryFolder folder;
+TEST_F(RegionPackagesTest, APackageThatIsNotAsItWasMadeIsNotLoaded) {
   runtime_.environment().set(env::kCompileRecord, "true");
-  const TorchDynamoPlugin packages = {
-      .backend = DynamoBackend::kInductor,
-      .options = nlohmann::ordered_json{{"package", folder.path()}}};
   Free net(&product);
-  auto recording = compile_regions(net, packages);
+  auto recording = compile_regions(net, packages_);
   warm(recording, torch::ones({3}));
-  const auto regions = list_regions(folder.path());
+  const auto regions = list_regions(folder_.path());
   ASSERT_TRUE(regions.ok()) << regions.status();
   ASSERT_EQ(regions->size(), 1);
   HostFiles files(1);
   const std::string package =
-      join_path(join_path(folder.path(), regions->front().libtorch), regions->front().id);
+      join_path(join_path(folder_.path(), regions->front().libtorch), regions->front().id);
   ASSERT_TRUE(write_file(files, join_path(package, "package.json"), "{").ok());
   std::filesystem::permissions(package, std::filesystem::perms::owner_all);
   std::filesystem::permissions(join_path(package, "package.json"),
                                std::filesystem::perms::owner_read);
   runtime_.environment().unset(env::kCompileRecord);
   RecordedWarnings warnings;
-  auto model = compile_regions(net, packages);
+  auto model = compile_regions(net, packages_);
   for (int i = 0; i < 4; ++i) {
     EXPECT_TRUE(torch::equal(model(torch::ones({3})), net->weight));
     model(torch::ones({3})).sum().backward();

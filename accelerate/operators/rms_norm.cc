@@ -53,19 +53,13 @@ RmsNormed computed_rms_norm(const NormedRows& rows, const at::Tensor& input,
   return result;
 }
 
+// Gives a result that is computed already its gradients.
 // With n the normalised input, r the numbers of rows and g the gradient of n, that of the input is
 //   r (g - n mean(g n)).
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
-                            const std::optional<at::Tensor>& weight, int64_t dims, double epsilon) {
-    RmsNormed normed;
-    {
-      // The parts make no graph. Gradients are on as in all of a forward pass, by which simulated
-      // devices know that a result is an activation.
-      const at::AutoDispatchBelowADInplaceOrView below_autograd;
-      const at::AutoGradMode gradients(/*enabled=*/true);
-      normed = computed_rms_norm({.dims = dims, .epsilon = epsilon}, input, weight);
-    }
+                            const std::optional<at::Tensor>& weight, const RmsNormed& normed,
+                            int64_t dims, double epsilon) {
     context->save_for_backward({input, weight ? *weight : at::Tensor(), normed.roots});
     context->saved_data["dims"] = dims;
     context->saved_data["epsilon"] = epsilon;
@@ -93,7 +87,7 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
       of_input =
           at::addcmul(of_normed, normed, mean, /*value=*/-1).mul(roots).to(input.scalar_type());
     }
-    return {of_input, of_weight, at::Tensor(), at::Tensor()};
+    return {of_input, of_weight, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -127,7 +121,13 @@ at::Tensor composed_rms_norm(const at::Tensor& input, at::IntArrayRef normalized
   if (!at::GradMode::is_enabled() || !has_gradient) {
     return computed_rms_norm(rows, input, weight).output;
   }
-  return RmsNormFunction::apply(input, weight, rows.dims, rows.epsilon);
+  RmsNormed normed;
+  {
+    // The parts make no graph.
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    normed = computed_rms_norm(rows, input, weight);
+  }
+  return RmsNormFunction::apply(input, weight, normed, rows.dims, rows.epsilon);
 }
 
 }  // namespace

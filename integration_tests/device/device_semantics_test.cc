@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <c10/core/Event.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
@@ -366,6 +367,50 @@ TEST(OutOfMemory, LeavesNothingBehindAndTrainingCanGoOn) {
 }
 
 // ---- Random numbers.
+
+// x + 1, doubled, which keeps more than its result.
+struct DoubleOfNext : torch::autograd::Function<DoubleOfNext> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x) {
+    const Tensor next = x + 1;
+    context->save_for_backward({next});
+    return next * 2;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    return {gradients[0] * context->get_saved_variables()[0].clamp(2, 2)};
+  }
+};
+
+TEST(MemoryOfFunctions, IsActivationsInEachForwardPass) {
+  on_device([](c10::Device device) {
+    const auto held = [&](simulator::MemoryCategory category) {
+      const auto& bytes = SimDevice::of(device.index()).memory().by_category();
+      return bytes[static_cast<size_t>(category)];
+    };
+    const auto activations = [&] { return held(simulator::MemoryCategory::kActivations); };
+    nn::Linear layer(64, 64);
+    {
+      const c10::AutoGradMode without_gradients(false);
+      layer->to(device);
+    }
+    torch::optim::SGD optimizer(layer->parameters(), 0.1);
+    constexpr int64_t kBytes = 64 * 64 * 4;
+    for (int step = 0; step < 3; ++step) {
+      SCOPED_TRACE(step);
+      const Tensor x = torch::ones({64, 64}, device);
+      const int64_t before = activations();
+      const int64_t parameters = held(simulator::MemoryCategory::kParameters);
+      const int64_t temporaries = held(simulator::MemoryCategory::kTemporaries);
+      const Tensor loss = DoubleOfNext::apply(layer(x)).sum();
+      // The layer's result, the next numbers, their doubles, and a block for the sum.
+      EXPECT_EQ(activations() - before, 3 * kBytes + 512);
+      EXPECT_EQ(held(simulator::MemoryCategory::kParameters), parameters);
+      EXPECT_EQ(held(simulator::MemoryCategory::kTemporaries), temporaries);
+      loss.backward();
+      optimizer.step();
+    }
+  });
+}
 
 TEST(DeviceGenerator, FollowsManualSeedAndCanBeSaved) {
   on_device([](c10::Device device) {

@@ -415,7 +415,8 @@ Tensor reduced(const Tensor& numbers, int stage, const Json& more) {
   return result;
 }
 
-// As DeepSpeed does it: cast, divided, added up, divided by the rest.
+// As DeepSpeed does it: cast, divided, added up, divided by the rest. Here gradients are divided
+// before they are cast, which makes no difference for numbers that fp16 has.
 Tensor reduced_by_hand(const Tensor& numbers, at::ScalarType dtype, double before) {
   Tensor sum = torch::zeros(numbers.sizes(), dtype);
   for (int rank = 0; rank < 4; ++rank) sum += (numbers * (rank + 1)).to(dtype) / before;
@@ -455,6 +456,23 @@ TEST(ZeroArithmetic, DividesGradientsBeforeAndAfterTheirSumAsTheConfigurationSay
         EXPECT_TRUE(torch::equal(found, expected)) << found << expected;
       }
     }
+  }
+}
+
+// The last rank's first gradient is beyond fp16's largest number, and the first rank's second one
+// lies between its two smallest.
+TEST(ZeroArithmetic, DividesGradientsBeforeTheyAreCastToFp16) {
+  const Tensor large = torch::tensor({20480.}), small = torch::tensor({3 * std::pow(2., -25)});
+  for (const int stage : {1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    const auto sent_in_fp16 = [&](const Tensor& numbers, Json more) {
+      more["communication_data_type"] = "fp16";
+      return reduced(numbers, stage, more);
+    };
+    const Tensor means = sent_in_fp16(large, {{"prescale_gradients", true}});
+    EXPECT_TRUE(torch::equal(means, large * 2.5)) << means;
+    const Tensor doubled_before = sent_in_fp16(small, {{"gradient_predivide_factor", 0.5}});
+    EXPECT_TRUE(torch::equal(doubled_before, small * 2.5)) << doubled_before;
   }
 }
 

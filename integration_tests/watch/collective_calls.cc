@@ -159,6 +159,17 @@ std::vector<Difference> differences() {
       {"rows of a gather",
        [](Accelerator& a, int rank) { a.gather(torch::ones({rank == 2 ? 3 : 2, 4})); },
        {"shape Float[2, 4] against Float[3, 4]", "rank 2: "}},
+      {"truth values where others have bytes",
+       [](Accelerator& a, int rank) {
+         a.gather(torch::ones({2}, rank == 2 ? torch::kBool : torch::kByte));
+       },
+       {"dtype Byte[2] against Bool[2]", "rank 2: "}},
+      {"another half precision",
+       [](Accelerator& a, int rank) {
+         broadcast(a.state().group(),
+                   torch::ones({2}, rank == 1 ? torch::kBFloat16 : torch::kHalf));
+       },
+       {"Half[2]", "BFloat16[2]", "rank 1: "}},
       {"other dims of values that differ in rows",
        [](Accelerator& a, int rank) {
          a.gather_for_metrics(torch::ones({rank, rank == 1 ? 4 : 5}));

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include "integration_tests/watch/collective_calls.h"
 #include "simulator/cluster/cluster.h"
@@ -72,6 +73,45 @@ TEST(Differences, AreErrorsOnAllRanksThatNameBoth) {
         for (const std::string& text : difference.texts) {
           EXPECT_THAT(failure.message, HasSubstr(text)) << failure.rank;
         }
+      }
+    }
+  }
+}
+
+// Rank 1 has two losses in its first step, each with a backward pass, and the others have one. What
+// rank 1 sends of the second is of the size of what the others send in their next step.
+TEST(BackwardPasses, OfOneRankAloneAreErrorsThatNameThePass) {
+  using Hook = DDPCommunicationHookType;
+  for (const DistributedDataParallelKwargs& options :
+       {DistributedDataParallelKwargs{}, DistributedDataParallelKwargs{.comm_hook = Hook::kBf16},
+        DistributedDataParallelKwargs{.find_unused_parameters = true}}) {
+    const auto train = [&](bool alone) {
+      simulator::Cluster("1x3").run_on_every_rank([&](simulator::Rank& rank) {
+        Accelerator accelerator({.kwargs_handlers = {options}});
+        torch::nn::Linear net(2, 1);
+        torch::optim::SGD sgd(net->parameters(), 0.1);
+        auto [model, optimizer] = accelerator.prepare(net, sgd);
+        for (int step = 0; step < 4; ++step) {
+          const torch::Tensor output = model(torch::ones({1, 2}));
+          accelerator.backward(output.sum(), {.retain_graph = true});
+          // Gradient buckets are put together anew before the second step.
+          if (step == 2 && (!alone || rank.index() == 1)) {
+            accelerator.backward(output.pow(2).sum());
+          }
+          optimizer.step();
+          optimizer.zero_grad();
+        }
+      });
+    };
+    EXPECT_NO_THROW(train(/*alone=*/false));
+    try {
+      train(/*alone=*/true);
+      ADD_FAILURE() << "no error";
+    } catch (const simulator::ClusterError& error) {
+      EXPECT_EQ(error.failures().size(), 3);
+      for (const simulator::RankFailure& failure : error.failures()) {
+        EXPECT_THAT(failure.message, HasSubstr("gradients of backward pass 2 since the last step"));
+        EXPECT_THAT(failure.message, HasSubstr("rank 1: all_reduce #"));
       }
     }
   }

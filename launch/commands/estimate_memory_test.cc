@@ -338,12 +338,12 @@ TEST_F(EstimateMemory, DividesTheLayersOverRanksByNames) {
                                     "2",  "--batch_size", "4",       "--sequence_length",
                                     "128"};
   const std::string divided = run(words).out;
-  // 16 bytes an element, and 2,764,800 a block.
+  // 16 bytes an element, and 2,633,728 a block.
   EXPECT_THAT(divided, HasSubstr("Each of 2 ranks along tp has 431104 of 842496 elements: by the "
                                  "usual names of layers\n"));
-  EXPECT_THAT(divided, AllOf(HasSubstr("│ 6.58 MB  │"), HasSubstr("│  10.55 MB │")));
+  EXPECT_THAT(divided, AllOf(HasSubstr("│ 6.58 MB  │"), HasSubstr("│  10.05 MB │")));
   words.push_back("--sequence_parallel");
-  EXPECT_THAT(run(words).out, HasSubstr("│  8.53 MB  │"));
+  EXPECT_THAT(run(words).out, HasSubstr("│  8.03 MB  │"));
   EXPECT_THAT(run({path}).out, Not(HasSubstr("ranks along tp")));
 }
 
@@ -359,7 +359,7 @@ TEST_F(EstimateMemory, DividesBlocksIntoStages) {
   EXPECT_THAT(run({path, "--dtypes", "float32", "--pp_size", "4", "--batch_size", "4",
                    "--sequence_length", "128"})
                   .out,
-              AllOf(HasSubstr("│ 6.05 MB  │"), HasSubstr("│  25.59 MB │")));
+              AllOf(HasSubstr("│ 6.05 MB  │"), HasSubstr("│  24.09 MB │")));
   EXPECT_THAT(run({path, "--dtypes", "float32", "--pp_size", "2", "--tp_size", "2"}).out,
               AllOf(HasSubstr("Adam, TP 2, PP 2"), HasSubstr("ranks along tp has 431104"),
                     HasSubstr(" of 431104 elements\n")));

@@ -440,9 +440,11 @@ LayerBytes bytes_without_dropout(const TransformerShape& shape, double tokens, d
   const double f = static_cast<double>(shape.intermediate_size);
   // LayerNorm keeps a mean and a deviation of a token, RMSNorm the latter.
   const double statistics = kFloat32Bytes * (shape.is_gated ? 1 : 2);
-  // Query, key, value and the result, once more as the projection takes it, and a float32 for each
-  // query and head.
-  const double attention = (3 * h + 2 * kv_heads * h / a) * element + kFloat32Bytes * a;
+  // Query, key, value and the result, and a float32 for each query and head. The result is laid out
+  // like the queries: as the projection takes it, unless they were rotated, as beside a gate, after
+  // which the heads of a token lie apart and the projection has a copy.
+  const double results = shape.is_gated ? 2 : 1;
+  const double attention = ((1 + results) * h + 2 * kv_heads * h / a) * element + kFloat32Bytes * a;
   // The inputs of the activation and of the last matrix; of a gate its result and the other factor.
   const double perceptron = (shape.is_gated ? 4 : 2) * f * element;
   return {.between = tokens * (4 * h * element + 2 * statistics),

@@ -155,7 +155,8 @@ struct ActivationOptions {
 /// Bytes on each rank that a transformer's layers keep for backward; embeddings and the output are
 /// not in it. Formulas 2 and 4 of Korthikanti et al. 2022 (arXiv 2205.05198), which have it for 2
 /// bytes an element. With an intermediate_size it is what layers without dropout keep, of LayerNorm
-/// and a perceptron of two matrices, or of RMSNorm and one with a gate. Unset as above.
+/// and a perceptron of two matrices, or of RMSNorm, rotated queries and a perceptron with a gate.
+/// Unset as above.
 std::optional<double> activation_bytes(const std::string& dtype, const TransformerShape& shape,
                                        const ActivationOptions& options);
 

@@ -191,9 +191,9 @@ TEST(ActivationBytes, AreThoseOfLayersWithoutDropoutWhereTheirSizesAreKnown) {
                                 .num_hidden_layers = 1,
                                 .num_attention_heads = 4,
                                 .intermediate_size = 512};
-  EXPECT_EQ(of_a_block(gpt, 1, false), 4'472'832);
-  EXPECT_EQ(of_a_block(gpt, 2, false), 2'764'800);
-  EXPECT_EQ(of_a_block(gpt, 2, true), 2'236'416);
+  EXPECT_EQ(of_a_block(gpt, 1, false), 4'210'688);
+  EXPECT_EQ(of_a_block(gpt, 2, false), 2'633'728);
+  EXPECT_EQ(of_a_block(gpt, 2, true), 2'105'344);
   const TransformerShape llama = {.hidden_size = 128,
                                   .num_hidden_layers = 1,
                                   .num_attention_heads = 4,
@@ -222,7 +222,7 @@ TEST(ActivationBytes, AreThoseOfLayersWithoutDropoutWhereTheirSizesAreKnown) {
   // Every layer keeps as much.
   TransformerShape deep = gpt;
   deep.num_hidden_layers = 3;
-  EXPECT_EQ(of_a_block(deep, 2, false), 3 * 2'764'800);
+  EXPECT_EQ(of_a_block(deep, 2, false), 3 * 2'633'728);
 }
 
 TEST(Description, TellsAGateFromOtherPerceptrons) {

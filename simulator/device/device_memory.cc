@@ -399,6 +399,24 @@ void DeviceMemory::use_parameter(uint16_t module, bool writes) {
   }
 }
 
+void DeviceMemory::on_computed(MemoryBlock* result) {
+  const MemoryCategory guess = result->category;
+  set_observed_category(result, MemoryCategory::kActivations);
+  const auto is_beside = [&](const MemoryBlock* block) {
+    return block != nullptr && block->category == guess && block->step == result->step &&
+           !block->is_named;
+  };
+  // What the function saved for its backward pass came before or after its result. Operators with
+  // gradients end the row by their results, and backward passes and updates where they end.
+  for (MemoryBlock* block = result->older; block != updated_until_ && is_beside(block);
+       block = block->older) {
+    set_observed_category(block, MemoryCategory::kActivations);
+  }
+  for (MemoryBlock* block = result->newer; is_beside(block); block = block->newer) {
+    set_observed_category(block, MemoryCategory::kActivations);
+  }
+}
+
 void DeviceMemory::begin_backward() {
   set_up_ = true;
   had_backward_ = true;

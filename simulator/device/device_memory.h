@@ -17,7 +17,9 @@
 ///
 /// A block's category depends on when it is charged: in a backward pass, with gradients enabled
 /// (a forward pass), or without. Parameters, their gradients and communication buckets are
-/// recognised later: see `mark`. What the program says of a block counts more: see `note`.
+/// recognised later: see `mark`; and so are activations that a torch::autograd::Function makes, in
+/// which gradients are disabled: at the first use of its result, which has a history. What the
+/// program says of a block counts more: see `note`.
 ///
 /// A block's module is that of the parameter it belongs to, if the program names that
 /// (accelerate/runtime/memory_names.h). All other blocks are for the module whose parameter an
@@ -221,6 +223,17 @@ class DeviceMemory {
       use_parameter(block.module, writes);
     }
   }
+
+  /// Whether the block was charged without gradients, outside of backward passes, for what is not
+  /// known yet. A use of it as a tensor with a history tells: see on_computed().
+  bool is_guess(const MemoryBlock& block) const {
+    return !in_backward_ && !block.is_noted && !block.is_named &&
+           (block.category == MemoryCategory::kTemporaries ||
+            (block.category == MemoryCategory::kParameters && !set_up_));
+  }
+  /// A block for which is_guess() is true is a result with a history: a torch::autograd::Function
+  /// made it. It is an activation, and so is what was charged in a row with it.
+  void on_computed(MemoryBlock* result);
 
   // Events of the training loop that categories depend on.
 

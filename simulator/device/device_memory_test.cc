@@ -109,6 +109,44 @@ TEST_F(DeviceMemoryTest, TellsWhatMemoryIsForByWhenItWasMade) {
   EXPECT_EQ(memory_.in_use(), 0);
 }
 
+// As in a torch::autograd::Function, whose forward pass has no gradients.
+TEST_F(DeviceMemoryTest, ResultsWithAHistoryAreActivationsWithWhatIsSavedBesideThem) {
+  std::vector<void*> blocks;
+  const auto allocate = [&](bool gradients) {
+    const c10::AutoGradMode mode(gradients);
+    blocks.push_back(memory_.allocate(512, "aten::mul"));
+    return block(blocks.back());
+  };
+  allocate(false);  // a module that moves to its device, and one that the program names
+  memory_.name(allocate(false), "layer.weight");
+  MemoryBlock* first_saved = allocate(false);
+  MemoryBlock* first = allocate(false);
+  EXPECT_TRUE(memory_.is_guess(*first));
+  memory_.on_computed(first);
+  EXPECT_EQ(first_saved->category, MemoryCategory::kActivations);
+  EXPECT_EQ(held(memory_, MemoryCategory::kActivations), 2 * 512);
+  EXPECT_EQ(held(memory_, MemoryCategory::kParameters), 2 * 512);
+  memory_.begin_backward();
+  MemoryBlock* of_pass = allocate(false);
+  EXPECT_FALSE(memory_.is_guess(*of_pass));
+  memory_.end_backward();
+  // The next pass, before any update.
+  MemoryBlock* second = allocate(false);
+  MemoryBlock* second_saved = allocate(false);
+  allocate(true);
+  MemoryBlock* later = allocate(false);
+  EXPECT_TRUE(memory_.is_guess(*second));
+  memory_.on_computed(second);
+  EXPECT_EQ(second->category, MemoryCategory::kActivations);
+  EXPECT_EQ(second_saved->category, MemoryCategory::kActivations);
+  EXPECT_EQ(of_pass->category, MemoryCategory::kTemporaries);
+  EXPECT_EQ(later->category, MemoryCategory::kTemporaries);
+  EXPECT_FALSE(memory_.is_guess(*block(blocks[0]))) << "the first pass has found all parameters";
+  memory_.set_declared_category(later, MemoryCategory::kTemporaries);
+  EXPECT_FALSE(memory_.is_guess(*later));
+  for (void* data : blocks) DeviceMemory::release(data);
+}
+
 TEST_F(DeviceMemoryTest, BelievesTheProgramMoreThanWhatItRecognises) {
   void* data = memory_.allocate(512, nullptr);
   memory_.set_declared_category(block(data), MemoryCategory::kGatheredParameters);

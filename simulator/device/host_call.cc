@@ -44,6 +44,15 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
+// Whether the memory of a tensor is the result of an operator with gradients. A view has a history
+// of its own, also one of a parameter.
+bool is_computed(const at::Tensor& tensor) {
+  if (tensor.is_leaf()) return false;
+  if (!tensor.is_view()) return true;
+  const at::TensorBase& whole = tensor._base();
+  return !(whole.requires_grad() && whole.is_leaf());
+}
+
 bool same_geometry(const c10::TensorImpl& a, const c10::TensorImpl& b) {
   return a.sizes() == b.sizes() && a.strides() == b.strides() &&
          a.storage_offset() == b.storage_offset();
@@ -248,9 +257,11 @@ at::Tensor HostCall::to_host(at::Tensor tensor, size_t argument, bool written) {
   if (!device_->in_flight().empty()) check_in_flight(tensor, written);
   if (written || info_.reads(argument)) check_present(tensor);
   c10::StorageImpl* storage = storage_of(tensor);
-  if (const MemoryBlock* block = block_of(storage->data_ptr());
+  if (MemoryBlock* block = block_of(storage->data_ptr());
       block != nullptr && block->memory != nullptr) {
-    block->memory->on_use(*block, written && !info_.takes_lists);
+    DeviceMemory& memory = *block->memory;
+    memory.on_use(*block, written && !info_.takes_lists);
+    if (memory.is_guess(*block) && is_computed(tensor)) memory.on_computed(block);
   }
   StoragePtr host;
   const bool meta = stand_in_ == StandIn::kMeta;

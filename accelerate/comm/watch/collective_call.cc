@@ -129,6 +129,7 @@ std::string tensors_to_string(const CollectiveFingerprint& call) {
 }
 
 thread_local const std::string* current_purpose = nullptr;
+thread_local const at::Tensor* carried_values = nullptr;
 thread_local bool calls_are_compared = false;
 
 }  // namespace
@@ -139,6 +140,10 @@ CollectivePurpose::~CollectivePurpose() { current_purpose = outer_; }
 std::string CollectivePurpose::current() {
   return current_purpose != nullptr ? *current_purpose : std::string();
 }
+
+CarriedValues::CarriedValues(const at::Tensor& values)
+    : outer_(std::exchange(carried_values, &values)) {}
+CarriedValues::~CarriedValues() { carried_values = outer_; }
 
 ComparedCalls::ComparedCalls() : outer_(std::exchange(calls_are_compared, true)) {}
 ComparedCalls::~ComparedCalls() { calls_are_compared = outer_; }
@@ -200,7 +205,12 @@ std::optional<std::string> CollectiveFingerprint::difference(
     return absl::StrCat("reduce op ", reduce_op_name(reduce_op), " against ",
                         reduce_op_name(other.reduce_op));
   }
-  if (purpose != other.purpose) return absl::StrCat(purpose, " against ", other.purpose);
+  if (purpose != other.purpose) {
+    const auto text = [](const CollectiveFingerprint& call) {
+      return call.purpose.empty() ? call.to_string() : call.purpose;
+    };
+    return absl::StrCat(text(*this), " against ", text(other));
+  }
   const bool same_dtypes = dtypes == other.dtypes;
   const bool same_shapes = shapes_may_differ || (dims == other.dims && sizes == other.sizes);
   if (same_dtypes && same_shapes) {
@@ -278,7 +288,11 @@ CollectiveFingerprint CollectiveCall::describe() const {
   fingerprint.tag = tag;
   fingerprint.shapes_may_differ = op == OpType::ALLTOALL || op == OpType::ALLTOALL_BASE;
   if (current_purpose != nullptr) fingerprint.purpose = *current_purpose;
-  for (const at::Tensor& tensor : share()) fingerprint.add(tensor);
+  if (carried_values != nullptr) {
+    fingerprint.add(*carried_values);
+  } else {
+    for (const at::Tensor& tensor : share()) fingerprint.add(tensor);
+  }
   return fingerprint;
 }
 

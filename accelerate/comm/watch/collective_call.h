@@ -77,6 +77,20 @@ class CollectivePurpose {
   const std::string* const outer_;
 };
 
+/// While it lives, calls that this thread makes are described as of these values, which they carry
+/// as another dtype of the same size, so that ranks whose values differ in it are told apart. The
+/// tensor outlives this.
+class CarriedValues {
+ public:
+  explicit CarriedValues(const at::Tensor& values);
+  ~CarriedValues();
+  CarriedValues(const CarriedValues&) = delete;
+  CarriedValues& operator=(const CarriedValues&) = delete;
+
+ private:
+  const at::Tensor* const outer_;
+};
+
 /// While it lives, calls that this thread makes on a real backend are compared with the other
 /// members' before they run, as in debug mode, where that costs no collective: among members on one
 /// machine, and over Gloo.

@@ -76,6 +76,20 @@ TEST(CollectivePurpose, TellsCallsOfTheSameShapesApart) {
   EXPECT_EQ(CollectivePurpose::current(), "");
 }
 
+TEST(CarriedValues, AreWhatACallIsDescribedBy) {
+  std::vector<at::Tensor> bytes = {tensor({4}, at::kByte)};
+  const auto repeat = [](c10d::Backend&) { return c10::intrusive_ptr<c10d::Work>(); };
+  const CollectiveCall call{.op = OpType::BROADCAST, .inputs = bytes, .repeat = repeat};
+  const CollectiveFingerprint of_bytes = call.describe();
+  {
+    const at::Tensor truth = tensor({4}, at::kBool);
+    const CarriedValues carried(truth);
+    EXPECT_EQ(call.describe().difference(of_bytes), "dtype Bool[4] against Byte[4]");
+    EXPECT_NE(call.describe().hash(), of_bytes.hash());
+  }
+  EXPECT_EQ(call.describe().difference(of_bytes), std::nullopt);
+}
+
 // The same shapes cut differently are not the same.
 TEST(CollectiveFingerprint, KeepsShapesApart) {
   const CollectiveFingerprint one = all_reduce({tensor({2, 3}), tensor({4})});

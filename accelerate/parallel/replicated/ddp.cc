@@ -24,11 +24,13 @@
 
 #include "absl/strings/str_join.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/parallel/before_backward.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/parallel/replicated/communication_hook.h"
 #include "accelerate/parallel/replicated/gradients_in_buckets.h"
+#include "accelerate/parallel/replicated/reducer_group.h"
 #include "accelerate/plan/plan.h"
 #include "accelerate/precision/fp8_model.h"
 #include "accelerate/precision/job_precision.h"
@@ -98,34 +100,6 @@ int64_t next_ordinal(const std::string& group) {
   return counts[group]++;
 }
 
-// A group that announces each all-reduce. In a join scope the Reducer uses it instead of the real
-// group, because the order of all-reduces is known only during the backward pass, and the Reducer
-// has no other extension point there: a communication hook could not be removed again.
-class AnnouncingGroup final : public c10d::ProcessGroup {
- public:
-  using Announce = std::function<void(const at::Tensor&)>;
-
-  AnnouncingGroup(ProcessGroupPtr group, Announce announce)
-      : c10d::ProcessGroup(group->getRank(), group->getSize()),
-        group_(std::move(group)),
-        announce_(std::move(announce)) {}
-
-  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
-                                           const c10d::AllreduceOptions& options) override {
-    announce_(tensors[0]);
-    return group_->allreduce(tensors, options);
-  }
-  // Used when buckets are rebuilt, which the forward pass has announced.
-  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
-                                           const c10d::BroadcastOptions& options) override {
-    return group_->broadcast(tensors, options);
-  }
-
- private:
-  const ProcessGroupPtr group_;
-  const Announce announce_;
-};
-
 // What a Reducer is given as the outputs of a pass whose graph ends with that node: it finds unused
 // parameters by walking the graph from there. Null: the end is unknown.
 std::vector<at::Tensor> outputs_of(internal::NodePointer end) {
@@ -154,6 +128,7 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
     // The order of the last backward pass before buckets are rebuilt counts.
     if (should_rebuild_buckets()) set_ready_order({});
     std::fill(backward_stats_.begin(), backward_stats_.end(), kNotReached);
+    count_pass();
     prepare_for_backward(outputs);
   }
   // Prepares for the backward pass that has begun, unless a forward pass has done so since the last
@@ -166,6 +141,14 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
     };
     if (!is_prepared()) prepare(outputs_of(sink.lock()));
   }
+  // The group of the coming all-reduces, which may name passes.
+  void use_group(ProcessGroupPtr group, bool names_passes) {
+    group_ = std::move(group);
+    names_passes_ = names_passes;
+    update_process_group(names_passes ? passes_.named(group_) : group_);
+  }
+  // As NamedPasses.
+  std::string purpose() const { return names_passes_ ? passes_.purpose() : std::string(); }
   // With static_graph the first pass counts how often each parameter is reached, and reduces at its
   // end. All later passes must equal it.
   bool first_pass_reduced = false;
@@ -265,7 +248,17 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
   }
 
  private:
+  // A prepared pass is reduced once no hook is expected any more.
+  void count_pass() {
+    if (passes_.prepare(params_, !expect_autograd_hooks_) && names_passes_) {
+      update_process_group(passes_.named(group_));
+    }
+  }
+
   std::mutex begins_;
+  ProcessGroupPtr group_;
+  bool names_passes_ = false;
+  internal::NamedPasses passes_;
 };
 
 // Runs our hook in place of the Reducer's all-reduce.
@@ -278,6 +271,8 @@ class DistributedDataParallel::HookOfReducer final : public c10d::CommHookInterf
       const auto slot = static_cast<int64_t>(bucket.getIndex());
       ddp_.join_->before_all_reduce(ddp_, slot, bucket.getBuffer().numel());
     }
+    const std::string purpose = ddp_.reducer_->purpose();
+    const CollectivePurpose named(purpose);
     return ddp_.hook_->reduce(ddp_.group_, bucket);
   }
   at::Tensor parseHookResult(const c10::IValue& result) override { return result.toTensor(); }
@@ -361,6 +356,7 @@ void DistributedDataParallel::make_reducer() {
       static_cast<int64_t>(cap), options_.find_unused_parameters,
       in_buckets || options_.gradient_as_bucket_view, std::move(parameters.names),
       static_cast<int64_t>(kFirstBucketBytes));
+  reducer_->use_group(group_, /*names_passes=*/true);
   if (in_buckets) {
     Reducer::start(reducer_);
     // The Reducer has replaced the gradients that were there by views of its buckets.
@@ -541,11 +537,17 @@ void DistributedDataParallel::set_join(JoinListener* listener) {
     refresh_.stop_waiting();
   }
   if (!reducer_) return;
-  if (listener == nullptr) return reducer_->update_process_group(group_);
-  reducer_->update_process_group(
-      c10::make_intrusive<AnnouncingGroup>(group_, [this](const at::Tensor& tensor) {
-        join_->before_all_reduce(*this, reducer_->slot_of(tensor), tensor.numel());
-      }));
+  if (listener == nullptr) return reducer_->use_group(group_, /*names_passes=*/true);
+  // The order of all-reduces is known only during the backward pass. Ranks without data shadow them
+  // and do not count passes.
+  reducer_->use_group(
+      c10::make_intrusive<internal::ReducerGroup>(
+          group_,
+          [this](std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) {
+            join_->before_all_reduce(*this, reducer_->slot_of(tensors[0]), tensors[0].numel());
+            return group_->allreduce(tensors, options);
+          }),
+      /*names_passes=*/false);
 }
 
 void DistributedDataParallel::shadow_forward(const JoinListener::Forward& forward, int leader) {

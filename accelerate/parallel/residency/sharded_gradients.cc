@@ -5,8 +5,10 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
@@ -212,10 +214,11 @@ void ShardedGradients::sync_zero_grad(size_t shard) {
   each.shard.mutable_grad().reset();
 }
 
-// One that adds up with those of later passes does so in the dtype in which it is sent.
+// One that adds up with those of later passes does so in the dtype in which it is sent, but in fp16
+// only if it is so already: it is divided before it is cast.
 void ShardedGradients::store_whole_gradient(size_t shard) {
   at::Tensor& gradient = shards_[shard].parameter.mutable_grad();
-  if (gradient.is_same(reduced_[shard])) return;
+  if (gradient.is_same(reduced_[shard]) || reduce_dtypes_[shard] == at::kHalf) return;
   gradient = gradient.to(reduce_dtypes_[shard]);
 }
 
@@ -357,10 +360,20 @@ at::Tensor ShardedGradients::extract_gradient(const Group& group, size_t shard,
   const int64_t numel =
       padded_numel(each.parameter, size_of(groups_.shards)) * size_of(groups_.shards);
   at::Tensor elements = gradient.detach().contiguous().view({-1});
-  if (elements.numel() != numel || elements.scalar_type() != reduce_dtypes_[shard]) {
+  const at::ScalarType dtype = reduce_dtypes_[shard];
+  const double factor = division(group, dtype).before;
+  if (dtype == at::kHalf && elements.scalar_type() != dtype && factor != 1) {
+    // The quotient may be a number of fp16 where the gradient is beyond its largest one, and is
+    // rounded once.
+    at::Tensor sent = flat(numel, options, MemoryKind::kReductionBuffer);
+    at::Tensor quotients = sent.narrow(0, 0, elements.numel());
+    at::div_out(quotients, elements, at::scalar_tensor(factor, at::kDouble));
+    sent.narrow(0, elements.numel(), numel - elements.numel()).zero_();
+    return sent;
+  }
+  if (elements.numel() != numel || elements.scalar_type() != dtype) {
     elements = padded_to(elements, numel, options, MemoryKind::kReductionBuffer);
   }
-  const double factor = division(group, reduce_dtypes_[shard]).before;
   return factor == 1 ? elements : elements.div(factor);
 }
 
@@ -433,9 +446,12 @@ void ShardedGradients::add_to_gradients(const Reduction& reduction) {
     const size_t shard = reduction.shards[i];
     if (shard == Reduction::kNoGradient) continue;
     shards.push_back(shard);
-    means.push_back(reduction.reduced[i]
-                        .to(options_.gradient_dtype.value_or(shards_[shard].shard.scalar_type()))
-                        .div_(division(*reduction.group, reduce_dtypes_[shard]).after));
+    const at::Tensor& sum = reduction.reduced[i];
+    const at::ScalarType dtype =
+        options_.gradient_dtype.value_or(shards_[shard].shard.scalar_type());
+    const double factor = division(*reduction.group, reduce_dtypes_[shard]).after;
+    // A mean may be a number of fp16 where the sum is beyond its largest one.
+    means.push_back(dtype == at::kHalf ? sum.div_(factor).to(dtype) : sum.to(dtype).div_(factor));
   }
   if (copies_stream_ != nullptr && reduction.group->on_host)
     return copy_to_host(std::move(shards), std::move(means));
