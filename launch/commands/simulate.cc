@@ -59,10 +59,10 @@ std::string devices_text() {
         {device.name, format_quantity(static_cast<double>(device.memory_bytes), Dimension::kBytes),
          format_quantity(device.memory_bytes_per_second, Dimension::kBytesPerSecond),
          format_quantity(device.flops(simulator::MathType::kBf16), Dimension::kFlopsPerSecond),
-         simulator::internal::name_of(device.efficiency),
-         link_text(simulator::internal::name_of(usual.node_fabric), usual.node_link),
+         accelerate::to_string(device.efficiency),
+         link_text(accelerate::to_string(usual.node_fabric), usual.node_link),
          is_torus ? "the same torus"
-                  : link_text(simulator::internal::name_of(usual.network_fabric), usual.nic)});
+                  : link_text(accelerate::to_string(usual.network_fabric), usual.nic)});
   }
   return perf::plain_table(rows, kIndent);
 }
