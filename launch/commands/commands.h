@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <istream>
+#include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -79,6 +80,18 @@ int finish(Invocation& invocation);
 /// Runs a parsed command; returns the exit code. Errors are one line on `err`,
 /// `accelerate NAME: what is wrong`.
 using RunCommand = std::function<int(Invocation&)>;
+
+template <typename Options>
+Options options_of(void (*declare)(CLI::App&, Options&));
+
+/// Command::declare for a command that has its options in a struct: `declare` puts them on the
+/// application, and `run` gets the struct and the invocation.
+template <auto declare, auto run>
+RunCommand with_options(CLI::App& app) {
+  auto options = std::make_shared<decltype(options_of(declare))>();
+  declare(app, *options);
+  return [options](Invocation& invocation) { return run(*options, invocation); };
+}
 
 /// One command.
 struct Command {

@@ -4,7 +4,6 @@
 // Mirrors: accelerate commands/test.py.
 
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -61,18 +60,17 @@ int run(const Options& options, Invocation& invocation) {
   return finish(invocation);
 }
 
-RunCommand declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+void declare(CLI::App& app, Options& options) {
   app.footer("Words after -- are options of accelerate launch: accelerate test -- --simulate 2x4");
-  app.add_option("--config_file", options->config_file, "the configuration to test with")
+  app.add_option("--config_file", options.config_file, "the configuration to test with")
       ->type_name("PATH");
-  app.add_option("launch_options", options->launch_words, "options of accelerate launch, after --")
+  app.add_option("launch_options", options.launch_words, "options of accelerate launch, after --")
       ->type_name("");
-  return [options](Invocation& invocation) { return run(*options, invocation); };
 }
 
 }  // namespace
 
-const Command kTest = {kName, "Test a configuration with a small training.", declare};
+const Command kTest = {kName, "Test a configuration with a small training.",
+                       with_options<declare, run>};
 
 }  // namespace accelerate::launcher::commands
