@@ -68,8 +68,12 @@ absl::StatusOr<std::string> find_program(const Invocation& invocation, const std
 /// The shell's exit codes for a program that could not be started.
 int start_failure_code(const absl::Status& status);
 
-/// Starts a program that comes with `accelerate` (companion_path in probe.h) and returns its exit
-/// code; 127 where it is not installed.
+/// The file of a program that comes with `accelerate` (companion_path in probe.h), which errors call
+/// `what`. Errors: NotFound; FailedPrecondition for a LibTorch that does not fit.
+absl::StatusOr<std::string> find_companion(const Invocation& invocation, absl::string_view what,
+                                           absl::string_view name);
+
+/// Starts such a program and returns its exit code; 127 where it is not installed.
 int run_companion(Invocation& invocation, absl::string_view command, absl::string_view name,
                   std::vector<std::string> arguments);
 
