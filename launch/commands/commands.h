@@ -68,8 +68,8 @@ absl::StatusOr<std::string> find_program(const Invocation& invocation, const std
 /// The shell's exit codes for a program that could not be started.
 int start_failure_code(const absl::Status& status);
 
-/// The file of a program that comes with `accelerate` (companion_path in probe.h), which errors call
-/// `what`. Errors: NotFound; FailedPrecondition for a LibTorch that does not fit.
+/// The file of a program that comes with `accelerate` (companion_path in probe.h), called `what` in
+/// errors. Errors: NotFound; FailedPrecondition for a LibTorch that does not fit.
 absl::StatusOr<std::string> find_companion(const Invocation& invocation, absl::string_view what,
                                            absl::string_view name);
 
