@@ -102,17 +102,16 @@ absl::Status check_for_launch(const ConfigFile& config, const std::string& path)
                                                      settings::ConfigFormat::kYaml, path));
   // Findings name the lines of the file that the user wrote, not those of the text made above.
   file.lines = config.lines;
-  absl::StatusOr<Settings> settings = Settings::resolve({}, &file, {});
-  if (!settings.ok()) return settings.status();
-  ACCELERATE_RETURN_IF_ERROR(settings::check_status(*settings));
-  const int64_t ranks = settings->number("num_processes");
-  const bool is_left_open = (ranks == 0 || ranks == -1) && !settings->is_set("simulate");
+  ACCELERATE_ASSIGN_OR_RETURN(Settings settings, Settings::resolve({}, &file, {}));
+  ACCELERATE_RETURN_IF_ERROR(settings::check_status(settings));
+  const int64_t ranks = settings.number("num_processes");
+  const bool is_left_open = (ranks == 0 || ranks == -1) && !settings.is_set("simulate");
   if (is_left_open) {
-    const int64_t machines = std::max<int64_t>(settings->number("num_machines"), 1);
-    settings->set("num_processes", absl::StrCat(2 * machines), settings::Provenance::kDefault);
+    const int64_t machines = std::max<int64_t>(settings.number("num_machines"), 1);
+    settings.set("num_processes", absl::StrCat(2 * machines), settings::Provenance::kDefault);
   }
-  const absl::Status ok = settings::complete(*settings, {.device_kind = "tpu"}, settings::Job());
-  return ok.ok() && !is_left_open ? check_ranks(*settings, settings::Job()) : ok;
+  const absl::Status ok = settings::complete(settings, {.device_kind = "tpu"}, settings::Job());
+  return ok.ok() && !is_left_open ? check_ranks(settings, settings::Job()) : ok;
 }
 
 // Asks; answers that come to nothing are shown, to be given again.

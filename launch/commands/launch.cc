@@ -342,9 +342,8 @@ int run_on_clusters(const TypedFlags& typed, Invocation& invocation) {
     TypedFlags simulated = one_run;
     simulated["simulate"] = {cluster};
     ACCELERATE_ASSIGN_OR_RETURN(const Inputs made, inputs(simulated, invocation));
-    absl::StatusOr<LaunchPlan> plan = plan_of(made, simulated, invocation);
-    if (!plan.ok()) return plan.status();
-    return std::get<plan::SimulationPlan>(std::move(plan->action));
+    ACCELERATE_ASSIGN_OR_RETURN(LaunchPlan plan, plan_of(made, simulated, invocation));
+    return std::get<plan::SimulationPlan>(std::move(plan.action));
   };
   return run_sweep(sweep, invocation);
 }
