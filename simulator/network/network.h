@@ -272,6 +272,8 @@ double bridge_bytes_per_second(const ClusterSpec& spec);
 
 namespace accelerate {
 
+ACCELERATE_ENUM_TEXTS(simulator::CollectiveKind, "collective", "all_reduce", "reduce", "broadcast",
+                      "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "barrier")
 ACCELERATE_ENUM_TEXTS(simulator::CollectiveAlgorithm, "algorithm", "none", "ring", "tree",
                       "hierarchical", "torus", "direct", "ring LL", "tree LL", "mesh", "mesh, ring",
                       "mesh, NHR", "mesh, RHD", "mesh, pairs", "pipeline", "nvls", "nvls tree",
