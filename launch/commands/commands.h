@@ -85,6 +85,7 @@ int finish(Invocation& invocation);
 /// `accelerate NAME: what is wrong`.
 using RunCommand = std::function<int(Invocation&)>;
 
+/// The struct of a command's options, by its type alone: there is no definition.
 template <typename Options>
 Options options_of(void (*declare)(CLI::App&, Options&));
 
