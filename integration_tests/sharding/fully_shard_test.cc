@@ -199,10 +199,10 @@ TEST(FullyShard, SumsMayWaitForTheOtherReplicas) {
         for (const auto& each : job.parameters()->shards()) {
           EXPECT_FALSE(each.shard.grad().defined()) << each.name;
         }
-        EXPECT_TRUE(job.parameters()->partial_sum(0).defined());
+        EXPECT_TRUE(job.parameters()->gradients().partial_sum(0).defined());
         continue;
       }
-      EXPECT_FALSE(job.parameters()->partial_sum(0).defined());
+      EXPECT_FALSE(job.parameters()->gradients().partial_sum(0).defined());
       job.step();
     }
   };

@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "accelerate/base/enum_text.h"
 
 namespace accelerate::launcher::agent {
 
@@ -165,3 +166,9 @@ class Membership {
 };
 
 }  // namespace accelerate::launcher::agent
+
+namespace accelerate {
+
+ACCELERATE_ENUM_TEXTS(launcher::agent::Order::Kind, "order", "start", "stop", "end", "notice")
+
+}  // namespace accelerate

@@ -68,13 +68,6 @@ bool is_name(absl::string_view text) {
                                       [](char c) { return absl::ascii_islower(c) || c == '_'; });
 }
 
-constexpr std::pair<Order::Kind, const char*> kVerbs[] = {
-    {Order::Kind::kStart, "start"},
-    {Order::Kind::kStop, "stop"},
-    {Order::Kind::kEnd, "end"},
-    {Order::Kind::kNotice, "notice"},
-};
-
 constexpr char kVerb[] = "hello";
 constexpr int kMaxNodes = 1'000'000;
 
@@ -123,10 +116,7 @@ absl::StatusOr<Message> decode(absl::string_view line) {
 }
 
 Message to_message(const Order& order) {
-  Message message;
-  for (const auto& [kind, verb] : kVerbs) {
-    if (kind == order.kind) message.verb = verb;
-  }
+  Message message = {.verb = accelerate::to_string(order.kind)};
   if (order.kind != Order::Kind::kStart) {
     message.fields = {{"exit_code", absl::StrCat(order.exit_code)}, {"text", order.text}};
     return message;
@@ -146,12 +136,11 @@ Message to_message(const Order& order) {
 
 absl::StatusOr<Order> to_order(const Message& message) {
   Order order;
-  const auto* verb = std::find_if(std::begin(kVerbs), std::end(kVerbs),
-                                  [&](const auto& entry) { return message.verb == entry.second; });
-  if (verb == std::end(kVerbs)) {
+  const int kind = accelerate::internal::index_of_text<Order::Kind>(message.verb);
+  if (kind < 0) {
     return absl::InvalidArgumentError(absl::StrCat("an unknown order '", message.verb, "'"));
   }
-  order.kind = verb->first;
+  order.kind = static_cast<Order::Kind>(kind);
   bool complete = true;
   const auto number = [&](const char* name, int64_t least, int64_t most) {
     const std::optional<int64_t> value = message.number(name, least, most);

@@ -5,8 +5,6 @@
 // callgrind counts instead: the difference of two runs that differ in their iterations alone, so
 // that the program's start does not count.
 
-#include "launch/commands/bench.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -29,6 +27,7 @@
 #include "accelerate/base/number_text.h"
 #include "accelerate/base/status.h"
 #include "accelerate/platform/host_files.h"
+#include "launch/commands/commands.h"
 #include "launch/commands/simulated_run.h"
 #include "launch/perf/bench_report.h"
 #include "launch/perf/benchmark_output.h"

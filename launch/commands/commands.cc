@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "accelerate/base/status.h"
 #include "launch/commands/probe.h"
 #include "launch/commands/release.h"
 #include "launch/process/child_process.h"
@@ -69,23 +70,28 @@ int start_failure_code(const absl::Status& status) {
   return kExitLauncherFailed;
 }
 
-int run_companion(Invocation& invocation, absl::string_view command, absl::string_view name,
-                  std::vector<std::string> arguments) {
+absl::StatusOr<std::string> find_companion(const Invocation& invocation, absl::string_view what,
+                                           absl::string_view name) {
   const std::string program = companion_path(invocation.executable, name);
   std::error_code ignored;
   if (!std::filesystem::exists(program, ignored)) {
-    return fail(
-        invocation, command,
-        absl::NotFoundError(absl::StrCat("there is no program ", program,
-                                         "; install the whole project with CMake, or build "
-                                         "//launch:accelerate with Bazel, which brings it along")),
-        kExitNotFound);
+    return absl::NotFoundError(absl::StrCat("there is no ", what, " ", program,
+                                            "; install the whole project with CMake, or build "
+                                            "//launch:accelerate with Bazel, which brings it "
+                                            "along"));
   }
-  if (const absl::Status ok = check_libtorch(invocation.executable, program); !ok.ok()) {
-    return fail(invocation, command, ok);
+  ACCELERATE_RETURN_IF_ERROR(check_libtorch(invocation.executable, program));
+  return program;
+}
+
+int run_companion(Invocation& invocation, absl::string_view command, absl::string_view name,
+                  std::vector<std::string> arguments) {
+  const absl::StatusOr<std::string> program = find_companion(invocation, "program", name);
+  if (!program.ok()) {
+    return fail(invocation, command, program.status(), start_failure_code(program.status()));
   }
   invocation.out.flush();
-  arguments.insert(arguments.begin(), program);
+  arguments.insert(arguments.begin(), *program);
   const absl::StatusOr<int> exit_code = process::run_program(arguments, invocation.environment);
   return exit_code.ok() ? *exit_code : fail(invocation, command, exit_code.status());
 }

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <istream>
+#include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -67,8 +68,12 @@ absl::StatusOr<std::string> find_program(const Invocation& invocation, const std
 /// The shell's exit codes for a program that could not be started.
 int start_failure_code(const absl::Status& status);
 
-/// Starts a program that comes with `accelerate` (companion_path in probe.h) and returns its exit
-/// code; 127 where it is not installed.
+/// The file of a program that comes with `accelerate` (companion_path in probe.h), called `what` in
+/// errors. Errors: NotFound; FailedPrecondition for a LibTorch that does not fit.
+absl::StatusOr<std::string> find_companion(const Invocation& invocation, absl::string_view what,
+                                           absl::string_view name);
+
+/// Starts such a program and returns its exit code; 127 where it is not installed.
 int run_companion(Invocation& invocation, absl::string_view command, absl::string_view name,
                   std::vector<std::string> arguments);
 
@@ -79,6 +84,19 @@ int finish(Invocation& invocation);
 /// Runs a parsed command; returns the exit code. Errors are one line on `err`,
 /// `accelerate NAME: what is wrong`.
 using RunCommand = std::function<int(Invocation&)>;
+
+/// The struct of a command's options, by its type alone: there is no definition.
+template <typename Options>
+Options options_of(void (*declare)(CLI::App&, Options&));
+
+/// Command::declare for a command that has its options in a struct: `declare` puts them on the
+/// application, and `run` gets the struct and the invocation.
+template <auto declare, auto run>
+RunCommand with_options(CLI::App& app) {
+  auto options = std::make_shared<decltype(options_of(declare))>();
+  declare(app, *options);
+  return [options](Invocation& invocation) { return run(*options, invocation); };
+}
 
 /// One command.
 struct Command {
@@ -128,6 +146,17 @@ absl::Status update_variable_file(const std::string& path, const std::vector<std
 
 /// What `accelerate --version` prints: the versions of this program, of LibTorch, and the backends.
 std::string version_text(const Invocation& invocation);
+
+// ---- perf bench: two builds of a Google Benchmark program, measured in turn.
+
+/// A command below another one.
+struct Subcommand {
+  const CLI::App* app;  ///< knows whether it was parsed
+  RunCommand run;
+};
+
+/// Declares it below `perf`, which owns `app`.
+Subcommand declare_bench(CLI::App& perf);
 
 // ---- to-fsdp2
 

@@ -4,7 +4,6 @@
 // The script is made of the list of commands and of what each declares; the program that a launch
 // starts, and all that follows it, complete as files.
 
-#include <memory>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -248,14 +247,12 @@ int run(const std::string& shell, Invocation& invocation) {
   return finish(invocation);
 }
 
-RunCommand declare(CLI::App& app) {
-  auto shell = std::make_shared<std::string>();
+void declare(CLI::App& app, std::string& shell) {
   app.footer("In bash: source <(accelerate completion bash)");
-  app.add_option("shell", *shell, "bash, zsh or fish")
+  app.add_option("shell", shell, "bash, zsh or fish")
       ->required()
       ->type_name("")
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-  return [shell](Invocation& invocation) { return run(*shell, invocation); };
 }
 
 }  // namespace
@@ -271,6 +268,7 @@ absl::StatusOr<std::string> completion_script(absl::string_view shell,
       absl::StrCat("no completion for \"", shell, "\"; there is one for bash, zsh and fish"));
 }
 
-const Command kCompletion = {kName, "Print a script for the shell's completion.", declare};
+const Command kCompletion = {kName, "Print a script for the shell's completion.",
+                             with_options<declare, run>};
 
 }  // namespace accelerate::launcher::commands

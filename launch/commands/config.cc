@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -103,17 +102,16 @@ absl::Status check_for_launch(const ConfigFile& config, const std::string& path)
                                                      settings::ConfigFormat::kYaml, path));
   // Findings name the lines of the file that the user wrote, not those of the text made above.
   file.lines = config.lines;
-  absl::StatusOr<Settings> settings = Settings::resolve({}, &file, {});
-  if (!settings.ok()) return settings.status();
-  ACCELERATE_RETURN_IF_ERROR(settings::check_status(*settings));
-  const int64_t ranks = settings->number("num_processes");
-  const bool is_left_open = (ranks == 0 || ranks == -1) && !settings->is_set("simulate");
+  ACCELERATE_ASSIGN_OR_RETURN(Settings settings, Settings::resolve({}, &file, {}));
+  ACCELERATE_RETURN_IF_ERROR(settings::check_status(settings));
+  const int64_t ranks = settings.number("num_processes");
+  const bool is_left_open = (ranks == 0 || ranks == -1) && !settings.is_set("simulate");
   if (is_left_open) {
-    const int64_t machines = std::max<int64_t>(settings->number("num_machines"), 1);
-    settings->set("num_processes", absl::StrCat(2 * machines), settings::Provenance::kDefault);
+    const int64_t machines = std::max<int64_t>(settings.number("num_machines"), 1);
+    settings.set("num_processes", absl::StrCat(2 * machines), settings::Provenance::kDefault);
   }
-  const absl::Status ok = settings::complete(*settings, {.device_kind = "tpu"}, settings::Job());
-  return ok.ok() && !is_left_open ? check_ranks(*settings, settings::Job()) : ok;
+  const absl::Status ok = settings::complete(settings, {.device_kind = "tpu"}, settings::Job());
+  return ok.ok() && !is_left_open ? check_ranks(settings, settings::Job()) : ok;
 }
 
 // Asks; answers that come to nothing are shown, to be given again.
@@ -280,27 +278,26 @@ void add_assignments(CLI::App& app, Options& options) {
       ->take_all();
 }
 
-RunCommand declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+void declare(CLI::App& app, Options& options) {
   app.require_subcommand(0, 1);
-  add_config_file(app, *options);
-  add_assignments(app, *options);
+  add_config_file(app, options);
+  add_assignments(app, options);
   CLI::App& make = *app.add_subcommand("default", "Write a configuration for this machine alone.");
-  add_config_file(make, *options);
-  make.add_option("--mixed_precision", options->mixed_precision, "no, fp16, bf16 or fp8")
+  add_config_file(make, options);
+  make.add_option("--mixed_precision", options.mixed_precision, "no, fp16, bf16 or fp8")
       ->type_name("PRECISION");
-  make.add_flag("--overwrite", options->overwrite, "replace the file that is there");
-  make.callback([options] { options->mode = Mode::kDefault; });
+  make.add_flag("--overwrite", options.overwrite, "replace the file that is there");
+  make.callback([&options] { options.mode = Mode::kDefault; });
   CLI::App& renew =
       *app.add_subcommand("update", "Write the configuration that is there in its present form.");
-  add_config_file(renew, *options);
-  add_assignments(renew, *options);
-  renew.callback([options] { options->mode = Mode::kUpdate; });
-  return [options](Invocation& invocation) { return run(*options, invocation); };
+  add_config_file(renew, options);
+  add_assignments(renew, options);
+  renew.callback([&options] { options.mode = Mode::kUpdate; });
 }
 
 }  // namespace
 
-const Command kConfig = {kName, "Ask how to train, and write the configuration.", declare};
+const Command kConfig = {kName, "Ask how to train, and write the configuration.",
+                         with_options<declare, run>};
 
 }  // namespace accelerate::launcher::commands

@@ -4,7 +4,6 @@
 // Differs: compiler, build and MPI stand for Python and NumPy; missing parts are listed as such;
 //          LibTorch is the one that the installed self-test links.
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -186,13 +185,11 @@ int run(const Options& options, Invocation& invocation) {
   return finish(invocation);
 }
 
-RunCommand declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
-  app.add_option("--config_file", options->config_file,
+void declare(CLI::App& app, Options& options) {
+  app.add_option("--config_file", options.config_file,
                  "the configuration to show, not the default one")
       ->type_name("PATH");
-  app.add_flag("--json", options->json, "print one JSON object, for programs");
-  return [options](Invocation& invocation) { return run(*options, invocation); };
+  app.add_flag("--json", options.json, "print one JSON object, for programs");
 }
 
 }  // namespace
@@ -204,6 +201,6 @@ std::string version_text(const Invocation& invocation) {
 }
 
 const Command kEnv = {kName, "Print versions, machine and configuration for a bug report.",
-                      declare};
+                      with_options<declare, run>};
 
 }  // namespace accelerate::launcher::commands

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -473,23 +472,22 @@ int run(const Options& options, Invocation& invocation) {
   return finish(invocation);
 }
 
-RunCommand declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
-  app.add_option("model_name", options->model_name,
+void declare(CLI::App& app, Options& options) {
+  app.add_option("model_name", options.model_name,
                  "folder of weights, safetensors file or index, JSON description, or the name of a "
                  "model in the hub's cache")
       ->required()
       ->type_name("");
-  app.add_option("--library_name", options->library_name,
+  app.add_option("--library_name", options.library_name,
                  "accepted; shapes come from files, whatever library made them")
       ->type_name("NAME")
       ->check(CLI::IsMember({"timm", "transformers", "diffusers"}));
-  app.add_option("--dtypes", options->dtypes, "one or more of float32 float16 bfloat16 int8 int4")
+  app.add_option("--dtypes", options.dtypes, "one or more of float32 float16 bfloat16 int8 int4")
       ->expected(1, static_cast<int>(estimate_dtypes().size()))
       ->delimiter(',')
       ->type_name("")
       ->check(CLI::IsMember(estimate_dtypes()));
-  app.add_flag("--trust_remote_code", options->trust_remote_code,
+  app.add_flag("--trust_remote_code", options.trust_remote_code,
                "has no effect: no code of a model is executed");
 
   const auto count = [&app](const char* name, int64_t& value, const char* help, const char* group) {
@@ -498,64 +496,64 @@ RunCommand declare(CLI::App& app) {
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
         ->group(group);
   };
-  app.add_option("--max_memory", options->max_memory,
+  app.add_option("--max_memory", options.max_memory,
                  "limits of devices, as in 0=20GB,cpu=64GiB: prints a device map in the first of "
                  "the dtypes, and each decision")
       ->type_name("LIMITS");
   constexpr char kDivided[] = "Divided training (extra columns, bytes on each rank)";
-  count("--dp_shard_size", options->dp_shard_size,
-        "ranks that ZeRO or FSDP divides the states over", kDivided);
-  count("--tp_size", options->tp_size, "ranks that tensor parallelism divides layers over",
+  count("--dp_shard_size", options.dp_shard_size, "ranks that ZeRO or FSDP divides the states over",
         kDivided);
-  count("--ep_size", options->ep_size,
+  count("--tp_size", options.tp_size, "ranks that tensor parallelism divides layers over",
+        kDivided);
+  count("--ep_size", options.ep_size,
         "ranks of --dp_shard_size, --cp_size and --sp_size that divide experts, in place of "
         "ZeRO's columns",
         kDivided);
-  count("--cp_size", options->cp_size,
+  count("--cp_size", options.cp_size,
         "ranks with parts of each sequence, which divide the states as those of --dp_shard_size",
         kDivided);
-  count("--sp_size", options->sp_size,
+  count("--sp_size", options.sp_size,
         "the same of ranks that divide the heads of attention (Ulysses)", kDivided);
-  count("--pp_size", options->pp_size,
+  count("--pp_size", options.pp_size,
         "ranks with stages of the blocks, of which the columns have the largest", kDivided);
-  app.add_option("--tp_plan", options->tp_plan,
+  app.add_option("--tp_plan", options.tp_plan,
                  "JSON file that says how, as {\"layers.*.up_proj\": \"colwise\"}; default: the "
                  "description's, or by the usual names of layers")
       ->type_name("FILE")
       ->group(kDivided);
-  app.add_option("--zero_stage", options->zero_stage, "1, 2 or 3 (= FSDP) only; default: all")
+  app.add_option("--zero_stage", options.zero_stage, "1, 2 or 3 (= FSDP) only; default: all")
       ->type_name("N")
       ->check(CLI::Range(1, 3))
       ->group(kDivided);
   constexpr char kActivations[] = "Activations of a transformer (an extra column)";
-  count("--batch_size", options->batch_size,
+  count("--batch_size", options.batch_size,
         "samples on each rank, with --pp_size in each micro-batch", kActivations);
-  count("--sequence_length", options->sequence_length, "tokens in a sample", kActivations);
-  app.add_option("--attn_implementation", options->attn_implementation,
+  count("--sequence_length", options.sequence_length, "tokens in a sample", kActivations);
+  app.add_option("--attn_implementation", options.attn_implementation,
                  "eager keeps scores, sdpa does not (default sdpa)")
       ->type_name("")
       ->check(CLI::IsMember({"eager", "sdpa"}))
       ->group(kActivations);
-  app.add_flag("--activation_checkpointing", options->activation_checkpointing,
+  app.add_flag("--activation_checkpointing", options.activation_checkpointing,
                "layers keep their inputs only")
       ->group(kActivations);
-  app.add_flag("--sequence_parallel", options->sequence_parallel,
+  app.add_flag("--sequence_parallel", options.sequence_parallel,
                "ranks of --tp_size have parts of the sequences between layers that they divide")
       ->group(kActivations);
-  count("--hidden_size", options->transformer.hidden_size, "instead of the model's", kActivations);
-  count("--num_hidden_layers", options->transformer.num_hidden_layers, "instead of the model's",
+  count("--hidden_size", options.transformer.hidden_size, "instead of the model's", kActivations);
+  count("--num_hidden_layers", options.transformer.num_hidden_layers, "instead of the model's",
         kActivations);
-  count("--num_attention_heads", options->transformer.num_attention_heads, "instead of the model's",
+  count("--num_attention_heads", options.transformer.num_attention_heads, "instead of the model's",
         kActivations);
-  count("--num_key_value_heads", options->transformer.num_key_value_heads, "instead of the model's",
+  count("--num_key_value_heads", options.transformer.num_key_value_heads, "instead of the model's",
         kActivations);
-  count("--intermediate_size", options->transformer.intermediate_size,
+  count("--intermediate_size", options.transformer.intermediate_size,
         "of layers without dropout, instead of the model's", kActivations);
-  return [options](Invocation& invocation) { return run(*options, invocation); };
 }
 
 }  // namespace
 
-const Command kEstimateMemory = {kName, "Print what a model takes to load and to train.", declare};
+const Command kEstimateMemory = {kName, "Print what a model takes to load and to train.",
+                                 with_options<declare, run>};
 
 }  // namespace accelerate::launcher::commands

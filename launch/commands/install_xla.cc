@@ -5,7 +5,6 @@
 // Mirrors: accelerate utils/torch_xla.py, install_xla, in its purpose.
 // Differs: it installs nothing: a C++ program's LibTorch is chosen when it is built.
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -120,22 +119,20 @@ int run(const Options& options, Invocation& invocation) {
   return failures > 0 ? kExitLauncherFailed : written;
 }
 
-RunCommand declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
-  app.add_option("--library", options->libraries,
+void declare(CLI::App& app, Options& options) {
+  app.add_option("--library", options.libraries,
                  "a PJRT plug-in to try as well; may be repeated. It is an error if one cannot be "
                  "loaded")
       ->type_name("PATH")
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
-  app.add_flag("--upgrade", options->upgrade, "accepted; nothing is installed");
-  return [options](Invocation& invocation) { return run(*options, invocation); };
+  app.add_flag("--upgrade", options.upgrade, "accepted; nothing is installed");
 }
 
 }  // namespace
 
 const Command kInstallXla = {kName, "Say which device plug-ins are loadable, and how to get one.",
-                             declare};
+                             with_options<declare, run>};
 
 }  // namespace accelerate::launcher::commands

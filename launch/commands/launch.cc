@@ -10,7 +10,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -343,9 +342,8 @@ int run_on_clusters(const TypedFlags& typed, Invocation& invocation) {
     TypedFlags simulated = one_run;
     simulated["simulate"] = {cluster};
     ACCELERATE_ASSIGN_OR_RETURN(const Inputs made, inputs(simulated, invocation));
-    absl::StatusOr<LaunchPlan> plan = plan_of(made, simulated, invocation);
-    if (!plan.ok()) return plan.status();
-    return std::get<plan::SimulationPlan>(std::move(plan->action));
+    ACCELERATE_ASSIGN_OR_RETURN(LaunchPlan plan, plan_of(made, simulated, invocation));
+    return std::get<plan::SimulationPlan>(std::move(plan.action));
   };
   return run_sweep(sweep, invocation);
 }
@@ -401,19 +399,17 @@ int run(const Options& options, Invocation& invocation) {
   return carry_out(invocation, *plan, settings.flag("quiet"));
 }
 
-RunCommand declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+void declare(CLI::App& app, Options& options) {
   app.usage("Usage: accelerate launch [OPTIONS] PROGRAM [ARGS...]");
   app.footer(
       "Everything after PROGRAM belongs to the program. Option names may be spelt with _ or -.\n"
       "A flag wins over the configuration file, that over the environment, that over the default.\n"
       "Exit code: the first failing rank's own; 128+N after signal N; 2 for a bad command line;\n"
       "126 if PROGRAM cannot be executed, 127 if it is not found; 1 if the launcher itself fails.");
-  settings::declare_flags(app, options->typed);
-  app.add_flag("--help_markdown", options->help_markdown, "")->group("");
-  app.add_flag("--print_config_all", options->print_all, "")->group("");
-  app.add_option("PROGRAM", options->program, "the program and its arguments")->type_name("");
-  return [options](Invocation& invocation) { return run(*options, invocation); };
+  settings::declare_flags(app, options.typed);
+  app.add_flag("--help_markdown", options.help_markdown, "")->group("");
+  app.add_flag("--print_config_all", options.print_all, "")->group("");
+  app.add_option("PROGRAM", options.program, "the program and its arguments")->type_name("");
 }
 
 }  // namespace
@@ -457,7 +453,8 @@ absl::Status check_ranks(const Settings& settings, const settings::Job& job) {
       absl::StrCat(settings.describe("simulate"), ": ", ranks.status().message()));
 }
 
-const Command kLaunch = {kName, "Start a program once per rank and look after the ranks.", declare};
+const Command kLaunch = {kName, "Start a program once per rank and look after the ranks.",
+                         with_options<declare, run>};
 
 absl::Status update_variable_file(const std::string& path, const std::vector<std::string>& lines) {
   std::set<std::string> names;

@@ -4,7 +4,6 @@
 //     accelerate man --output_dir DIR
 
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -65,20 +64,18 @@ int run(const Options& options, Invocation& invocation) {
                              did_you_mean(options.command, names), "; see accelerate --help"));
 }
 
-RunCommand declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+void declare(CLI::App& app, Options& options) {
   app.footer(
       "To read a page: accelerate man launch | man -l -\n"
       "CMake installs all pages: man accelerate-launch.");
-  app.add_option("COMMAND", options->command, "the command; without one, accelerate itself")
+  app.add_option("COMMAND", options.command, "the command; without one, accelerate itself")
       ->type_name("");
-  app.add_option("--output_dir", options->output_dir, "write the pages of all commands there")
+  app.add_option("--output_dir", options.output_dir, "write the pages of all commands there")
       ->type_name("DIR");
-  return [options](Invocation& invocation) { return run(*options, invocation); };
 }
 
 }  // namespace
 
-const Command kMan = {kName, "Print a command's page for man.", declare};
+const Command kMan = {kName, "Print a command's page for man.", with_options<declare, run>};
 
 }  // namespace accelerate::launcher::commands

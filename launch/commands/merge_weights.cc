@@ -4,7 +4,6 @@
 // Mirrors: accelerate commands/merge.py.
 // Differs: safetensors are written regardless of `--unsafe_serialization`.
 
-#include <memory>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -46,26 +45,25 @@ int run(const Options& options, Invocation& invocation) {
   return finish(invocation);
 }
 
-RunCommand declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+void declare(CLI::App& app, Options& options) {
   app.footer(
       "Option names may be spelt with _ or -.\n"
       "Exit code: 0; 1 if the weights cannot be merged; 2 for a bad command line.");
-  app.add_option("checkpoint_dir", options->checkpoint_dir,
+  app.add_option("checkpoint_dir", options.checkpoint_dir,
                  "folder of a sharded checkpoint: metadata.json, or an index, with its shards")
       ->type_name("");
-  app.add_option("output_path", options->output_path,
+  app.add_option("output_path", options.output_path,
                  "folder for model.safetensors; made if it is not there")
       ->type_name("");
-  app.add_flag("--unsafe_serialization", options->unsafe_serialization,
+  app.add_flag("--unsafe_serialization", options.unsafe_serialization,
                "has no effect: pickle is never written");
-  app.add_flag("--remove_checkpoint_dir", options->remove_checkpoint_dir,
+  app.add_flag("--remove_checkpoint_dir", options.remove_checkpoint_dir,
                "remove the files that were merged, and their folder if nothing else is in it");
-  return [options](Invocation& invocation) { return run(*options, invocation); };
 }
 
 }  // namespace
 
-const Command kMergeWeights = {kName, "Make whole weights of a sharded checkpoint.", declare};
+const Command kMergeWeights = {kName, "Make whole weights of a sharded checkpoint.",
+                               with_options<declare, run>};
 
 }  // namespace accelerate::launcher::commands

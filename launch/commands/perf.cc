@@ -26,7 +26,6 @@
 #include "accelerate/base/status.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/platform/simulated_run.h"
-#include "launch/commands/bench.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/simulated_run.h"
 #include "launch/perf/comparison.h"

@@ -3,7 +3,6 @@
 // are.
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -82,51 +81,50 @@ int run(const Options& options, Invocation& invocation) {
                        {accelerate::internal::exact_json_text(request_of(options))});
 }
 
-RunCommand declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+void declare(CLI::App& app, Options& options) {
   app.footer(
       "Layouts that fit come first, by the time of a step; the others have the reason. Nothing is "
       "trained: see accelerate/docs/plan_a_cluster.md.");
-  app.add_option("model", options->model,
+  app.add_option("model", options.model,
                  "a language model of the examples: llama-7b, llama-70b, gpt-1b")
       ->type_name("");
-  app.add_option("--on", options->cluster, "the cluster: 16x8:h100")->type_name("CLUSTER");
+  app.add_option("--on", options.cluster, "the cluster: 16x8:h100")->type_name("CLUSTER");
   const auto count = [&app](const char* name, auto& value, const char* help) {
     app.add_option(name, value, help)
         ->type_name("N")
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   };
-  count("--batch_size", options->batch_size,
+  count("--batch_size", options.batch_size,
         "sequences of a step, over all ranks; default: one for each rank");
-  count("--micro_batch_size", options->micro_batch_size,
+  count("--micro_batch_size", options.micro_batch_size,
         "sequences of a rank in one forward pass; default 1");
-  count("--sequence_length", options->sequence_length,
+  count("--sequence_length", options.sequence_length,
         "tokens of a sequence, instead of the model's");
-  count("--layers", options->layers, "blocks, instead of the model's");
-  count("--experts", options->experts,
+  count("--layers", options.layers, "blocks, instead of the model's");
+  count("--experts", options.experts,
         "in Llama's blocks: so many perceptrons, of which each token has two");
   app.add_option(
-         "--skew", options->skew,
+         "--skew", options.skew,
          "how many times the mean the first expert has of tokens; default: all have as many")
       ->type_name("X")
       ->check(CLI::Range(0.0, 1e9));
-  count("--most_pp", options->most_pp, "also layouts with up to so many stages; default 1");
-  count("--most_cp", options->most_cp,
+  count("--most_pp", options.most_pp, "also layouts with up to so many stages; default 1");
+  count("--most_cp", options.most_cp,
         "also layouts with up to so many parts of each sequence along cp; default 1");
-  count("--most_sp", options->most_sp, "the same along sp; default 1");
-  app.add_option("--mixed_precision", options->mixed_precision, "default bf16")
+  count("--most_sp", options.most_sp, "the same along sp; default 1");
+  app.add_option("--mixed_precision", options.mixed_precision, "default bf16")
       ->type_name("")
       ->check(CLI::IsMember({"no", "bf16", "fp16", "fp8"}));
-  app.add_flag("--exact", options->exact,
+  app.add_flag("--exact", options.exact,
                "simulate all blocks and micro-steps, instead of few that the others follow from");
-  app.add_flag("--json", options->as_json, "print the layouts as a list in JSON, for programs");
-  app.add_flag("--layouts_markdown", options->layouts_markdown,
+  app.add_flag("--json", options.as_json, "print the layouts as a list in JSON, for programs");
+  app.add_flag("--layouts_markdown", options.layouts_markdown,
                "print which axes and techniques go together, as in accelerate/docs/layouts.md");
-  return [options](Invocation& invocation) { return run(*options, invocation); };
 }
 
 }  // namespace
 
-const Command kPlan = {kName, "Compare the layouts of a model on a cluster.", declare};
+const Command kPlan = {kName, "Compare the layouts of a model on a cluster.",
+                       with_options<declare, run>};
 
 }  // namespace accelerate::launcher::commands

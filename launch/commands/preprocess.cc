@@ -2,7 +2,6 @@
 //
 // See accelerate/files/formats/preprocess_tokens.h.
 
-#include <memory>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -64,33 +63,31 @@ int run(const Options& options, Invocation& invocation) {
   return finish(invocation);
 }
 
-RunCommand declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+void declare(CLI::App& app, Options& options) {
   app.footer(
       "The files are OUTPUT_PREFIX_text_document.bin and .idx, as Megatron-LM's data is.\n"
       "Option names may be spelt with _ or -.\n"
       "Exit code: 0; 1 if the input cannot be read; 2 for a bad command line.");
-  app.add_option("input", options->input, "file with an object in JSON on each line")
+  app.add_option("input", options.input, "file with an object in JSON on each line")->type_name("");
+  app.add_option("output_prefix", options.tokens.output_prefix, "how the files' names begin")
       ->type_name("");
-  app.add_option("output_prefix", options->tokens.output_prefix, "how the files' names begin")
-      ->type_name("");
-  app.add_option("--tokenizer", options->tokenizer,
+  app.add_option("--tokenizer", options.tokenizer,
                  "bytes (default), vocabulary, or numbers that another tokenizer made")
       ->type_name("KIND");
-  app.add_option("--vocabulary_file", options->tokens.vocabulary_file,
+  app.add_option("--vocabulary_file", options.tokens.vocabulary_file,
                  "of --tokenizer vocabulary: an entry a line")
       ->type_name("PATH");
-  app.add_option("--json_key", options->tokens.json_key, "the member of each object that is read")
+  app.add_option("--json_key", options.tokens.json_key, "the member of each object that is read")
       ->type_name("KEY");
-  app.add_flag("--append_eod", options->tokens.append_end, "end each document with a token");
-  app.add_option("--end_token", options->tokens.end_token,
+  app.add_flag("--append_eod", options.tokens.append_end, "end each document with a token");
+  app.add_option("--end_token", options.tokens.end_token,
                  "that token; by default the first one behind the tokenizer's")
       ->type_name("INT");
-  return [options](Invocation& invocation) { return run(*options, invocation); };
 }
 
 }  // namespace
 
-const Command kPreprocess = {kName, "Make files of tokens of JSON lines.", declare};
+const Command kPreprocess = {kName, "Make files of tokens of JSON lines.",
+                             with_options<declare, run>};
 
 }  // namespace accelerate::launcher::commands

@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <sstream>
 #include <system_error>
 
 #include "absl/strings/ascii.h"
@@ -32,6 +31,7 @@ namespace accelerate::launcher::commands {
 
 using process::environment_value;
 using settings::numbered_names;
+using settings::read_text;
 namespace {
 
 namespace fs = std::filesystem;
@@ -72,16 +72,9 @@ std::vector<fs::path> search_folders(absl::Span<const std::string> environment) 
   return folders;
 }
 
-std::string contents_of(const fs::path& file) {
-  std::ifstream stream(file);
-  std::stringstream text;
-  text << stream.rdbuf();
-  return text.str();
-}
-
 // The version in a file that is it, at most with spaces around it.
 std::string version_of_file(const fs::path& file) {
-  const std::string contents = contents_of(file);
+  const std::string contents = read_text(file).value_or("");
   absl::string_view version = absl::StripAsciiWhitespace(contents);
   version = version.substr(0, version.find_first_of(" \t\r\n\v\f"));
   return !version.empty() && absl::ascii_isdigit(version[0]) ? std::string(version) : "";
@@ -90,7 +83,7 @@ std::string version_of_file(const fs::path& file) {
 // The version that a Python module sets.
 std::string version_of_module(const fs::path& file) {
   constexpr absl::string_view kBefore = "__version__ = '";
-  const std::string contents = contents_of(file);
+  const std::string contents = read_text(file).value_or("");
   size_t begin = contents.find(kBefore.data());
   if (begin == contents.npos) return "";
   begin += kBefore.size();

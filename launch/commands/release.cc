@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <optional>
-#include <sstream>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -15,18 +13,12 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/base/json_text.h"
 #include "launch/commands/probe.h"
+#include "launch/settings/machine.h"
 
 namespace accelerate::launcher::commands {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string contents_of(const fs::path& file) {
-  std::ifstream stream(file);
-  std::stringstream text;
-  text << stream.rdbuf();
-  return text.str();
-}
 
 // The numbers of "2.6.0+cu124" or "2.7.0a0".
 std::vector<std::string> numbers_of(absl::string_view version) {
@@ -51,7 +43,8 @@ bool is_same_version(absl::string_view one, absl::string_view other) {
 // The C++ ABI of the LibTorch that has the library, where its CMake package tells.
 std::optional<int> abi_of(const fs::path& library) {
   const fs::path root = library.parent_path().parent_path();
-  const std::string text = contents_of(root / "share/cmake/Torch/TorchConfig.cmake");
+  const std::string text =
+      settings::read_text(root / "share/cmake/Torch/TorchConfig.cmake").value_or("");
   for (const int abi : {0, 1}) {
     if (absl::StrContains(text, absl::StrCat("_GLIBCXX_USE_CXX11_ABI=", abi))) return abi;
   }
@@ -67,7 +60,8 @@ std::string libtorch_text(absl::string_view version, std::optional<int> abi) {
 absl::Status check_libtorch(const std::string& executable, const std::string& program) {
   const fs::path root = fs::path(executable).parent_path().parent_path();
   const nlohmann::json release = accelerate::internal::parse_json(
-      contents_of(root / "share/accelerate-cpp/release.json"), /*allow_exceptions=*/false);
+      settings::read_text(root / "share/accelerate-cpp/release.json").value_or(""),
+      /*allow_exceptions=*/false);
   if (!release.is_object()) return absl::OkStatus();
   const std::string wanted = release.value("libtorch", std::string());
   const int wanted_abi = release.value("cxx11_abi", 1);

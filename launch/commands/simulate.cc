@@ -3,7 +3,6 @@
 // without a program: `--list`, what a SPEC may name, `--explain-op` and `--explain-collective`, how
 // long a kernel and a collective take, and `--from-dump`, what the dumps of a failed job tell.
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -59,10 +58,10 @@ std::string devices_text() {
         {device.name, format_quantity(static_cast<double>(device.memory_bytes), Dimension::kBytes),
          format_quantity(device.memory_bytes_per_second, Dimension::kBytesPerSecond),
          format_quantity(device.flops(simulator::MathType::kBf16), Dimension::kFlopsPerSecond),
-         simulator::internal::name_of(device.efficiency),
-         link_text(simulator::internal::name_of(usual.node_fabric), usual.node_link),
+         accelerate::to_string(device.efficiency),
+         link_text(accelerate::to_string(usual.node_fabric), usual.node_link),
          is_torus ? "the same torus"
-                  : link_text(simulator::internal::name_of(usual.network_fabric), usual.nic)});
+                  : link_text(accelerate::to_string(usual.network_fabric), usual.nic)});
   }
   return perf::plain_table(rows, kIndent);
 }
@@ -156,44 +155,43 @@ int run(const Options& options, Invocation& invocation) {
                 "simulate --list shows what it may name");
 }
 
-RunCommand declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+void declare(CLI::App& app, Options& options) {
   app.usage("Usage: accelerate simulate SPEC [OPTIONS] PROGRAM [ARGS...]");
   app.footer(
       "The same as accelerate launch --simulate SPEC [OPTIONS] PROGRAM [ARGS...], with all options "
       "of launch.\n"
       "With --sweep or --fit, which name the clusters, there is no SPEC.\n"
       "SPEC is nodes x ranks and their device: 2x4, 2x4:h100.");
-  settings::declare_flags(app, options->typed);
+  settings::declare_flags(app, options.typed);
   settings::show_group(app, settings::Group::kSimulation);
   app.get_option("--simulate")->group("");
   app.set_help_flag("-h,--help", "show this help");
-  app.add_flag("--list", options->list, "show the devices, networks and keys that SPEC may name");
-  auto* on = app.add_option("--on", options->on,
+  app.add_flag("--list", options.list, "show the devices, networks and keys that SPEC may name");
+  auto* on = app.add_option("--on", options.on,
                             "what --explain_op and --explain_collective are about: h100, "
                             "h100,hbm=4TB/s, 2x8:h100")
                  ->type_name("DEVICE");
   auto* operation =
-      app.add_option("--explain_op", options->operation,
+      app.add_option("--explain_op", options.operation,
                      "show how long a kernel takes, and why: \"mm 12288x4096x4096:bf16\"")
           ->type_name("OP")
           ->needs(on);
-  app.add_option("--explain_collective", options->collective,
+  app.add_option("--explain_collective", options.collective,
                  "show how long a collective takes, and why: \"all_reduce 25MB\"")
       ->type_name("COLLECTIVE")
       ->needs(on)
       ->excludes(operation);
-  app.add_option("--from_dump", options->from_dump,
+  app.add_option("--from_dump", options.from_dump,
                  "show what the dumps of a job's ranks in a folder tell, as a live failure would: "
                  "ours, PyTorch's Flight Recorder's, logs of NCCL")
       ->type_name("DIR")
       ->excludes(operation);
   app.allow_extras();
-  return [options](Invocation& invocation) { return run(*options, invocation); };
 }
 
 }  // namespace
 
-const Command kSimulate = {kName, "Start a program on a simulated cluster.", declare};
+const Command kSimulate = {kName, "Start a program on a simulated cluster.",
+                           with_options<declare, run>};
 
 }  // namespace accelerate::launcher::commands

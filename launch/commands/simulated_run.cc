@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <fstream>
 #include <new>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -21,6 +20,7 @@
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/simulated_run.h"
 #include "launch/process/replace_file.h"
+#include "launch/settings/machine.h"
 
 namespace accelerate::launcher::commands {
 namespace {
@@ -210,9 +210,8 @@ absl::StatusOr<ChildResult> run_collected(const std::string& program,
 void clear_summary(const std::string& path) { std::ofstream(path, std::ios::trunc).close(); }
 
 nlohmann::json read_summary(const std::string& path) {
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  nlohmann::json summary = accelerate::internal::parse_json(text.str(), /*allow_exceptions=*/false);
+  nlohmann::json summary = accelerate::internal::parse_json(settings::read_text(path).value_or(""),
+                                                            /*allow_exceptions=*/false);
   return summary.is_object() ? summary : nlohmann::json();
 }
 

@@ -136,8 +136,7 @@ class Sweeper {
     }
     ACCELERATE_RETURN_IF_ERROR(begin());
     for (const Target& target : targets) {
-      const absl::StatusOr<State> state = run_on(target);
-      if (!state.ok()) return state.status();
+      ACCELERATE_RETURN_IF_ERROR(run_on(target).status());
       if (stopped()) break;
     }
     return absl::OkStatus();

@@ -3,10 +3,7 @@
 //
 // Mirrors: accelerate commands/test.py.
 
-#include <filesystem>
-#include <memory>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -16,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
-#include "launch/commands/release.h"
 #include "launch/process/child_process.h"
 
 namespace accelerate::launcher::commands {
@@ -30,25 +26,16 @@ struct Options {
 };
 
 int run(const Options& options, Invocation& invocation) {
-  const std::string program = companion_path(invocation.executable, kSelfTest);
-  std::error_code ignored;
-  if (!std::filesystem::exists(program, ignored)) {
-    return fail(
-        invocation, kName,
-        absl::NotFoundError(absl::StrCat("there is no self-test ", program,
-                                         "; install the whole project with CMake, or build "
-                                         "//launch:accelerate with Bazel, which brings it along")),
-        kExitNotFound);
-  }
-  if (const absl::Status ok = check_libtorch(invocation.executable, program); !ok.ok()) {
-    return fail(invocation, kName, ok);
+  const absl::StatusOr<std::string> program = find_companion(invocation, "self-test", kSelfTest);
+  if (!program.ok()) {
+    return fail(invocation, kName, program.status(), start_failure_code(program.status()));
   }
   std::vector<std::string> line = {invocation.executable, "launch"};
   if (!options.config_file.empty()) {
     line.insert(line.end(), {"--config_file", options.config_file});
   }
   line.insert(line.end(), options.launch_words.begin(), options.launch_words.end());
-  line.push_back(program);
+  line.push_back(*program);
   const absl::StatusOr<int> exit_code = process::run_program(line, invocation.environment);
   if (!exit_code.ok()) return fail(invocation, kName, exit_code.status());
   if (*exit_code != 0) {
@@ -61,18 +48,17 @@ int run(const Options& options, Invocation& invocation) {
   return finish(invocation);
 }
 
-RunCommand declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+void declare(CLI::App& app, Options& options) {
   app.footer("Words after -- are options of accelerate launch: accelerate test -- --simulate 2x4");
-  app.add_option("--config_file", options->config_file, "the configuration to test with")
+  app.add_option("--config_file", options.config_file, "the configuration to test with")
       ->type_name("PATH");
-  app.add_option("launch_options", options->launch_words, "options of accelerate launch, after --")
+  app.add_option("launch_options", options.launch_words, "options of accelerate launch, after --")
       ->type_name("");
-  return [options](Invocation& invocation) { return run(*options, invocation); };
 }
 
 }  // namespace
 
-const Command kTest = {kName, "Test a configuration with a small training.", declare};
+const Command kTest = {kName, "Test a configuration with a small training.",
+                       with_options<declare, run>};
 
 }  // namespace accelerate::launcher::commands

@@ -4,7 +4,6 @@
 // Differs: the file is checked as launch checks it; unknown keys are an error.
 
 #include <filesystem>
-#include <memory>
 #include <set>
 #include <string>
 #include <system_error>
@@ -56,14 +55,12 @@ int run(const ToFsdp2Options& options, Invocation& invocation) {
   return finish(invocation);
 }
 
-RunCommand declare(CLI::App& app) {
-  auto options = std::make_shared<ToFsdp2Options>();
-  app.add_option("--config_file", options->config_file, "the configuration to convert")
+void declare(CLI::App& app, ToFsdp2Options& options) {
+  app.add_option("--config_file", options.config_file, "the configuration to convert")
       ->required()
       ->type_name("PATH");
-  app.add_option("--output_file", options->output_file, "where the result goes")->type_name("PATH");
-  app.add_flag("--overwrite", options->overwrite, "replace the file that is there");
-  return [options](Invocation& invocation) { return run(*options, invocation); };
+  app.add_option("--output_file", options.output_file, "where the result goes")->type_name("PATH");
+  app.add_flag("--overwrite", options.overwrite, "replace the file that is there");
 }
 
 }  // namespace
@@ -124,6 +121,7 @@ bool convert_to_fsdp2(ConfigFile& config, std::vector<Notice>& notices) {
   return true;
 }
 
-const Command kToFsdp2 = {kName, "Convert a configuration for FSDP 1 to FSDP 2.", declare};
+const Command kToFsdp2 = {kName, "Convert a configuration for FSDP 1 to FSDP 2.",
+                          with_options<declare, run>};
 
 }  // namespace accelerate::launcher::commands

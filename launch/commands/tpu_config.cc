@@ -6,7 +6,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -135,33 +134,32 @@ int run(const Options& options, Invocation& invocation) {
   return finish(invocation);
 }
 
-RunCommand declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+void declare(CLI::App& app, Options& options) {
   const auto text = [&app](const char* name, std::string& value, const char* type,
                            const char* help) {
     app.add_option(name, value, help)->type_name(type);
   };
-  text("--config_file", options->config_file, "PATH", "configuration for what is not given here");
-  text("--tpu_name", options->tpu_name, "NAME", "the pod");
-  text("--tpu_zone", options->tpu_zone, "ZONE", "where it is");
-  app.add_flag("--use_alpha,--alpha", options->use_alpha, "use gcloud alpha");
-  text("--command_file", options->command_file, "PATH", "commands to run, a line each");
-  app.add_option("--command", options->commands, "a command to run; may be repeated")
+  text("--config_file", options.config_file, "PATH", "configuration for what is not given here");
+  text("--tpu_name", options.tpu_name, "NAME", "the pod");
+  text("--tpu_zone", options.tpu_zone, "ZONE", "where it is");
+  app.add_flag("--use_alpha,--alpha", options.use_alpha, "use gcloud alpha");
+  text("--command_file", options.command_file, "PATH", "commands to run, a line each");
+  app.add_option("--command", options.commands, "a command to run; may be repeated")
       ->type_name("TEXT")
       ->expected(1, 1024)
       ->allow_extra_args(false)
       ->take_all();
-  app.add_flag("--install_accelerate", options->install_accelerate, "run --install_command first");
-  text("--accelerate_version", options->accelerate_version, "VERSION",
+  app.add_flag("--install_accelerate", options.install_accelerate, "run --install_command first");
+  text("--accelerate_version", options.accelerate_version, "VERSION",
        "refused: --install_command says what is installed");
-  text("--install_command", options->install_command, "TEXT",
+  text("--install_command", options.install_command, "TEXT",
        "how this program gets to the workers, for example by a copy");
-  app.add_flag("--debug", options->debug, "print the line and run nothing");
-  return [options](Invocation& invocation) { return run(*options, invocation); };
+  app.add_flag("--debug", options.debug, "print the line and run nothing");
 }
 
 }  // namespace
 
-const Command kTpuConfig = {kName, "Run commands on every worker of a TPU pod.", declare};
+const Command kTpuConfig = {kName, "Run commands on every worker of a TPU pod.",
+                            with_options<declare, run>};
 
 }  // namespace accelerate::launcher::commands

@@ -296,10 +296,9 @@ absl::StatusOr<Architecture> read_headers(FileSystem& files, const WeightFiles& 
           weight_file.path, " is not a safetensors file, and only those have shapes in a header; ",
           "save the model with save_model, or describe it in JSON"));
     }
-    const auto file = files.open(weight_file.path);
-    if (!file.ok()) return file.status();
+    ACCELERATE_ASSIGN_OR_RETURN(const auto file, files.open(weight_file.path));
     ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsHeader header,
-                                read_safetensors_header(**file, weight_file.path));
+                                read_safetensors_header(*file, weight_file.path));
     if (header.metadata) noted.insert(header.metadata->begin(), header.metadata->end());
     std::vector<std::string> names;
     for (const SafetensorsEntry& entry : header.tensors) {
@@ -399,10 +398,9 @@ absl::StatusOr<std::string> cached_snapshot(FileSystem& files, const std::string
     const std::string commit(absl::StripAsciiWhitespace(*main));
     if (internal::is_plain_file_name(commit)) return join_path(snapshots, commit);
   }
-  const auto versions = files.list(snapshots);
-  if (!versions.ok()) return versions.status();
-  if (versions->size() == 1) return join_path(snapshots, versions->front());
-  return absl::InvalidArgumentError(absl::StrCat(snapshots, " has ", versions->size(),
+  ACCELERATE_ASSIGN_OR_RETURN(const auto versions, files.list(snapshots));
+  if (versions.size() == 1) return join_path(snapshots, versions.front());
+  return absl::InvalidArgumentError(absl::StrCat(snapshots, " has ", versions.size(),
                                                  " versions and no refs/main; name one's folder"));
 }
 

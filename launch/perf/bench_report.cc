@@ -15,24 +15,6 @@
 namespace accelerate::launcher::perf {
 namespace {
 
-const char* to_string(Measure measure) {
-  switch (measure) {
-    case Measure::kCpuTime: return "CPU time";
-    case Measure::kWallTime: return "wall time";
-    case Measure::kInstructions: return "instructions";
-  }
-  return "";
-}
-
-const char* to_string(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kNoDifference: return "no difference seen";
-    case Verdict::kMore: return "more";
-    case Verdict::kLess: return "less";
-  }
-  return "";
-}
-
 std::string amount_text(Measure measure, double amount) {
   if (measure == Measure::kInstructions) return absl::StrFormat("%.10g", std::round(amount));
   if (amount >= 1e9) return absl::StrFormat("%.4g s", amount / 1e9);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/base/enum_text.h"
 #include "launch/perf/pairing.h"
 
 namespace accelerate::launcher::perf {
@@ -34,3 +35,10 @@ std::string to_markdown(const BenchReport& report);
 std::string to_json_text(const BenchReport& report);
 
 }  // namespace accelerate::launcher::perf
+
+namespace accelerate {
+
+ACCELERATE_ENUM_TEXTS(launcher::perf::Measure, "measure", "CPU time", "wall time", "instructions")
+ACCELERATE_ENUM_TEXTS(launcher::perf::Verdict, "verdict", "no difference seen", "more", "less")
+
+}  // namespace accelerate

@@ -111,10 +111,8 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
   ACCELERATE_ASSIGN_OR_RETURN(
       const Json parameters,
       sagemaker_hyperparameters(absl::MakeConstSpan(inputs.command).subspan(1)));
-  const auto inputs_table = read_table(inputs, "sagemaker_inputs_file");
-  if (!inputs_table.ok()) return inputs_table.status();
-  const auto metrics = read_table(inputs, "sagemaker_metrics_file");
-  if (!metrics.ok()) return metrics.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const auto inputs_table, read_table(inputs, "sagemaker_inputs_file"));
+  ACCELERATE_ASSIGN_OR_RETURN(const auto metrics, read_table(inputs, "sagemaker_metrics_file"));
 
   Json job;
   job["TrainingJobName"] =
@@ -130,7 +128,7 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
     algorithm["ContainerArguments"] =
         std::vector<std::string>(inputs.command.begin() + 1, inputs.command.end());
   }
-  for (const auto& [name, regex] : *metrics) {
+  for (const auto& [name, regex] : metrics) {
     algorithm["MetricDefinitions"].push_back({{"Name", name}, {"Regex", regex}});
   }
   job["RoleArn"] = settings.text("iam_role_name");
@@ -143,7 +141,7 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
     job["HyperParameters"][name] =
         value.is_string() ? value.get<std::string>() : accelerate::internal::exact_json_text(value);
   }
-  for (const auto& [name, uri] : *inputs_table) {
+  for (const auto& [name, uri] : inputs_table) {
     job["InputDataConfig"].push_back(channel(name, uri));
   }
   for (const auto& [name, value] :

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <regex>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -23,6 +21,7 @@
 #include "accelerate/base/yaml_reader.h"
 #include "launch/process/process_plan.h"
 #include "launch/process/replace_file.h"
+#include "launch/settings/machine.h"
 #include "launch/settings/schema.h"
 
 namespace accelerate::launcher::settings {
@@ -307,11 +306,9 @@ absl::StatusOr<ConfigFile> load_config_file(const std::string& path) {
         absl::StrCat("there is no configuration file ", path,
                      "; name one that there is, or make the default one with accelerate config"));
   }
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
-  return parse_config(text.str(), config_format(path), path);
+  const std::optional<std::string> text = read_text(path);
+  if (!text) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
+  return parse_config(*text, config_format(path), path);
 }
 
 absl::StatusOr<ConfigFile> parse_config(const std::string& text, ConfigFormat format,

@@ -28,9 +28,6 @@
 #include "launch/process/socket_address.h"
 
 namespace accelerate::launcher::settings {
-namespace {
-
-namespace fs = std::filesystem;
 
 std::optional<std::string> read_text(const std::string& path) {
   std::ifstream file(path);
@@ -39,6 +36,10 @@ std::optional<std::string> read_text(const std::string& path) {
   text << file.rdbuf();
   return text.str();
 }
+
+namespace {
+
+namespace fs = std::filesystem;
 
 std::vector<std::string> entries_of(const fs::path& folder) {
   std::vector<std::string> names;

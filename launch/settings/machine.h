@@ -19,6 +19,10 @@
 
 namespace accelerate::launcher::settings {
 
+/// A file of this machine, also one that tells no size, as those of /proc. Absent: it cannot be
+/// opened.
+std::optional<std::string> read_text(const std::string& path);
+
 enum class MpiFlavour {
   kOpenMpi,
   kOther,  ///< Intel MPI, MPICH, MVAPICH: the same options

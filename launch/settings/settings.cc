@@ -39,17 +39,6 @@ std::string place_of(const ConfigFile& config, const std::string& key) {
                       line == config.lines.end() ? "" : absl::StrCat(":", line->second));
 }
 
-const char* provenance_text(Provenance provenance) {
-  switch (provenance) {
-    case Provenance::kDefault: return "default";
-    case Provenance::kMachine: return "machine";
-    case Provenance::kEnvironment: return "environment";
-    case Provenance::kConfigFile: return "config file";
-    case Provenance::kFlag: return "flag";
-  }
-  return "";
-}
-
 }  // namespace
 
 absl::StatusOr<Settings> Settings::resolve(const TypedFlags& typed, const ConfigFile* config,
@@ -245,7 +234,7 @@ std::string Settings::to_text(bool all) const {
       continue;
     }
     const std::string shown = row.is_secret ? "(hidden)" : absl::StrJoin(value->texts, ",");
-    absl::StrAppend(&text, row.name, " = ", shown, "  (", provenance_text(value->provenance),
+    absl::StrAppend(&text, row.name, " = ", shown, "  (", accelerate::to_string(value->provenance),
                     value->where.empty() ? "" : ": ", value->where, ")\n");
   }
   if (left_out > 0) {

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "accelerate/base/enum_text.h"
 #include "launch/settings/config_file.h"
 #include "launch/settings/schema.h"
 
@@ -147,3 +148,10 @@ std::vector<std::string> settings_words(const Settings& settings,
 std::string options_markdown();
 
 }  // namespace accelerate::launcher::settings
+
+namespace accelerate {
+
+ACCELERATE_ENUM_TEXTS(launcher::settings::Provenance, "provenance", "default", "machine",
+                      "environment", "config file", "flag")
+
+}  // namespace accelerate

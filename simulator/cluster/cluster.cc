@@ -31,7 +31,6 @@
 #include "simulator/cluster/failure_dump.h"
 #include "simulator/cluster/failure_kinds.h"
 #include "simulator/cluster/fault_actor.h"
-#include "simulator/cluster/fault_grounds.h"
 #include "simulator/cluster/libtorch_state.h"
 #include "simulator/cluster/sim_runtime.h"
 #include "simulator/core/scheduler.h"

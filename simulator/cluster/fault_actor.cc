@@ -159,8 +159,7 @@ std::optional<SiteFault> FaultActor::lasting(int rank, FaultKind kind) {
 void FaultActor::progress(int rank, FaultPoint::Kind kind) {
   if (!is_open(rank, /*may_throw=*/true)) return;
   if (kind == FaultPoint::Kind::kStep) notes_steps_[rank] = true;
-  constexpr const char* kWords[] = {"step", "time", "site", "start", "save", "load"};
-  witness(rank, kWords[static_cast<size_t>(kind)], /*is_work=*/false, /*may_throw=*/true);
+  witness(rank, accelerate::to_string(kind), /*is_work=*/false, /*may_throw=*/true);
   const std::vector<SiteFault> faults = run_.progress(rank, kind, to_.fabric.scheduler().now_ns());
   note_fired(rank, faults);
   end_link_faults();

@@ -1,5 +1,5 @@
 // Plans of faults on clusters that fold ranks and compute shapes.
-#include "simulator/cluster/fault_grounds.h"
+#include "simulator/cluster/cluster_setup.h"
 
 #include <string>
 

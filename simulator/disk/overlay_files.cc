@@ -356,8 +356,7 @@ absl::StatusOr<std::unique_ptr<WritableFile>> OverlayFiles::create(const std::st
 }
 
 absl::StatusOr<std::unique_ptr<ScratchFile>> OverlayFiles::open_scratch(const std::string& path) {
-  const absl::StatusOr<Place> place = find("open the scratch file", path);
-  if (!place.ok()) return place.status();
+  ACCELERATE_RETURN_IF_ERROR(find("open the scratch file", path).status());
   return std::make_unique<Scratch>(path);
 }
 

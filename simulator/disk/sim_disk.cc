@@ -436,8 +436,7 @@ absl::StatusOr<std::unique_ptr<SimWritableFile>> SimDisk::create_file(const std:
 
 absl::StatusOr<std::unique_ptr<SimScratchFile>> SimDisk::open_scratch_file(
     const std::string& path) {
-  const absl::StatusOr<Place> place = find("open the scratch file", path);
-  if (!place.ok()) return place.status();
+  ACCELERATE_RETURN_IF_ERROR(find("open the scratch file", path).status());
   std::erase_if(scratch_, [](const std::weak_ptr<Node>& each) { return each.expired(); });
   auto node = std::make_shared<Node>();
   scratch_.push_back(node);

@@ -1,6 +1,5 @@
 #include "simulator/faults/kinds.h"
 
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -107,13 +106,8 @@ std::vector<std::string> names_of_points(uint32_t points) {
   for (const Site site : accelerate::values<Site>()) {
     if ((points & mask(site)) != 0) names.emplace_back(to_string(site));
   }
-  constexpr std::pair<Point, const char*> kPoints[] = {{Point::kStep, "step"},
-                                                       {Point::kTime, "time"},
-                                                       {Point::kStart, "start"},
-                                                       {Point::kSave, "save"},
-                                                       {Point::kLoad, "load"}};
-  for (const auto& [point, name] : kPoints) {
-    if ((points & mask(point)) != 0) names.emplace_back(name);
+  for (const Point point : accelerate::values<Point>()) {
+    if ((points & mask(point)) != 0) names.emplace_back(to_string(point));
   }
   return names;
 }

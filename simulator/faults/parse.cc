@@ -41,11 +41,10 @@ Names or_sites(Names names) {
   return names;
 }
 
-std::optional<Site> site_of(const std::string& name) {
-  const Names sites = names_of<Site>();
-  const auto found = std::ranges::find(sites, name);
-  if (found == sites.end()) return std::nullopt;
-  return static_cast<Site>(found - sites.begin());
+template <typename E>
+std::optional<E> value_of(const std::string& name) {
+  const int index = accelerate::internal::index_of_text<E>(name);
+  return index >= 0 ? std::optional(static_cast<E>(index)) : std::nullopt;
 }
 
 class Parser : public TextReader {
@@ -142,10 +141,9 @@ class Parser : public TextReader {
  private:
   template <typename E>
   bool choice(absl::string_view what, E& value) {
-    const Names names = names_of<E>();
     std::string found;
-    if (!one_of(what, names, found)) return false;
-    value = static_cast<E>(std::ranges::find(names, found) - names.begin());
+    if (!one_of(what, names_of<E>(), found)) return false;
+    value = *value_of<E>(found);
     return true;
   }
 
@@ -251,20 +249,15 @@ class Parser : public TextReader {
       return duration(point.number);
     }
     if (name == "step" || name == "save" || name == "load") {
-      point.kind = moment(name);
+      point.kind = *value_of<FaultPoint::Kind>(name);
       return whole(point.number, absl::StrCat("the number of the ", name));
     }
     point.kind = FaultPoint::Kind::kSite;
-    point.site = *site_of(name);
+    point.site = *value_of<Site>(name);
     if (!at('#')) return expected(position(), absl::StrCat("# and a number, as in ", name, "#0"));
     advance(1);
     return whole(point.number, absl::StrCat("a number, as in ", name, "#0")) &&
            (!with_pattern || pattern(point));
-  }
-
-  static FaultPoint::Kind moment(absl::string_view name) {
-    if (name == "save") return FaultPoint::Kind::kSave;
-    return name == "load" ? FaultPoint::Kind::kLoad : FaultPoint::Kind::kStep;
   }
 
   // "steps", "1 batch": the word of what is counted, in either number.
@@ -291,8 +284,8 @@ class Parser : public TextReader {
           !counted(or_sites({"step", "save", "load"}), name)) {
         return false;
       }
-      const std::optional<Site> site = site_of(name);
-      when.point.kind = site ? FaultPoint::Kind::kSite : moment(name);
+      const std::optional<Site> site = value_of<Site>(name);
+      when.point.kind = site ? FaultPoint::Kind::kSite : *value_of<FaultPoint::Kind>(name);
       if (site) when.point.site = *site;
     }
     if (when.point.number <= 0) return expected(begin, "a number above 0");
@@ -321,7 +314,7 @@ class Parser : public TextReader {
     std::string name;
     if (!whole(span.number, "a duration, a number of steps, or \"ever\"")) return false;
     if (!counted(or_sites({"step"}), name)) return false;
-    const std::optional<Site> site = site_of(name);
+    const std::optional<Site> site = value_of<Site>(name);
     span.kind = site ? FaultSpan::Kind::kSites : FaultSpan::Kind::kSteps;
     if (site) span.site = *site;
     return true;

@@ -37,14 +37,12 @@ std::string pattern_text(absl::string_view pattern) {
 
 std::string point_text(const FaultPoint& point) {
   switch (point.kind) {
-    case FaultPoint::Kind::kStep: return absl::StrCat("step ", point.number);
     case FaultPoint::Kind::kTime: return absl::StrCat("time ", duration_text(point.number));
     case FaultPoint::Kind::kStart: return "start";
-    case FaultPoint::Kind::kSave: return absl::StrCat("save ", point.number);
-    case FaultPoint::Kind::kLoad: return absl::StrCat("load ", point.number);
-    case FaultPoint::Kind::kSite: break;
+    case FaultPoint::Kind::kSite:
+      return absl::StrCat(accelerate::to_string(point.site), "#", point.number);
+    default: return absl::StrCat(accelerate::to_string(point.kind), " ", point.number);
   }
-  return absl::StrCat(accelerate::to_string(point.site), "#", point.number);
 }
 
 std::string of_pattern(const FaultPoint& point) {
@@ -65,9 +63,7 @@ std::string every_text(const FaultWhen& when) {
     case FaultPoint::Kind::kSite:
       text = counted(point.number, accelerate::to_string(point.site));
       break;
-    case FaultPoint::Kind::kSave: text = counted(point.number, "save"); break;
-    case FaultPoint::Kind::kLoad: text = counted(point.number, "load"); break;
-    default: text = counted(point.number, "step");
+    default: text = counted(point.number, accelerate::to_string(point.kind));
   }
   FaultPoint from = point;
   from.number = when.from;

@@ -261,6 +261,9 @@ namespace accelerate {
 ACCELERATE_ENUM_TEXTS(simulator::Site, "site", "op", "alloc", "free", "collective", "send", "recv",
                       "store", "file", "batch", "sync", "group")
 
+ACCELERATE_ENUM_TEXTS(simulator::FaultPoint::Kind, "point", "step", "time", "site", "start", "save",
+                      "load")
+
 ACCELERATE_ENUM_TEXTS(simulator::FaultPlace, "place", "rank", "node", "link", "group", "store",
                       "disk", "cluster")
 

@@ -8,20 +8,34 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "accelerate/base/enum_text.h"
 #include "simulator/hardware/device_model.h"
 
 namespace accelerate::simulator::internal {
 
-/// "switch", "mesh", "pcie", "torus"; "rails", "fat-tree", "ethernet"; "ideal", "measured";
-/// "eager", "transformer_engine"; of MathType "fp64", "fp32", "fp16", "bf16", "fp8", "int8".
-std::string name_of(NodeFabric fabric);
-std::string name_of(NetworkFabric fabric);
-std::string name_of(Efficiency efficiency);
-std::string name_of(KernelSet kernels);
-/// The names that a user may choose; a torus follows from the device.
+/// Whether a user may choose it; a torus follows from the device.
 template <typename Choice>
-const std::vector<std::string>& choice_names();
+bool is_for_users(Choice) {
+  return true;
+}
+inline bool is_for_users(NodeFabric fabric) { return fabric != NodeFabric::kTorus; }
+
+/// The names that a user may choose.
 template <typename Choice>
-std::optional<Choice> choice_of(absl::string_view name);
+std::vector<std::string> choice_names() {
+  std::vector<std::string> names;
+  for (const Choice choice : accelerate::values<Choice>()) {
+    if (is_for_users(choice)) names.emplace_back(accelerate::to_string(choice));
+  }
+  return names;
+}
+
+template <typename Choice>
+std::optional<Choice> choice_of(absl::string_view name) {
+  for (const Choice choice : accelerate::values<Choice>()) {
+    if (is_for_users(choice) && name == accelerate::to_string(choice)) return choice;
+  }
+  return std::nullopt;
+}
 
 }  // namespace accelerate::simulator::internal

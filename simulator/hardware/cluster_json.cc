@@ -252,9 +252,9 @@ class Reader {
       read_quantity(*flops, "fp32", Dimension::kFlopsPerSecond, fp32);
       device_.flops_per_second.fill(fp32);
     }
-    for (size_t type = 0; type < kNumMathTypes; ++type) {
-      read_quantity(*flops, choice_names<MathType>()[type].c_str(), Dimension::kFlopsPerSecond,
-                    device_.flops_per_second[type]);
+    for (const MathType type : accelerate::values<MathType>()) {
+      read_quantity(*flops, accelerate::to_string(type), Dimension::kFlopsPerSecond,
+                    device_.flops_per_second[static_cast<size_t>(type)]);
     }
   }
 
@@ -335,8 +335,8 @@ std::string cluster_to_json(const ClusterSpec& spec) {
   if (!spec.device.has_value()) return accelerate::internal::exact_json_text(root);
   const DeviceModel& device = *spec.device;
   Json flops;
-  for (size_t type = 0; type < kNumMathTypes; ++type) {
-    flops[choice_names<MathType>()[type]] = device.flops_per_second[type];
+  for (const MathType type : accelerate::values<MathType>()) {
+    flops[accelerate::to_string(type)] = device.flops(type);
   }
   root["device"] = {{"name", device.name},
                     {"family", device.family},
@@ -347,13 +347,15 @@ std::string cluster_to_json(const ClusterSpec& spec) {
                     {"kernel_ns_min", device.kernel_ns_min},
                     {"host_bytes_per_second", device.host_bytes_per_second},
                     {"efficiency", efficiency_text(device)}};
-  if (device.kernels != KernelSet::kEager) root["device"]["kernels"] = name_of(device.kernels);
+  if (device.kernels != KernelSet::kEager) {
+    root["device"]["kernels"] = accelerate::to_string(device.kernels);
+  }
   if (device.graphs) root["device"]["graphs"] = "on";
   if (device.expandable_segments) {
     root["device"]["expandable_segments"] = *device.expandable_segments;
   }
   if (device.max_split_bytes) root["device"]["max_split_bytes"] = *device.max_split_bytes;
-  root["node_fabric"] = name_of(spec.node_fabric);
+  root["node_fabric"] = accelerate::to_string(spec.node_fabric);
   root["node_link"] = rate_and_latency(spec.node_link);
   root["disk"] = spec.disk.takes_time() ? rate_and_latency(spec.disk) : Json("off");
   if (spec.node_fabric == NodeFabric::kTorus) {
@@ -361,7 +363,7 @@ std::string cluster_to_json(const ClusterSpec& spec) {
     return accelerate::internal::exact_json_text(root);
   }
   root["devices_per_rank"] = spec.devices_per_rank;
-  root["network_fabric"] = name_of(spec.network_fabric);
+  root["network_fabric"] = accelerate::to_string(spec.network_fabric);
   root["nic"] = rate_and_latency(spec.nic);
   root["nics_per_node"] = spec.nics_per_node;
   if (spec.nccl_version != kDefaultNcclVersion) root["nccl"] = nccl_version_text(spec.nccl_version);

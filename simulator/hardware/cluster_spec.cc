@@ -362,10 +362,10 @@ std::string short_form(ClusterSpec spec, const Preset& preset, std::string text,
   ClusterSpec usual = internal::usual_cluster(preset, shape);
   if (spec.node_fabric != NodeFabric::kTorus && preset.node_fabric != NodeFabric::kTorus) {
     if (spec.node_fabric != usual.node_fabric) {
-      absl::StrAppend(&text, ",node=", internal::name_of(spec.node_fabric));
+      absl::StrAppend(&text, ",node=", accelerate::to_string(spec.node_fabric));
     }
     if (spec.network_fabric != usual.network_fabric) {
-      absl::StrAppend(&text, ",fabric=", internal::name_of(spec.network_fabric));
+      absl::StrAppend(&text, ",fabric=", accelerate::to_string(spec.network_fabric));
     }
     usual = internal::usual_cluster(preset, shape, spec.node_fabric, spec.network_fabric);
   }
@@ -378,7 +378,7 @@ std::string short_form(ClusterSpec spec, const Preset& preset, std::string text,
     absl::StrAppend(&text, ",efficiency=", efficiency);
   }
   if (spec.device->kernels != usual.device->kernels) {
-    absl::StrAppend(&text, ",kernels=", internal::name_of(spec.device->kernels));
+    absl::StrAppend(&text, ",kernels=", accelerate::to_string(spec.device->kernels));
   }
   if (spec.device->graphs) absl::StrAppend(&text, ",graphs=on");
   if (const std::optional<bool> expandable = spec.device->expandable_segments) {

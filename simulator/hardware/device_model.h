@@ -11,6 +11,8 @@
 #include <optional>
 #include <string>
 
+#include "accelerate/base/enum_text.h"
+
 namespace accelerate::simulator {
 
 /// The number formats for which devices have a peak rate of their own.
@@ -97,3 +99,14 @@ inline constexpr int64_t kLaunchNs = 5000;
 
 }  // namespace internal
 }  // namespace accelerate::simulator
+
+namespace accelerate {
+
+ACCELERATE_ENUM_TEXTS(simulator::MathType, "type", "fp64", "fp32", "fp16", "bf16", "fp8", "int8")
+ACCELERATE_ENUM_TEXTS(simulator::Efficiency, "efficiency", "ideal", "measured")
+ACCELERATE_ENUM_TEXTS(simulator::KernelSet, "kernels", "eager", "transformer_engine")
+ACCELERATE_ENUM_TEXTS(simulator::NodeFabric, "fabric of a node", "switch", "mesh", "pcie", "torus")
+ACCELERATE_ENUM_TEXTS(simulator::NetworkFabric, "fabric of the network", "rails", "fat-tree",
+                      "ethernet")
+
+}  // namespace accelerate

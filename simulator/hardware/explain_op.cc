@@ -193,10 +193,9 @@ void explain_neighbours(const KernelTime& time, Text& text) {
                                                            : "measured products nearby:"));
   for (int i = 0; i < time.num_neighbours; ++i) {
     const KernelTable::Product& product = *time.neighbours[i];
-    text.line("", absl::StrCat(
-                      product.m, "x", product.n, "x", product.k, ":",
-                      internal::choice_names<MathType>()[static_cast<size_t>(product.type)],
-                      " took ", time_text(product.ns), text.by(product.source, product.estimate)));
+    text.line("", absl::StrCat(product.m, "x", product.n, "x", product.k, ":",
+                               accelerate::to_string(product.type), " took ", time_text(product.ns),
+                               text.by(product.source, product.estimate)));
   }
 }
 
@@ -280,12 +279,9 @@ absl::StatusOr<std::string> explain_operation(absl::string_view text, const Devi
   explain_ideal(device, *work, out);
   if (table != nullptr) explain_measured(device, *table, *work, out);
   explain_host(device, table, *work, out);
-  out.head(absl::StrCat(
-      "A simulation takes the ",
-      device.kernel_file.empty() ? internal::name_of(device.efficiency) : device.kernel_file,
-      " time",
-      table == nullptr ? "; no measurements of this device are known."
-                       : " (key efficiency of the cluster)."));
+  out.head(absl::StrCat("A simulation takes the ", internal::efficiency_text(device), " time",
+                        table == nullptr ? "; no measurements of this device are known."
+                                         : " (key efficiency of the cluster)."));
   return out.finish();
 }
 

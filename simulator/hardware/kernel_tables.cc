@@ -130,8 +130,8 @@ class Reader {
 
   void read_products(const DocumentNode& matmul) {
     const DocumentNode plateau = matmul.at("plateau");
-    for (size_t i = 0; i < kNumMathTypes; ++i) {
-      table_.plateau[i] = share(plateau, internal::choice_names<MathType>()[i].c_str());
+    for (const MathType type : accelerate::values<MathType>()) {
+      table_.plateau[static_cast<size_t>(type)] = share(plateau, accelerate::to_string(type));
     }
     table_.product_ramp_ns = time(matmul, "ramp");
     table_.unaligned = share(matmul, "unaligned");

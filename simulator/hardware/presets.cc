@@ -325,14 +325,15 @@ static std::string vendor_problem(const DeviceModel& device, absl::string_view u
 }
 
 std::string efficiency_text(const DeviceModel& device) {
-  return device.kernel_file.empty() ? name_of(device.efficiency) : device.kernel_file;
+  return device.kernel_file.empty() ? accelerate::to_string(device.efficiency) : device.kernel_file;
 }
 
 std::string set_kernels(absl::string_view name, DeviceModel& device) {
   const auto kernels = choice_of<KernelSet>(name);
   if (!kernels.has_value()) return suggestion(name, choice_names<KernelSet>());
   device.kernels = *kernels;
-  return *kernels == KernelSet::kEager ? "" : vendor_problem(device, name_of(KernelSet::kEager));
+  if (*kernels == KernelSet::kEager) return "";
+  return vendor_problem(device, accelerate::to_string(KernelSet::kEager));
 }
 
 std::string set_graphs(absl::string_view name, DeviceModel& device) {

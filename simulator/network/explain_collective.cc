@@ -16,18 +16,6 @@
 namespace accelerate::simulator {
 namespace {
 
-struct Named {
-  const char* name;
-  CollectiveKind kind;
-};
-constexpr Named kCollectives[] = {{"all_reduce", CollectiveKind::kAllReduce},
-                                  {"reduce", CollectiveKind::kReduce},
-                                  {"broadcast", CollectiveKind::kBroadcast},
-                                  {"all_gather", CollectiveKind::kAllGather},
-                                  {"reduce_scatter", CollectiveKind::kReduceScatter},
-                                  {"all_to_all", CollectiveKind::kAllToAll},
-                                  {"gather", CollectiveKind::kGather},
-                                  {"scatter", CollectiveKind::kScatter}};
 constexpr char kExample[] = "all_reduce 25MB";
 constexpr char kAverage[] = "avg";
 constexpr int kFirstColumn = 14;
@@ -162,10 +150,11 @@ absl::StatusOr<CollectiveQuestion> parse_collective(absl::string_view text) {
   std::vector<std::string> names;
   CollectiveQuestion question;
   bool is_known = false;
-  for (const Named& each : kCollectives) {
-    names.emplace_back(each.name);
-    if (words.empty() || words[0] != each.name) continue;
-    question.kind = each.kind;
+  for (const CollectiveKind kind : accelerate::values<CollectiveKind>()) {
+    if (kind == CollectiveKind::kBarrier) continue;  // without bytes
+    names.emplace_back(accelerate::to_string(kind));
+    if (words.empty() || words[0] != names.back()) continue;
+    question.kind = kind;
     is_known = true;
   }
   if (!is_known) {

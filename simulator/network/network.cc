@@ -36,14 +36,6 @@ int64_t whole_ns(double ns) { return static_cast<int64_t>(std::llround(std::min(
 
 }  // namespace
 
-absl::string_view to_string(CollectiveAlgorithm algorithm) {
-  constexpr std::array<const char*, kNumCollectiveAlgorithms> kNames = {
-      "none",        "ring",     "tree", "hierarchical", "torus",     "direct",
-      "ring LL",     "tree LL",  "mesh", "mesh, ring",   "mesh, NHR", "mesh, RHD",
-      "mesh, pairs", "pipeline", "nvls", "nvls tree",    "pat"};
-  return kNames.at(static_cast<size_t>(algorithm));
-}
-
 absl::string_view CollectiveTime::name() const {
   static const auto* names = new std::vector<std::string>([] {
     std::vector<std::string> names;

@@ -24,6 +24,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "accelerate/base/enum_text.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/network/nccl/model.h"
 #include "simulator/network/nccl/search.h"
@@ -67,9 +68,6 @@ enum class CollectiveAlgorithm {
   kPat,
 };
 inline constexpr size_t kNumCollectiveAlgorithms = 17;
-
-/// "ring", "tree", "mesh, NHR", ...
-absl::string_view to_string(CollectiveAlgorithm algorithm);
 
 struct CollectiveTime {
   int64_t ns = 0;
@@ -271,3 +269,14 @@ double bridge_bytes_per_second(const ClusterSpec& spec);
 
 }  // namespace internal
 }  // namespace accelerate::simulator
+
+namespace accelerate {
+
+ACCELERATE_ENUM_TEXTS(simulator::CollectiveKind, "collective", "all_reduce", "reduce", "broadcast",
+                      "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "barrier")
+ACCELERATE_ENUM_TEXTS(simulator::CollectiveAlgorithm, "algorithm", "none", "ring", "tree",
+                      "hierarchical", "torus", "direct", "ring LL", "tree LL", "mesh", "mesh, ring",
+                      "mesh, NHR", "mesh, RHD", "mesh, pairs", "pipeline", "nvls", "nvls tree",
+                      "pat")
+
+}  // namespace accelerate

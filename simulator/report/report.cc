@@ -21,6 +21,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Numbers by the texts of an enumeration.
+template <typename E, typename Numbers>
+Json by_text(const Numbers& numbers) {
+  Json object = Json::object();
+  for (const E each : accelerate::values<E>()) {
+    object[accelerate::to_string(each)] = numbers[static_cast<size_t>(each)];
+  }
+  return object;
+}
+
 Json path_of(const Trace& trace) {
   const std::optional<CriticalPath> path = critical_path(trace);
   if (!path) return nullptr;
@@ -53,16 +63,7 @@ Json path_of(const Trace& trace) {
 Json steps_of(const Trace& trace) {
   const std::optional<StepTimes> times = step_times(trace);
   if (!times.has_value()) return nullptr;
-  Json phases = Json::object();
-  for (size_t i = 0; i < kNumStepPhases; ++i) {
-    phases[to_string(static_cast<StepPhase>(i))] = times->phase_ns[i];
-  }
-  Json shares = nullptr;
-  if (const auto spent = step_shares(trace)) {
-    for (size_t i = 0; i < kNumStepActivities; ++i) {
-      shares[to_string(static_cast<StepActivity>(i))] = (*spent)[i];
-    }
-  }
+  const auto spent = step_shares(trace);
   const StepWork& work = trace.steps[times->median_step].work;
   return {{"count", times->steps},
           {"first_ns", times->first_ns},
@@ -72,8 +73,8 @@ Json steps_of(const Trace& trace) {
           {"longest_ns", times->longest_ns},
           {"flops", times->flops},
           {"exposed_ns", times->exposed_ns},
-          {"phases_ns", std::move(phases)},
-          {"shares_ns", std::move(shares)},
+          {"phases_ns", by_text<StepPhase>(times->phase_ns)},
+          {"shares_ns", spent ? by_text<StepActivity>(*spent) : Json()},
           {"critical_path", path_of(trace)},
           {"median_work",
            {{"operators", work.operators},
@@ -124,10 +125,7 @@ Json stages_of(const Trace& trace) {
 
 Json rank_of(const Trace& trace, int number) {
   const RankSummary& rank = trace.ranks[number];
-  Json at_peak = Json::object();
-  for (size_t i = 0; i < kNumMemoryCategories; ++i) {
-    at_peak[to_string(static_cast<MemoryCategory>(i))] = rank.at_peak[i];
-  }
+  Json at_peak = by_text<MemoryCategory>(rank.at_peak);
   return {{"place", place_of(trace, number)}, {"end_ns", rank.end_ns},
           {"compute_ns", rank.compute_ns},    {"communication_ns", rank.communication_ns},
           {"exposed_ns", rank.exposed_ns},    {"memory_peak", rank.memory_peak},

@@ -87,15 +87,20 @@ struct Choices {
   std::string fold;
 };
 
+// Says on stderr what cannot be followed. Returns false.
+template <typename... Parts>
+bool refuse(const Parts&... parts) {
+  std::cerr << "accelerate: " << absl::StrCat(parts...) << std::endl;
+  return false;
+}
+
 // The number in a variable, or `number` as it is where the variable is unset. Says so on stderr and
 // returns false if the text is something else.
 template <typename Number>
 bool read_number(const Environment& environment, const char* variable, Number& number) {
   const std::optional<std::string> text = environment.get(variable);
   if (!text || absl::SimpleAtoi(*text, &number)) return true;
-  std::cerr << "accelerate: " << variable << "=\"" << *text << "\" is not an unsigned number"
-            << std::endl;
-  return false;
+  return refuse(variable, "=\"", *text, "\" is not an unsigned number");
 }
 
 // The word in a variable, `usual` where it is unset. Says so on stderr and returns false if it is
@@ -104,9 +109,7 @@ bool read_word(const Environment& environment, const char* variable, const char*
                const char* other, std::string& word) {
   word = environment.get_or(variable, usual);
   if (word == usual || word == other) return true;
-  std::cerr << "accelerate: " << variable << "=\"" << word << "\" is neither " << usual << " nor "
-            << other << std::endl;
-  return false;
+  return refuse(variable, "=\"", word, "\" is neither ", usual, " nor ", other);
 }
 
 // The member of an enumeration that a variable names; `member` as it is where the variable is
@@ -121,9 +124,7 @@ bool read_member(const Environment& environment, const char* variable, E& member
     member = each;
     return true;
   }
-  std::cerr << "accelerate: " << variable << "=\"" << text << "\" is none of "
-            << absl::StrJoin(known, ", ") << std::endl;
-  return false;
+  return refuse(variable, "=\"", text, "\" is none of ", absl::StrJoin(known, ", "));
 }
 
 // The rules in the variable, or in the file that it names; those that begin with a bracket are
@@ -134,18 +135,12 @@ bool read_faults(const Environment& environment, FaultRules& faults) {
     const std::string path = text.substr(1);
     std::ifstream file(path);
     text = std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-    if (!file) {
-      std::cerr << "accelerate: " << env::kSimulateFaults << ": cannot read " << path << std::endl;
-      return false;
-    }
+    if (!file) return refuse(env::kSimulateFaults, ": cannot read ", path);
   }
   const bool is_json = absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[");
   absl::StatusOr<FaultRules> parsed =
       is_json ? FaultRules::from_json(text) : FaultRules::parse(text);
-  if (!parsed.ok()) {
-    std::cerr << "accelerate: " << parsed.status().message() << std::endl;
-    return false;
-  }
+  if (!parsed.ok()) return refuse(parsed.status().message());
   faults = *std::move(parsed);
   return true;
 }
@@ -156,11 +151,7 @@ bool read_log(const Environment& environment, std::shared_ptr<const RunLog>& log
   const std::string path = environment.get_or(env::kSimulateReplay, "");
   if (path.empty()) return true;
   absl::StatusOr<RunLog> read = RunLog::read(path);
-  if (!read.ok()) {
-    std::cerr << "accelerate: " << env::kSimulateReplay << ": " << read.status().message()
-              << std::endl;
-    return false;
-  }
+  if (!read.ok()) return refuse(env::kSimulateReplay, ": ", read.status().message());
   log = std::make_shared<RunLog>(*std::move(read));
   return true;
 }
@@ -194,9 +185,8 @@ bool turn_off_detectors(const std::string& names, ClusterOptions& options) {
   for (const absl::string_view name : absl::StrSplit(names, ',', absl::SkipEmpty())) {
     const auto* found = std::ranges::find(kDetectors, name, &Detector::name);
     if (found == std::end(kDetectors)) {
-      std::cerr << "accelerate: " << env::kSimulateNoDetect << "=\"" << names << "\": \"" << name
-                << "\" is not races, leaks or drift" << std::endl;
-      return false;
+      return refuse(env::kSimulateNoDetect, "=\"", names, "\": \"", name,
+                    "\" is not races, leaks or drift");
     }
     options.*found->option = false;
   }

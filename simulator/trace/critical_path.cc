@@ -1,7 +1,6 @@
 #include "simulator/trace/critical_path.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <set>
 #include <tuple>
@@ -258,18 +257,6 @@ std::vector<PathShare> shares_of(const std::vector<PathSegment>& path) {
 }
 
 }  // namespace
-
-const char* to_string(PathPart part) {
-  constexpr std::array<const char*, kNumPathParts> kNames = {"attention",
-                                                             "matrix products",
-                                                             "other kernels",
-                                                             "communication",
-                                                             "waiting for a straggler",
-                                                             "copies",
-                                                             "disk",
-                                                             "host"};
-  return kNames.at(static_cast<size_t>(part));
-}
 
 std::optional<CriticalPath> critical_path(const Trace& trace) {
   const std::optional<StepTimes> times = step_times(trace);

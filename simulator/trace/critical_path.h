@@ -33,11 +33,6 @@ enum class PathPart : uint8_t {
   kDisk,           ///< the host waits for a file
   kHost,           ///< the host issues operators, waits for the store, or sleeps
 };
-inline constexpr size_t kNumPathParts = 8;
-
-/// "attention", "matrix products", "other kernels", "communication", "waiting for a straggler",
-/// "copies", "disk", "host".
-const char* to_string(PathPart part);
 
 /// What one rank did without a gap.
 struct PathSegment {
@@ -76,3 +71,11 @@ inline constexpr size_t kLongestSegments = 10;
 std::optional<CriticalPath> critical_path(const Trace& trace);
 
 }  // namespace accelerate::simulator
+
+namespace accelerate {
+
+ACCELERATE_ENUM_TEXTS(simulator::PathPart, "part of a path", "attention", "matrix products",
+                      "other kernels", "communication", "waiting for a straggler", "copies", "disk",
+                      "host")
+
+}  // namespace accelerate

@@ -24,13 +24,6 @@ std::optional<StepActivity> activity_of(const Slice& slice,
 
 }  // namespace
 
-const char* to_string(StepActivity activity) {
-  constexpr std::array<const char*, kNumStepActivities> kNames = {
-      "attention", "matrix products", "other kernels", "exposed communication",
-      "copies",    "nothing to do"};
-  return kNames.at(static_cast<size_t>(activity));
-}
-
 // Operators that compute more than they move have FLOPs in the summary.
 std::vector<StepActivity> kernel_activities(const Trace& trace) {
   std::vector<StepActivity> kinds(trace.names.size(), StepActivity::kOtherKernels);

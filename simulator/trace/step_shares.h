@@ -25,10 +25,6 @@ enum class StepActivity : uint8_t {
 };
 inline constexpr size_t kNumStepActivities = 6;
 
-/// "attention", "matrix products", "other kernels", "exposed communication", "copies",
-/// "nothing to do".
-const char* to_string(StepActivity activity);
-
 /// By the number of a name in Trace::names, what a kernel of that name counts as.
 std::vector<StepActivity> kernel_activities(const Trace& trace);
 
@@ -37,3 +33,10 @@ std::vector<StepActivity> kernel_activities(const Trace& trace);
 std::optional<std::array<int64_t, kNumStepActivities>> step_shares(const Trace& trace);
 
 }  // namespace accelerate::simulator
+
+namespace accelerate {
+
+ACCELERATE_ENUM_TEXTS(simulator::StepActivity, "activity", "attention", "matrix products",
+                      "other kernels", "exposed communication", "copies", "nothing to do")
+
+}  // namespace accelerate

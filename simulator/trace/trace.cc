@@ -12,24 +12,6 @@
 
 namespace accelerate::simulator {
 
-const char* to_string(MemoryCategory category) {
-  constexpr std::array<const char*, kNumMemoryCategories> kNames = {
-      "parameters", "gathered parameters", "gradients", "optimizer state", "activations",
-      "buckets",    "temporaries"};
-  return kNames.at(static_cast<size_t>(category));
-}
-
-const char* to_string(SliceKind kind) {
-  constexpr std::array<const char*, kNumSliceKinds> kNames = {
-      "kernel", "copy", "collective", "message", "host", "wait", "disk"};
-  return kNames.at(static_cast<size_t>(kind));
-}
-
-const char* to_string(StepPhase phase) {
-  constexpr std::array<const char*, kNumStepPhases> kNames = {"forward", "backward", "optimizer"};
-  return kNames.at(static_cast<size_t>(phase));
-}
-
 int64_t total_bytes(const ModuleMemory& memory) {
   return std::accumulate(memory.bytes.begin(), memory.bytes.end(), int64_t{0});
 }
@@ -40,13 +22,6 @@ std::string module_pattern(const std::string& module) {
     if (!part.empty() && std::ranges::all_of(part, absl::ascii_isdigit)) part = "*";
   }
   return absl::StrJoin(parts, ".");
-}
-
-const char* to_string(LinkKind kind) {
-  constexpr std::array<const char*, kNumLinkKinds> kNames = {
-      "node links out", "node links in",  "host bridges", "NICs out",   "NICs in",
-      "host to device", "device to host", "disk reads",   "disk writes"};
-  return kNames.at(static_cast<size_t>(kind));
 }
 
 const LinkSummary* busiest_links(const Trace& trace) {

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/base/enum_text.h"
 #include "simulator/trace/fault_strike.h"
 
 namespace accelerate::simulator {
@@ -30,10 +31,6 @@ enum class MemoryCategory : uint8_t {
   kTemporaries,
 };
 inline constexpr size_t kNumMemoryCategories = 7;
-
-/// "parameters", "gathered parameters", "gradients", "optimizer state", "activations", "buckets",
-/// "temporaries".
-const char* to_string(MemoryCategory category);
 
 enum class SliceKind : uint8_t {
   kKernel,      ///< an operator on a device stream
@@ -72,9 +69,6 @@ inline constexpr int32_t kDiskStream = 1 << 20;
 /// tensors.
 inline constexpr int32_t kHostWaitStream = kDiskStream + 2;
 inline constexpr size_t kNumSliceKinds = 7;
-
-/// "kernel", "copy", "collective", "message", "host", "wait", "disk".
-const char* to_string(SliceKind kind);
 
 /// A collective or message as a whole. Its members' slices carry its index.
 struct TraceOperation {
@@ -200,10 +194,6 @@ enum class LinkKind : uint8_t {
 };
 inline constexpr size_t kNumLinkKinds = 9;
 
-/// "node links out", "node links in", "host bridges", "NICs out", "NICs in", "host to device",
-/// "device to host", "disk reads", "disk writes".
-const char* to_string(LinkKind kind);
-
 /// The use of all links of one kind. Bytes are those that the algorithms send
 /// (network/link_use.h); what ranks of a folded cluster do is counted.
 struct LinkSummary {
@@ -258,9 +248,6 @@ enum class StepPhase : uint8_t {
   kUpdate,    ///< from the end of the last backward pass
 };
 inline constexpr size_t kNumStepPhases = 3;
-
-/// "forward", "backward", "optimizer".
-const char* to_string(StepPhase phase);
 
 /// What all ranks did in a training step, each until its own end of it.
 struct StepWork {
@@ -397,3 +384,16 @@ struct StepTimes {
 std::optional<StepTimes> step_times(const Trace& trace);
 
 }  // namespace accelerate::simulator
+
+namespace accelerate {
+
+ACCELERATE_ENUM_TEXTS(simulator::MemoryCategory, "memory", "parameters", "gathered parameters",
+                      "gradients", "optimizer state", "activations", "buckets", "temporaries")
+ACCELERATE_ENUM_TEXTS(simulator::SliceKind, "kind of slice", "kernel", "copy", "collective",
+                      "message", "host", "wait", "disk")
+ACCELERATE_ENUM_TEXTS(simulator::LinkKind, "kind of link", "node links out", "node links in",
+                      "host bridges", "NICs out", "NICs in", "host to device", "device to host",
+                      "disk reads", "disk writes")
+ACCELERATE_ENUM_TEXTS(simulator::StepPhase, "phase", "forward", "backward", "optimizer")
+
+}  // namespace accelerate

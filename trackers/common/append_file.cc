@@ -155,11 +155,10 @@ absl::Status AppendFile::write_records() {
 }
 
 absl::Status AppendFile::write(std::string_view data) {
-  absl::Status status = file_->write_at(end_, as_bytes(data));
-  if (!status.ok()) return status;
+  ACCELERATE_RETURN_IF_ERROR(file_->write_at(end_, as_bytes(data)));
   end_ += static_cast<int64_t>(data.size());
   size_ = std::max(size_, end_);
-  return status;
+  return absl::OkStatus();
 }
 
 void AppendFile::hide_torn_record() {

@@ -50,8 +50,7 @@ class JsonlTracker final : public GeneralTracker {
   void log(const TrackerDict& values, const TrackerStep& step) override {
     ordered_json object = line(step);
     for (const auto& [name, value] : values) object[field(name)] = json_value(value);
-    write(object);
-    refuse_log_kwargs(kName, step.kwargs);
+    write(object, step);
   }
 
   void log_images(const TrackerImages& images, const TrackerStep& step) override {
@@ -67,8 +66,7 @@ class JsonlTracker final : public GeneralTracker {
       }
       object[field(name)] = {{"_type", "images"}, {"paths", paths}};
     }
-    write(object);
-    refuse_log_kwargs(kName, step.kwargs);
+    write(object, step);
   }
 
   void log_table(const std::string& name, const TrackerTable& table,
@@ -77,8 +75,7 @@ class JsonlTracker final : public GeneralTracker {
     for (const TrackerList& row : table.rows) rows.push_back(json_value(row));
     ordered_json object = line(step);
     object[field(name)] = {{"_type", "table"}, {"columns", table.columns}, {"rows", rows}};
-    write(object);
-    refuse_log_kwargs(kName, step.kwargs);
+    write(object, step);
   }
 
   void log_histograms(const TrackerDict& tensors, const TrackerStep& step) override {
@@ -99,8 +96,7 @@ class JsonlTracker final : public GeneralTracker {
                              {"nan", histogram.nan},
                              {"infinite", histogram.infinite}};
     }
-    write(object);
-    refuse_log_kwargs(kName, step.kwargs);
+    write(object, step);
   }
 
   void flush() override { lines_.flush(); }
@@ -115,8 +111,9 @@ class JsonlTracker final : public GeneralTracker {
     return object;
   }
 
-  void write(const nlohmann::ordered_json& line) {
+  void write(const nlohmann::ordered_json& line, const TrackerStep& step) {
     lines_.append(absl::StrCat(json_text(line), "\n"));
+    refuse_log_kwargs(kName, step.kwargs);
   }
 
   FileSystem& files_;

@@ -54,15 +54,25 @@ class ShardedGradients {
 
   /// See ShardedParameters.
   void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
-  void set_gradient(size_t shard, at::Tensor gradient);
   void begin_step();
+
+  // ---- What ranks set alike. Local.
+
+  /// Gives a shard a gradient that was reduced before, as when a checkpoint is loaded.
+  void set_gradient(size_t shard, at::Tensor gradient);
+  /// Whether backward passes reduce the group's gradients; where they do not, whole gradients add
+  /// up.
   void set_reduces(size_t group, bool reduces) { reduced_together_.at(group).reduces = reduces; }
+  /// Whether its gradients are added up over replicas as well; where they are not, sums over this
+  /// replica's ranks add up, until a backward pass adds up those over replicas.
   void set_all_reduces(size_t group, bool all_reduces) {
     reduced_together_.at(group).all_reduces = all_reduces;
   }
+  /// What sums of its gradients are divided by; absent: what the options say.
   void set_divide_factor(size_t group, std::optional<double> factor) {
     reduced_together_.at(group).divide_factor = factor;
   }
+  /// The sums of a shard that wait for those of the other replicas; undefined: none.
   at::Tensor partial_sum(size_t shard) const { return partial_.at(shard); }
   void set_partial_sum(size_t shard, at::Tensor sum) { partial_.at(shard) = std::move(sum); }
 

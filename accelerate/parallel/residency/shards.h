@@ -53,7 +53,6 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -111,37 +110,17 @@ class ShardedParameters {
   /// Whether backward passes reduce gradients from now on. At first they do. Local.
   void set_synchronises(bool synchronises) { gradients_.set_synchronises(synchronises); }
 
-  /// Gives a shard a gradient that was reduced before, as when a checkpoint is loaded. Local.
-  void set_gradient(size_t shard, at::Tensor gradient) {
-    gradients_.set_gradient(shard, std::move(gradient));
-  }
+  /// What is set for one shard or group.
+  ShardedGradients& gradients() { return gradients_; }
 
   // ---- Groups, numbered in the Residency's order. Ranks set them alike. Local.
 
   /// The groups of the unit of the module of that path; with `inner` all that have parameters of
   /// the module.
   std::vector<int> groups_of(const std::string& unit, bool inner) const;
-  /// Whether backward passes reduce the group's gradients; where they do not, whole gradients add
-  /// up.
-  void set_reduces(int group, bool reduces) { gradients_.set_reduces(group, reduces); }
-  /// Whether its gradients are added up over replicas as well; where they are not, sums over this
-  /// replica's ranks add up, until a backward pass adds up those over replicas.
-  void set_all_reduces(int group, bool all_reduces) {
-    gradients_.set_all_reduces(group, all_reduces);
-  }
   /// See ShardingGroup. From the group's next use on.
   void set_reshard_after_forward(int group, bool reshards);
   void set_reshard_after_backward(int group, bool reshards);
-  /// What sums of its gradients are divided by; absent: what the options say.
-  void set_divide_factor(int group, std::optional<double> factor) {
-    gradients_.set_divide_factor(group, factor);
-  }
-
-  /// The sums of a shard that wait for those of the other replicas; undefined: none.
-  at::Tensor partial_sum(size_t shard) const { return gradients_.partial_sum(shard); }
-  void set_partial_sum(size_t shard, at::Tensor sum) {
-    gradients_.set_partial_sum(shard, std::move(sum));
-  }
 
   /// Before a step's forward pass: drops what a backward pass left that an exception ended, and the
   /// gradients of shards whose parameters' the module's zero_grad has reset, and finds hooks that

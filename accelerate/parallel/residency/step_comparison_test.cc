@@ -211,7 +211,9 @@ TEST(ShardedParameters, AddUpSumsThatWaitOverReplicasWithoutAGradientInTheLastPa
       for (const auto last : {std::initializer_list<int>{0, 11}, std::initializer_list<int>{0}}) {
         Layers layers({.shards = shards, .replicas = replicas});
         const auto all_reduce = [&](bool all_reduces) {
-          for (const int group : {0, 1}) layers.sharded.set_all_reduces(group, all_reduces);
+          for (const int group : {0, 1}) {
+            layers.sharded.gradients().set_all_reduces(group, all_reduces);
+          }
         };
         all_reduce(false);
         layers.step({0, 1});

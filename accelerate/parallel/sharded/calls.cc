@@ -97,12 +97,14 @@ void FSDPModule::set(std::function<void(ShardedParameters& parameters, int group
 }
 
 void FSDPModule::set_requires_gradient_sync(bool requires_gradient_sync, bool recurse) const {
-  set([=](ShardedParameters& all, int group) { all.set_reduces(group, requires_gradient_sync); },
+  set([=](ShardedParameters& all,
+          int group) { all.gradients().set_reduces(group, requires_gradient_sync); },
       recurse);
 }
 
 void FSDPModule::set_requires_all_reduce(bool requires_all_reduce, bool recurse) const {
-  set([=](ShardedParameters& all, int group) { all.set_all_reduces(group, requires_all_reduce); },
+  set([=](ShardedParameters& all,
+          int group) { all.gradients().set_all_reduces(group, requires_all_reduce); },
       recurse);
 }
 
@@ -143,7 +145,7 @@ void FSDPModule::set_ahead(const std::vector<FSDPModule>& modules, bool in_backw
 
 void FSDPModule::set_gradient_divide_factor(double factor) const {
   TORCH_CHECK_VALUE(factor > 0, "set_gradient_divide_factor: ", factor, " is not above 0");
-  set([=](ShardedParameters& all, int group) { all.set_divide_factor(group, factor); },
+  set([=](ShardedParameters& all, int group) { all.gradients().set_divide_factor(group, factor); },
       /*recurse=*/false);
 }
 

@@ -159,14 +159,14 @@ void ShardedModel::forward(ForwardPass& pass) {
 void ShardedModel::set_gradients(std::vector<at::Tensor> gradients) {
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < trained_.tensors.size(); ++i) {
-    parameters_->set_gradient(i, std::move(gradients[i]));
+    parameters_->gradients().set_gradient(i, std::move(gradients[i]));
   }
 }
 
 StateDict ShardedModel::state_dict() const {
   StateDict state;
   for (size_t i = 0; i < trained_.tensors.size(); ++i) {
-    at::Tensor sum = parameters_->partial_sum(i);
+    at::Tensor sum = parameters_->gradients().partial_sum(i);
     if (sum.defined()) state.tensors.emplace_back(trained_.tensors[i].name, std::move(sum));
   }
   return state;
@@ -178,7 +178,7 @@ void ShardedModel::load_state_dict(const StateDict& state, bool same_ranks) {
   for (size_t i = 0; i < trained_.tensors.size(); ++i) {
     const auto found = saved.find(trained_.tensors[i].name);
     const bool has = same_ranks && found != saved.end();
-    parameters_->set_partial_sum(
+    parameters_->gradients().set_partial_sum(
         i, has ? found->second.to(trained_.tensors[i].parameter.device()) : at::Tensor());
   }
 }
