@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <utility>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
@@ -219,6 +220,18 @@ const MegatronArgument* find_megatron_flag(absl::string_view flag) {
     return flag == absl::StrCat("--", own);
   });
   return found == std::end(kArguments) ? nullptr : found;
+}
+
+absl::string_view megatron_field(absl::string_view argument) {
+  constexpr std::pair<absl::string_view, absl::string_view> kOtherNames[] = {
+      {"tensor_model_parallel_size", "tp_degree"},
+      {"pipeline_model_parallel_size", "pp_degree"},
+      {"clip_grad", "gradient_clipping"},
+      {"sequence_parallel", "sequence_parallelism"}};
+  for (const auto& [name, field] : kOtherNames) {
+    if (argument == name) return field;
+  }
+  return argument;
 }
 
 std::vector<IdleMegatronArgument> check_megatron_arguments(const nlohmann::ordered_json& arguments,
