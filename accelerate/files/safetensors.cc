@@ -79,9 +79,7 @@ class Writer {
       if (!by_name.emplace(name, tensor.detach()).second) return refused(name, "it comes twice");
       header_.tensors.push_back({.name = name, .dtype = *dtype, .shape = tensor.sizes().vec()});
     }
-    absl::StatusOr<std::string> start = lay_out_safetensors(header_);
-    if (!start.ok()) return internal::in_file(path_, start.status());
-    start_ = *std::move(start);
+    ACCELERATE_ASSIGN_OR_RETURN(start_, in_file(path_, lay_out_safetensors(header_)));
     pieces_.push_back({.end = header_.data_offset});
     tensors_.emplace_back();
     for (const SafetensorsEntry& entry : header_.tensors) {
@@ -216,9 +214,7 @@ absl::StatusOr<SafetensorsHeader> read_header(const ReadableFile& file, const st
     return absl::DataLossError(
         absl::StrCat(path, ": the header: ", mismatch_text(found, expected->header)));
   }
-  absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(start, file.size());
-  if (!header.ok()) return internal::in_file(path, header.status());
-  return header;
+  return in_file(path, parse_safetensors_header(start, file.size()));
 }
 
 // Memory that is being written to, to tell what must wait: of two destinations that share memory,
@@ -278,9 +274,7 @@ struct SafetensorsFile::Contents {
   absl::StatusOr<std::shared_ptr<const absl::Span<const std::byte>>> mapping() const {
     absl::MutexLock lock(&mutex);
     if (mapped == nullptr) {
-      auto result = file->map();
-      if (!result.ok()) return result.status();
-      mapped = *std::move(result);
+      ACCELERATE_ASSIGN_OR_RETURN(mapped, file->map());
     }
     return mapped;
   }

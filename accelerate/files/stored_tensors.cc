@@ -77,10 +77,9 @@ bool StoredTensors::is_in_row_parts(int64_t parts) const {
 absl::StatusOr<SafetensorsFile> StoredTensors::open(const std::string& name,
                                                     const StoredFile& stored) const {
   if (one_file_) return *one_file_;
-  absl::StatusOr<SafetensorsFile> file = open_file(files_, stored);
-  if (!file.ok()) return file;
-  const absl::Status checked = check_shard_file(metadata_, name, file->header());
-  if (!checked.ok()) return internal::in_file(stored.path, checked);
+  ACCELERATE_ASSIGN_OR_RETURN(SafetensorsFile file, open_file(files_, stored));
+  ACCELERATE_RETURN_IF_ERROR(
+      in_file(stored.path, check_shard_file(metadata_, name, file.header())));
   return file;
 }
 

@@ -77,10 +77,9 @@ struct Checkpoint {
 
 absl::StatusOr<Checkpoint> open_shards(FileSystem& files, const std::string& folder) {
   const std::string metadata_path = join_path(folder, kShardedMetadataFile);
-  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, metadata_path));
-  absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(text);
-  if (!metadata.ok()) return internal::in_file(metadata_path, metadata.status());
-  Checkpoint checkpoint{.metadata = *std::move(metadata), .paths = {metadata_path}};
+  Checkpoint checkpoint{.paths = {metadata_path}};
+  ACCELERATE_ASSIGN_OR_RETURN(checkpoint.metadata,
+                              read_file_as(files, metadata_path, parse_sharded_metadata));
   for (const auto& [name, tensor] : checkpoint.metadata.tensors) {
     for (const TensorShard& shard : shards_of(checkpoint.metadata, name)) {
       if (checkpoint.sources.contains(shard.file)) continue;
@@ -90,8 +89,8 @@ absl::StatusOr<Checkpoint> open_shards(FileSystem& files, const std::string& fol
     }
   }
   for (const auto& [file, source] : checkpoint.sources) {
-    const absl::Status checked = check_shard_file(checkpoint.metadata, file, source.header);
-    if (!checked.ok()) return internal::in_file(source.path, checked);
+    ACCELERATE_RETURN_IF_ERROR(
+        in_file(source.path, check_shard_file(checkpoint.metadata, file, source.header)));
   }
   return checkpoint;
 }
