@@ -16,13 +16,10 @@ namespace {
 ShardedMetadata metadata_of(const SafetensorsHeader& header, const std::string& path) {
   ShardedMetadata metadata;
   for (const SafetensorsEntry& entry : header.tensors) {
-    Box box = whole_box(entry.shape);
-    metadata.tensors[entry.name] = {.dtype = entry.dtype,
-                                    .shape = entry.shape,
-                                    .shards = {{.file = path,
-                                                .key = entry.name,
-                                                .offsets = std::move(box.offsets),
-                                                .lengths = std::move(box.lengths)}}};
+    metadata.tensors[entry.name] = {
+        .dtype = entry.dtype,
+        .shape = entry.shape,
+        .shards = {shard_with(path, entry.name, whole_box(entry.shape))}};
   }
   if (header.metadata) {
     const auto values = header.metadata->find("values");
@@ -51,18 +48,11 @@ StoredTensors::StoredTensors(FileSystem& files, const StoredFile& file)
       find_([file](const std::string&) { return file; }),
       one_file_(internal::value_or_throw(open_file(files, file))) {
   metadata_ = metadata_of(one_file_->header(), file.path);
-  for (const auto& [name, tensor] : metadata_.tensors) {
-    tensors_[name] = {tensor.dtype, tensor.shape};
-  }
 }
 
 StoredTensors::StoredTensors(FileSystem& files, ShardedMetadata metadata,
                              std::function<StoredFile(const std::string& name)> find)
-    : files_(files), metadata_(std::move(metadata)), find_(std::move(find)) {
-  for (const auto& [name, tensor] : metadata_.tensors) {
-    tensors_[name] = {tensor.dtype, tensor.shape};
-  }
-}
+    : files_(files), metadata_(std::move(metadata)), find_(std::move(find)) {}
 
 int64_t StoredTensors::num_parts() const {
   return std::max<int64_t>(static_cast<int64_t>(metadata_.writers.size()), 1);

@@ -107,10 +107,7 @@ absl::StatusOr<Checkpoint> open_weights(FileSystem& files, const std::string& pa
       checkpoint.metadata.tensors[entry.name] = {
           .dtype = entry.dtype,
           .shape = entry.shape,
-          .shards = {{.file = file.path,
-                      .key = entry.name,
-                      .offsets = std::vector<int64_t>(entry.shape.size(), 0),
-                      .lengths = entry.shape}}};
+          .shards = {shard_with(file.path, entry.name, whole_box(entry.shape))}};
     }
     if (found.has_index) {
       ACCELERATE_RETURN_IF_ERROR(check_weight_file(file, names));
