@@ -167,6 +167,8 @@ void check(const ProfileKwargs& kwargs);
 
 ACCELERATE_STRUCT(ProfileSchedule, skip_first, wait, warmup, active, repeat)
 
+constexpr const char* name_of_class(const ProfileKwargs& /*kwargs*/) { return "ProfileKwargs"; }
+
 /// Functions cannot be compared: of `on_trace_ready` visitors learn whether there is one.
 template <typename Visitor>
 void visit_fields(const ProfileKwargs& kwargs, Visitor&& visit) {
@@ -249,7 +251,7 @@ struct AORecipeKwargs {
   /// Shards are cast before they are gathered: true. _ENABLE_FSDP_FLOAT8_ALL_GATHER
   std::optional<bool> enable_fsdp_float8_all_gather = std::nullopt;
 };
-ACCELERATE_FIELDS(AORecipeKwargs, config, module_filter_func, pad_inner_dim,
+ACCELERATE_STRUCT(AORecipeKwargs, config, module_filter_func, pad_inner_dim,
                   enable_fsdp_float8_all_gather)
 
 /// Deprecated: TERecipeKwargs or MSAMPRecipeKwargs, as `backend` says, with the fields of both.
