@@ -260,6 +260,10 @@ struct SafetensorsFile::Contents {
 
   absl::StatusOr<std::vector<Wanted>> wanted_for(const NamedTensors& destinations) const;
 
+  absl::Status refused(const std::string& name, absl::string_view why) const {
+    return about(absl::StatusCode::kInvalidArgument, path, name, why);
+  }
+
   absl::StatusOr<const SafetensorsEntry*> find(const std::string& name) const {
     const auto found = by_name.find(name);
     if (found == by_name.end()) {
@@ -424,8 +428,7 @@ struct SafetensorsFile::Contents {
               write_range(want.tensor, (part.begin - piece.begin) / piece.element_size,
                           as_tensor(part_bytes, dtypes[part.piece]));
             } catch (const c10::Error& error) {
-              return about(absl::StatusCode::kInvalidArgument, path, want.entry->name,
-                           error.what_without_backtrace());
+              return refused(want.entry->name, error.what_without_backtrace());
             }
           }
           return absl::OkStatus();
@@ -482,9 +485,8 @@ absl::StatusOr<at::Tensor> SafetensorsFile::slice(const std::string& name, int64
   const std::vector<int64_t>& shape = entry->shape;
   if (dim < 0 || dim >= static_cast<int64_t>(shape.size()) || begin < 0 || begin > end ||
       end > shape[dim]) {
-    return about(absl::StatusCode::kInvalidArgument, contents_->path, name,
-                 absl::StrCat("no elements ", begin, ":", end, " along dim ", dim, " of ",
-                              shape_text(shape)));
+    return contents_->refused(name, absl::StrCat("no elements ", begin, ":", end, " along dim ",
+                                                 dim, " of ", shape_text(shape)));
   }
   return contents_->map(*entry, dim, begin, end);
 }
@@ -513,9 +515,7 @@ SafetensorsFile::Contents::wanted_for(const NamedTensors& destinations) const {
   for (const auto& [name, tensor] : destinations) {
     ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, find(name));
     const std::string objection = objection_to(tensor, entry->shape);
-    if (!objection.empty()) {
-      return about(absl::StatusCode::kInvalidArgument, path, name, objection);
-    }
+    if (!objection.empty()) return refused(name, objection);
     wanted.push_back({.entry = entry, .tensor = tensor.detach()});
   }
   return wanted;
@@ -553,9 +553,7 @@ absl::Status SafetensorsFile::read_box(const std::string& name, const Box& box,
   ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, contents_->find(name));
   ACCELERATE_ASSIGN_OR_RETURN(const at::ScalarType dtype, scalar_type_of(entry->dtype));
   const std::string objection = objection_to(into, box.lengths);
-  if (!objection.empty()) {
-    return about(absl::StatusCode::kInvalidArgument, contents_->path, name, objection);
-  }
+  if (!objection.empty()) return contents_->refused(name, objection);
   const c10::InferenceMode no_gradients;
   const at::Tensor destination = into.detach();
   const bool is_direct = destination.scalar_type() == dtype && is_plain_memory(destination);
@@ -592,9 +590,8 @@ absl::Status SafetensorsFile::read_elements(const std::string& name, int64_t fir
   const int64_t count = (entry->end - entry->begin) / bytes;
   if (out.scalar_type() != dtype || !is_plain_memory(out) || first < 0 || first > count ||
       out.numel() > count - first) {
-    return about(absl::StatusCode::kInvalidArgument, contents_->path, name,
-                 absl::StrCat("cannot read elements ", first, " to ", first + out.numel(),
-                              " into this tensor"));
+    return contents_->refused(name, absl::StrCat("cannot read elements ", first, " to ",
+                                                 first + out.numel(), " into this tensor"));
   }
   if (out.numel() == 0) return absl::OkStatus();
   return contents_->file->read_at(
