@@ -395,10 +395,9 @@ absl::StatusOr<std::string> cached_snapshot(FileSystem& files, const std::string
     const std::string commit(absl::StripAsciiWhitespace(*main));
     if (internal::is_plain_file_name(commit)) return join_path(snapshots, commit);
   }
-  const auto versions = files.list(snapshots);
-  if (!versions.ok()) return versions.status();
-  if (versions->size() == 1) return join_path(snapshots, versions->front());
-  return absl::InvalidArgumentError(absl::StrCat(snapshots, " has ", versions->size(),
+  ACCELERATE_ASSIGN_OR_RETURN(const std::vector<std::string> versions, files.list(snapshots));
+  if (versions.size() == 1) return join_path(snapshots, versions.front());
+  return absl::InvalidArgumentError(absl::StrCat(snapshots, " has ", versions.size(),
                                                  " versions and no refs/main; name one's folder"));
 }
 

@@ -78,8 +78,7 @@ absl::StatusOr<std::map<std::string, ManifestFile>> write_parts(
     const std::string name = part.name + (has_tensors ? kTensors : kJson);
     const std::string path = join_path(folder, name);
     if (absl::StrContains(name, '/')) {
-      const absl::Status made = make_directories_durably(files, parent_path(path));
-      if (!made.ok()) return made;
+      ACCELERATE_RETURN_IF_ERROR(make_directories_durably(files, parent_path(path)));
     }
     absl::StatusOr<ManifestFile> file = has_tensors
                                             ? write_tensors(files, path, part.state, on_progress)
