@@ -68,6 +68,6 @@ std::vector<IdleMegatronArgument> check_megatron_arguments(const nlohmann::order
 std::string text_of(const std::vector<IdleMegatronArgument>& idle);
 
 /// The names of the arguments that a logger is told of by set_all_logging_options.
-absl::Span<const char* const> megatron_logging_flags();
+std::vector<const char*> megatron_logging_flags();
 
 }  // namespace accelerate
