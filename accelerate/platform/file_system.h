@@ -158,7 +158,7 @@ absl::StatusOr<std::string> read_file(FileSystem& files, const std::string& path
 
 /// What `parse` makes of a whole file. Errors: also those of `parse`, with the path before them.
 template <typename Parse>
-auto read_file_as(FileSystem& files, const std::string& path, const Parse& parse)
+auto read_file_as(FileSystem& files, const std::string& path, Parse&& parse)
     -> decltype(parse(std::string())) {
   ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
   return in_file(path, parse(text));
