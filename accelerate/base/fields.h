@@ -10,8 +10,9 @@
 ///
 /// The macro stands after the struct, in its namespace. A const object is visited with const
 /// fields. accelerate/values/fields.h turns such structs into JSON and back.
-/// ACCELERATE_ARGUMENTS is the same for fields behind accessors, as LibTorch's TORCH_ARG makes
-/// them.
+/// ACCELERATE_STRUCT is for all fields of a struct, and compares two of them as well; name_of_class
+/// is the struct's name. ACCELERATE_ARGUMENTS is ACCELERATE_FIELDS for fields behind accessors, as
+/// LibTorch's TORCH_ARG makes them.
 #pragma once
 
 #include <concepts>
@@ -42,6 +43,18 @@
 
 #define ACCELERATE_FIELDS(Type, ...) \
   ACCELERATE_VISIT(Type, ACCELERATE_VISIT_FIELD __VA_OPT__(, ) __VA_ARGS__)
+#define ACCELERATE_SAME_FIELD(field) &&a.field == b.field
+#define ACCELERATE_STRUCT(Type, ...)                                             \
+  ACCELERATE_FIELDS(Type __VA_OPT__(, ) __VA_ARGS__)                             \
+  template <std::same_as<Type> T>                                                \
+  constexpr const char* name_of_class(const T& /*object*/) {                     \
+    return #Type;                                                                \
+  }                                                                              \
+  template <std::same_as<Type> T>                                                \
+  bool operator==(const T& a, const T& b) {                                      \
+    return true __VA_OPT__(                                                      \
+        ACCELERATE_EXPAND(ACCELERATE_EACH(ACCELERATE_SAME_FIELD, __VA_ARGS__))); \
+  }
 #define ACCELERATE_ARGUMENTS(Type, ...) \
   ACCELERATE_VISIT(Type, ACCELERATE_VISIT_ARGUMENT __VA_OPT__(, ) __VA_ARGS__)
 

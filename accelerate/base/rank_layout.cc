@@ -157,32 +157,20 @@ const LayoutRule* broken_rule(const RankLayout& layout) {
 // What a row or column of the table of pairs stands for, with what it needs besides.
 struct Part {
   const char* name;
-  void (*add)(RankLayout& layout);
+  RankLayout layout;
 };
 
 const Part kParts[] = {
-    {"pp", [](RankLayout& it) { it.pp = 2; }},
-    {"dp_replicate", [](RankLayout& it) { it.dp_replicate = 2; }},
-    {"dp_shard", [](RankLayout& it) { it.dp_shard = 2; }},
-    {"cp", [](RankLayout& it) { it.cp = 2; }},
-    {"sp", [](RankLayout& it) { it.sp = 2; }},
-    {"tp", [](RankLayout& it) { it.tp = 2; }},
-    {"ep",
-     [](RankLayout& it) {
-       it.dp_shard = it.ep = 2;
-       it.experts = true;
-     }},
-    {"FSDP",
-     [](RankLayout& it) {
-       it.dp_shard = 2;
-       it.fsdp = true;
-     }},
-    {"ZeRO", [](RankLayout& it) { it.zero = true; }},
-    {"sequence shards",
-     [](RankLayout& it) {
-       it.tp = 2;
-       it.sequence_shards = true;
-     }},
+    {"pp", {.pp = 2}},
+    {"dp_replicate", {.dp_replicate = 2}},
+    {"dp_shard", {.dp_shard = 2}},
+    {"cp", {.cp = 2}},
+    {"sp", {.sp = 2}},
+    {"tp", {.tp = 2}},
+    {"ep", {.dp_shard = 2, .ep = 2, .experts = true}},
+    {"FSDP", {.dp_shard = 2, .fsdp = true}},
+    {"ZeRO", {.zero = true}},
+    {"sequence shards", {.tp = 2, .sequence_shards = true}},
 };
 
 size_t number_of(const LayoutRule* rule) {
@@ -191,9 +179,9 @@ size_t number_of(const LayoutRule* rule) {
 
 // "yes", or the number of the rule.
 std::string cell(const Part& a, const Part& b) {
-  RankLayout layout;
-  a.add(layout);
-  b.add(layout);
+  RankLayout layout = a.layout;
+  for (const SizeField size : kSizes) layout.*size = std::max(layout.*size, b.layout.*size);
+  for (const Technique& each : kTechniques) layout.*each.field |= b.layout.*each.field;
   const LayoutRule* const rule = broken_rule(layout);
   return rule == nullptr ? "yes" : absl::StrCat("no (", number_of(rule), ")");
 }

@@ -17,6 +17,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 // The variable that holds a result until it is known to be a value has the line in its name, since
 // one block may have several.
@@ -38,6 +40,17 @@
   } while (false)
 
 namespace accelerate {
+
+/// The same, but a problem has the path before its message.
+inline absl::Status in_file(absl::string_view path, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+}
+template <typename T>
+absl::StatusOr<T> in_file(absl::string_view path, absl::StatusOr<T> result) {
+  if (result.ok()) return result;
+  return in_file(path, result.status());
+}
 
 /// Throws an Error made from the status or, if Error has no such constructor, from its message.
 template <typename Error = std::runtime_error>

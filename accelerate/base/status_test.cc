@@ -48,6 +48,13 @@ TEST(EarlyReturns, ReturnTheStatusOrGoOnWithTheValue) {
   EXPECT_EQ(sum(1, -2, torn).status(), absl::OutOfRangeError("below 0"));
 }
 
+TEST(InFile, PutsThePathBeforeAProblem) {
+  EXPECT_TRUE(in_file("a.json", absl::OkStatus()).ok());
+  EXPECT_EQ(in_file("a.json", absl::DataLossError("torn")), absl::DataLossError("a.json: torn"));
+  EXPECT_EQ(**in_file("a.json", number(3)), 3);
+  EXPECT_EQ(in_file("a.json", number(-1)).status(), absl::OutOfRangeError("a.json: below 0"));
+}
+
 TEST(ThrowIfError, ThrowsTheMessageAsTheErrorThatIsAskedFor) {
   EXPECT_EQ(error_of<std::runtime_error>(absl::OkStatus()), "");
   EXPECT_EQ(error_of<std::runtime_error>(absl::DataLossError("torn")), "torn");

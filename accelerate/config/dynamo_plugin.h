@@ -48,10 +48,8 @@ struct TorchDynamoPlugin {
   /// Whether regions are the blocks that the model calls by accelerate::block(); if not, the whole
   /// model is one: false. ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION
   std::optional<bool> use_regional_compilation = std::nullopt;
-
-  bool operator==(const TorchDynamoPlugin&) const = default;
 };
-ACCELERATE_FIELDS(TorchDynamoPlugin, backend, mode, fullgraph, dynamic, options, disable,
+ACCELERATE_STRUCT(TorchDynamoPlugin, backend, mode, fullgraph, dynamic, options, disable,
                   use_regional_compilation)
 
 /// With every field that has a default or a variable filled in, but nothing more is checked than

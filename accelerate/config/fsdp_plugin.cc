@@ -354,7 +354,7 @@ std::string class_text(const T& value) {
     const std::string text = value_text(field);
     fields.push_back(absl::StrCat(name, "=", text.empty() ? "None" : text));
   });
-  return absl::StrCat(T::kName, "(", absl::StrJoin(fields, ", "), ")");
+  return absl::StrCat(name_of_class(value), "(", absl::StrJoin(fields, ", "), ")");
 }
 
 }  // namespace

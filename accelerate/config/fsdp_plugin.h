@@ -46,31 +46,23 @@ using EnumChoice = std::variant<E, int64_t, std::string>;
 
 /// Where parameters are between their uses: version 1.
 struct CPUOffload {
-  static constexpr char kName[] = "CPUOffload";
   bool offload_params = false;
-  bool operator==(const CPUOffload&) const = default;
 };
-ACCELERATE_FIELDS(CPUOffload, offload_params)
+ACCELERATE_STRUCT(CPUOffload, offload_params)
 /// Version 2: they stay on the device ...
-struct OffloadPolicy {
-  static constexpr char kName[] = "OffloadPolicy";
-  bool operator==(const OffloadPolicy&) const = default;
-};
-ACCELERATE_FIELDS(OffloadPolicy)
+struct OffloadPolicy {};
+ACCELERATE_STRUCT(OffloadPolicy)
 /// ... or are on the host, where gradients and the optimizer are as well.
 struct CPUOffloadPolicy {
-  static constexpr char kName[] = "CPUOffloadPolicy";
   bool pin_memory = true;
-  bool operator==(const CPUOffloadPolicy&) const = default;
 };
-ACCELERATE_FIELDS(CPUOffloadPolicy, pin_memory)
+ACCELERATE_STRUCT(CPUOffloadPolicy, pin_memory)
 
 using OptionalDtype = std::optional<c10::ScalarType>;
 
 /// Version 1: what parameters are gathered in, gradients are reduced in and buffers are in. Absent:
 /// what they have.
 struct MixedPrecision {
-  static constexpr char kName[] = "MixedPrecision";
   OptionalDtype param_dtype = std::nullopt;
   OptionalDtype reduce_dtype = std::nullopt;
   OptionalDtype buffer_dtype = std::nullopt;
@@ -79,63 +71,48 @@ struct MixedPrecision {
   /// Either of them casts the inputs of the model; those of units inside it stay as they are.
   bool cast_forward_inputs = false;
   bool cast_root_forward_inputs = true;
-  bool operator==(const MixedPrecision&) const = default;
 };
-ACCELERATE_FIELDS(MixedPrecision, param_dtype, reduce_dtype, buffer_dtype, keep_low_precision_grads,
+ACCELERATE_STRUCT(MixedPrecision, param_dtype, reduce_dtype, buffer_dtype, keep_low_precision_grads,
                   cast_forward_inputs, cast_root_forward_inputs)
 
 /// Version 2: outputs of the model have output_dtype. reduce_dtype is absent where it is
 /// param_dtype, which gradients have in any case.
 struct MixedPrecisionPolicy {
-  static constexpr char kName[] = "MixedPrecisionPolicy";
   OptionalDtype param_dtype = std::nullopt;
   OptionalDtype reduce_dtype = std::nullopt;
   OptionalDtype output_dtype = std::nullopt;
   /// Those of the model; those of units inside it stay as they are.
   bool cast_forward_inputs = true;
-  bool operator==(const MixedPrecisionPolicy&) const = default;
 };
-ACCELERATE_FIELDS(MixedPrecisionPolicy, param_dtype, reduce_dtype, output_dtype,
+ACCELERATE_STRUCT(MixedPrecisionPolicy, param_dtype, reduce_dtype, output_dtype,
                   cast_forward_inputs)
 
 struct FullStateDictConfig {
-  static constexpr char kName[] = "FullStateDictConfig";
   bool offload_to_cpu = false;
   bool rank0_only = false;
-  bool operator==(const FullStateDictConfig&) const = default;
 };
-ACCELERATE_FIELDS(FullStateDictConfig, offload_to_cpu, rank0_only)
+ACCELERATE_STRUCT(FullStateDictConfig, offload_to_cpu, rank0_only)
 struct LocalStateDictConfig {
-  static constexpr char kName[] = "LocalStateDictConfig";
   bool offload_to_cpu = false;
-  bool operator==(const LocalStateDictConfig&) const = default;
 };
-ACCELERATE_FIELDS(LocalStateDictConfig, offload_to_cpu)
+ACCELERATE_STRUCT(LocalStateDictConfig, offload_to_cpu)
 struct ShardedStateDictConfig {
-  static constexpr char kName[] = "ShardedStateDictConfig";
   bool offload_to_cpu = false;
-  bool operator==(const ShardedStateDictConfig&) const = default;
 };
-ACCELERATE_FIELDS(ShardedStateDictConfig, offload_to_cpu)
+ACCELERATE_STRUCT(ShardedStateDictConfig, offload_to_cpu)
 struct FullOptimStateDictConfig {
-  static constexpr char kName[] = "FullOptimStateDictConfig";
   bool offload_to_cpu = true;
   bool rank0_only = false;
-  bool operator==(const FullOptimStateDictConfig&) const = default;
 };
-ACCELERATE_FIELDS(FullOptimStateDictConfig, offload_to_cpu, rank0_only)
+ACCELERATE_STRUCT(FullOptimStateDictConfig, offload_to_cpu, rank0_only)
 struct LocalOptimStateDictConfig {
-  static constexpr char kName[] = "LocalOptimStateDictConfig";
   bool offload_to_cpu = false;
-  bool operator==(const LocalOptimStateDictConfig&) const = default;
 };
-ACCELERATE_FIELDS(LocalOptimStateDictConfig, offload_to_cpu)
+ACCELERATE_STRUCT(LocalOptimStateDictConfig, offload_to_cpu)
 struct ShardedOptimStateDictConfig {
-  static constexpr char kName[] = "ShardedOptimStateDictConfig";
   bool offload_to_cpu = true;
-  bool operator==(const ShardedOptimStateDictConfig&) const = default;
 };
-ACCELERATE_FIELDS(ShardedOptimStateDictConfig, offload_to_cpu)
+ACCELERATE_STRUCT(ShardedOptimStateDictConfig, offload_to_cpu)
 using StateDictConfig =
     std::variant<FullStateDictConfig, LocalStateDictConfig, ShardedStateDictConfig>;
 using OptimStateDictConfig =
@@ -325,7 +302,6 @@ void disable_fsdp_ram_efficient_loading(Environment& environment);
 
 /// How a state dict is made or taken. Mirrors: torch.distributed.checkpoint.state_dict.
 struct StateDictOptions {
-  static constexpr char kName[] = "StateDictOptions";
   bool full_state_dict = false;
   bool cpu_offload = false;
   bool ignore_frozen_params = false;
@@ -333,9 +309,8 @@ struct StateDictOptions {
   bool strict = true;
   bool broadcast_from_rank0 = false;
   bool flatten_optimizer_state_dict = false;
-  bool operator==(const StateDictOptions&) const = default;
 };
-ACCELERATE_FIELDS(StateDictOptions, full_state_dict, cpu_offload, ignore_frozen_params,
+ACCELERATE_STRUCT(StateDictOptions, full_state_dict, cpu_offload, ignore_frozen_params,
                   keep_submodule_prefixes, strict, broadcast_from_rank0,
                   flatten_optimizer_state_dict)
 /// What the plugin says of it; nothing for version 1. Mirrors: fsdp_utils.py, _prepare_sd_options.

@@ -23,22 +23,6 @@ constexpr char kNccl[] = "nccl";
 constexpr absl::Duration kNcclTimeout = absl::Minutes(10);
 constexpr absl::Duration kTimeout = absl::Minutes(30);
 
-// In the order of KwargsHandler.
-constexpr std::array<const char*, std::variant_size_v<KwargsHandler>> kNames = {
-    "DistributedDataParallelKwargs",
-    "InitProcessGroupKwargs",
-    "ProfileKwargs",
-    "AutocastKwargs",
-    "GradScalerKwargs",
-    "TERecipeKwargs",
-    "MSAMPRecipeKwargs",
-    "AORecipeKwargs",
-    "FP8RecipeKwargs",
-    "ShardedDataParallelKwargs",
-    "TensorParallelPlan",
-    "PipelinePlan",
-};
-
 constexpr options::Section kFp8 = options::Section::kFp8;
 constexpr char kBackend[] = "ACCELERATE_FP8_BACKEND";
 
@@ -250,7 +234,8 @@ KwargsHandlers KwargsHandlers::from_list(const std::vector<KwargsHandler>& list)
       continue;
     }
     TORCH_CHECK_VALUE(!std::exchange(seen[handler.index()], true), "kwargs_handlers: only one ",
-                      kNames[handler.index()], " can be given");
+                      std::visit([](const auto& each) { return name_of_class(each); }, handler),
+                      " can be given");
     std::visit(keep, handler);
   }
   return handlers;

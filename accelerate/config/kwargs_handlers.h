@@ -45,10 +45,8 @@ struct PowerSgdOptions {
   int64_t compression_stats_logging_frequency = 10'000;
   /// Matrices of one shape are multiplied as one batch.
   bool batch_tensors_with_same_shape = false;
-
-  bool operator==(const PowerSgdOptions&) const = default;
 };
-ACCELERATE_FIELDS(PowerSgdOptions, matrix_approximation_rank, start_powerSGD_iter,
+ACCELERATE_STRUCT(PowerSgdOptions, matrix_approximation_rank, start_powerSGD_iter,
                   min_compression_rate, use_error_feedback, warm_start, orthogonalization_epsilon,
                   random_seed, compression_stats_logging_frequency, batch_tensors_with_same_shape)
 
@@ -58,9 +56,8 @@ struct ShardedDataParallelKwargs {
   bool prefetch = true;
   /// Parameters form a group up to the module that makes it at least this large.
   int64_t group_bytes = int64_t{1} << 20;
-  bool operator==(const ShardedDataParallelKwargs&) const = default;
 };
-ACCELERATE_FIELDS(ShardedDataParallelKwargs, prefetch, group_bytes)
+ACCELERATE_STRUCT(ShardedDataParallelKwargs, prefetch, group_bytes)
 /// How DistributedDataParallel works.
 struct DistributedDataParallelKwargs {
   /// The dimension that batches are spread along. Only 0 is possible here.
@@ -82,10 +79,8 @@ struct DistributedDataParallelKwargs {
   DDPCommunicationHookType comm_wrapper = DDPCommunicationHookType::kNo;
   /// For the two PowerSGD hooks.
   PowerSgdOptions comm_state_option = {};
-
-  bool operator==(const DistributedDataParallelKwargs&) const = default;
 };
-ACCELERATE_FIELDS(DistributedDataParallelKwargs, dim, broadcast_buffers, bucket_cap_mb,
+ACCELERATE_STRUCT(DistributedDataParallelKwargs, dim, broadcast_buffers, bucket_cap_mb,
                   find_unused_parameters, check_reduction, gradient_as_bucket_view, static_graph,
                   comm_hook, comm_wrapper, comm_state_option)
 
@@ -94,10 +89,8 @@ struct AutocastKwargs {
   bool enabled = true;
   /// Whether a weight is cast once per scope, not at each use. Absent: as LibTorch has it, yes.
   std::optional<bool> cache_enabled = std::nullopt;
-
-  bool operator==(const AutocastKwargs&) const = default;
 };
-ACCELERATE_FIELDS(AutocastKwargs, enabled, cache_enabled)
+ACCELERATE_STRUCT(AutocastKwargs, enabled, cache_enabled)
 
 /// How the loss is scaled in fp16, where small gradients would be lost.
 struct GradScalerKwargs {
@@ -108,10 +101,8 @@ struct GradScalerKwargs {
   double backoff_factor = 0.5;
   int64_t growth_interval = 2000;
   bool enabled = true;
-
-  bool operator==(const GradScalerKwargs&) const = default;
 };
-ACCELERATE_FIELDS(GradScalerKwargs, init_scale, growth_factor, backoff_factor, growth_interval,
+ACCELERATE_STRUCT(GradScalerKwargs, init_scale, growth_factor, backoff_factor, growth_interval,
                   enabled)
 
 /// How the job's process group is made. The first Accelerator on a Runtime decides.
@@ -126,10 +117,8 @@ struct InitProcessGroupKwargs {
   /// `timeout` or, where that is absent, what is usual for the backend: ten minutes for "nccl",
   /// thirty for any other and for the Runtime's own choice.
   absl::Duration effective_timeout() const;
-
-  bool operator==(const InitProcessGroupKwargs&) const = default;
 };
-ACCELERATE_FIELDS(InitProcessGroupKwargs, backend, init_method, timeout)
+ACCELERATE_STRUCT(InitProcessGroupKwargs, backend, init_method, timeout)
 
 /// Accepts an absent init_method, "env://", and "tcp://HOST:PORT" where MASTER_ADDR and MASTER_PORT
 /// have the same address or are unset. Local.
@@ -146,8 +135,6 @@ struct ProfileSchedule {
   /// At least 1; there is no default.
   int64_t active = 0;
   int64_t repeat = 0;
-
-  bool operator==(const ProfileSchedule&) const = default;
 };
 
 /// The events that `Accelerator::profile` records, its steps, and where traces go. Mirrors:
@@ -178,7 +165,9 @@ struct ProfileKwargs {
 ///         allowed.
 void check(const ProfileKwargs& kwargs);
 
-ACCELERATE_FIELDS(ProfileSchedule, skip_first, wait, warmup, active, repeat)
+ACCELERATE_STRUCT(ProfileSchedule, skip_first, wait, warmup, active, repeat)
+
+constexpr const char* name_of_class(const ProfileKwargs& /*kwargs*/) { return "ProfileKwargs"; }
 
 /// Functions cannot be compared: of `on_trace_ready` visitors learn whether there is one.
 template <typename Visitor>
@@ -225,10 +214,8 @@ struct TERecipeKwargs {
   std::optional<bool> use_mxfp8_block_scaling = std::nullopt;
   /// The first and the last Linear layer stay in high precision. Only here, without a variable.
   bool keep_first_and_last = false;
-
-  bool operator==(const TERecipeKwargs&) const = default;
 };
-ACCELERATE_FIELDS(TERecipeKwargs, use_autocast_during_eval, margin, interval, fp8_format,
+ACCELERATE_STRUCT(TERecipeKwargs, use_autocast_during_eval, margin, interval, fp8_format,
                   amax_history_len, amax_compute_algo, override_linear_precision,
                   use_mxfp8_block_scaling, keep_first_and_last)
 
@@ -236,10 +223,8 @@ ACCELERATE_FIELDS(TERecipeKwargs, use_autocast_during_eval, margin, interval, fp
 struct MSAMPRecipeKwargs {
   /// "O1" or "O2": O2. _OPT_LEVEL
   std::optional<std::string> opt_level = std::nullopt;
-
-  bool operator==(const MSAMPRecipeKwargs&) const = default;
 };
-ACCELERATE_FIELDS(MSAMPRecipeKwargs, opt_level)
+ACCELERATE_STRUCT(MSAMPRecipeKwargs, opt_level)
 
 /// torchao's class of this name, with the fields that have a meaning here.
 struct Float8LinearConfig {
@@ -247,10 +232,8 @@ struct Float8LinearConfig {
   std::string recipe = "tensorwise";
   bool pad_inner_dim = false;
   bool enable_fsdp_float8_all_gather = false;
-
-  bool operator==(const Float8LinearConfig&) const = default;
 };
-ACCELERATE_FIELDS(Float8LinearConfig, recipe, pad_inner_dim, enable_fsdp_float8_all_gather)
+ACCELERATE_STRUCT(Float8LinearConfig, recipe, pad_inner_dim, enable_fsdp_float8_all_gather)
 
 /// One scale per tensor, computed from the tensor itself.
 struct AORecipeKwargs {
@@ -268,7 +251,7 @@ struct AORecipeKwargs {
   /// Shards are cast before they are gathered: true. _ENABLE_FSDP_FLOAT8_ALL_GATHER
   std::optional<bool> enable_fsdp_float8_all_gather = std::nullopt;
 };
-ACCELERATE_FIELDS(AORecipeKwargs, config, module_filter_func, pad_inner_dim,
+ACCELERATE_STRUCT(AORecipeKwargs, config, module_filter_func, pad_inner_dim,
                   enable_fsdp_float8_all_gather)
 
 /// Deprecated: TERecipeKwargs or MSAMPRecipeKwargs, as `backend` says, with the fields of both.
@@ -284,10 +267,8 @@ struct FP8RecipeKwargs {
   std::optional<std::string> amax_compute_algo = std::nullopt;
   std::optional<std::array<bool, 3>> override_linear_precision = std::nullopt;
   std::optional<bool> use_mxfp8_block_scaling = std::nullopt;
-
-  bool operator==(const FP8RecipeKwargs&) const = default;
 };
-ACCELERATE_FIELDS(FP8RecipeKwargs, backend, opt_level, use_autocast_during_eval, margin, interval,
+ACCELERATE_STRUCT(FP8RecipeKwargs, backend, opt_level, use_autocast_during_eval, margin, interval,
                   fp8_format, amax_history_len, amax_compute_algo, override_linear_precision,
                   use_mxfp8_block_scaling)
 
@@ -336,10 +317,8 @@ struct GradientAccumulationPlugin {
   /// Where a loader ends within a window, gradients are divided by the micro-steps that there were,
   /// not by num_steps. HF Accelerate has no such option: there the last window weighs less.
   bool normalize_partial_window = false;
-
-  bool operator==(const GradientAccumulationPlugin&) const = default;
 };
-ACCELERATE_FIELDS(GradientAccumulationPlugin, num_steps, adjust_scheduler, sync_with_dataloader,
+ACCELERATE_STRUCT(GradientAccumulationPlugin, num_steps, adjust_scheduler, sync_with_dataloader,
                   sync_each_batch, normalize_partial_window)
 
 /// Where a project's checkpoints and logs go, and how many checkpoints are kept.
@@ -365,10 +344,8 @@ struct ProjectConfiguration {
     project_dir = directory;
     if (!logging_dir) logging_dir = project_dir;
   }
-
-  bool operator==(const ProjectConfiguration&) const = default;
 };
-ACCELERATE_FIELDS(ProjectConfiguration, project_dir, logging_dir, automatic_checkpoint_naming,
+ACCELERATE_STRUCT(ProjectConfiguration, project_dir, logging_dir, automatic_checkpoint_naming,
                   total_limit, iteration, save_on_each_node)
 
 using KwargsHandler = std::variant<DistributedDataParallelKwargs, InitProcessGroupKwargs,

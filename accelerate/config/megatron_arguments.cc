@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <utility>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -189,18 +191,6 @@ constexpr MegatronArgument kArguments[] = {
     {"weight_decay_incr_style", kUsed, kText},
 };
 
-constexpr const char* kLoggingFlags[] = {
-    "log_learning_rate_to_tensorboard",
-    "log_loss_scale_to_tensorboard",
-    "log_memory_to_tensorboard",
-    "log_num_zeros_in_grad",
-    "log_params_norm",
-    "log_throughput",
-    "log_timers_to_tensorboard",
-    "log_validation_ppl_to_tensorboard",
-    "log_world_size_to_tensorboard",
-};
-
 }  // namespace
 
 absl::Span<const MegatronArgument> megatron_arguments() { return kArguments; }
@@ -219,6 +209,18 @@ const MegatronArgument* find_megatron_flag(absl::string_view flag) {
     return flag == absl::StrCat("--", own);
   });
   return found == std::end(kArguments) ? nullptr : found;
+}
+
+absl::string_view megatron_field(absl::string_view argument) {
+  constexpr std::pair<absl::string_view, absl::string_view> kOtherNames[] = {
+      {"tensor_model_parallel_size", "tp_degree"},
+      {"pipeline_model_parallel_size", "pp_degree"},
+      {"clip_grad", "gradient_clipping"},
+      {"sequence_parallel", "sequence_parallelism"}};
+  for (const auto& [name, field] : kOtherNames) {
+    if (argument == name) return field;
+  }
+  return argument;
 }
 
 std::vector<IdleMegatronArgument> check_megatron_arguments(const nlohmann::ordered_json& arguments,
@@ -260,6 +262,12 @@ std::string text_of(const std::vector<IdleMegatronArgument>& idle) {
   return absl::StrJoin(texts, "; ");
 }
 
-absl::Span<const char* const> megatron_logging_flags() { return kLoggingFlags; }
+std::vector<const char*> megatron_logging_flags() {
+  std::vector<const char*> flags;
+  for (const MegatronArgument& each : kArguments) {
+    if (each.form != kInteger && absl::StartsWith(each.name, "log_")) flags.push_back(each.name);
+  }
+  return flags;
+}
 
 }  // namespace accelerate

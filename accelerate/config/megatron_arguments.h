@@ -55,6 +55,9 @@ const MegatronArgument* find_megatron_argument(absl::string_view name);
 /// The argument that a flag is for, as "--no-rope-fusion"; null for an unknown one.
 const MegatronArgument* find_megatron_flag(absl::string_view flag);
 
+/// The field of a MegatronLMPlugin that an argument has, if there is one of this name.
+absl::string_view megatron_field(absl::string_view argument);
+
 /// The object's keys that have no effect. Errors: for an object with unknown keys, all of which are
 /// named, and for a value that is not an object; they begin with `who`.
 std::vector<IdleMegatronArgument> check_megatron_arguments(const nlohmann::ordered_json& arguments,
@@ -65,6 +68,6 @@ std::vector<IdleMegatronArgument> check_megatron_arguments(const nlohmann::order
 std::string text_of(const std::vector<IdleMegatronArgument>& idle);
 
 /// The names of the arguments that a logger is told of by set_all_logging_options.
-absl::Span<const char* const> megatron_logging_flags();
+std::vector<const char*> megatron_logging_flags();
 
 }  // namespace accelerate

@@ -106,19 +106,6 @@ Json usual_arguments() {
           {"weight_decay", 0.01}};
 }
 
-// The field of an argument, if there is one.
-absl::string_view field_of(absl::string_view argument) {
-  constexpr std::pair<absl::string_view, absl::string_view> kOtherNames[] = {
-      {"tensor_model_parallel_size", "tp_degree"},
-      {"pipeline_model_parallel_size", "pp_degree"},
-      {"clip_grad", "gradient_clipping"},
-      {"sequence_parallel", "sequence_parallelism"}};
-  for (const auto& [name, field] : kOtherNames) {
-    if (argument == name) return field;
-  }
-  return argument;
-}
-
 template <typename T>
 concept IsPlainField = std::same_as<T, bool> || std::same_as<T, int64_t> ||
                        std::same_as<T, double> || std::same_as<T, std::string>;
@@ -127,7 +114,7 @@ void set_fields(MegatronLMPlugin& plugin, const Json& args) {
   for (const auto& item : args.items()) {
     const std::string& argument = item.key();
     const Json& value = item.value();
-    const absl::string_view wanted = field_of(argument);
+    const absl::string_view wanted = megatron_field(argument);
     visit_fields(plugin, [&](const char* name, auto& field) {
       using Value = typename internal::Unwrapped<std::remove_cvref_t<decltype(field)>>::Type;
       if constexpr (IsPlainField<Value>) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <initializer_list>
 
 #include <c10/util/Exception.h>
@@ -9,24 +10,18 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/unwrapped.h"
 #include "accelerate/config/megatron_arguments.h"
 #include "accelerate/config/option_fields.h"
+#include "accelerate/values/fields.h"
 
 namespace accelerate {
 namespace {
 
 using Json = nlohmann::ordered_json;
 using Plugin = MegatronLMPlugin;
-
-template <typename T>
-Json json_of(const std::optional<T>& value) {
-  return value ? Json(*value) : Json();
-}
-
-Json json_of(const MegatronParameterCondition& condition) {
-  return condition ? Json("function") : Json();
-}
 
 // ---- Checks.
 
@@ -63,38 +58,25 @@ void check_samples(const Plugin& plugin) {
   for (const int64_t each : samples) check_at_least("consumed_samples", each, 0);
 }
 
+// Whole numbers that may be 0; others are at least 1.
+constexpr absl::string_view kFromZero[] = {"pipeline_model_parallel_split_rank", "lr_warmup_iters",
+                                           "lr_warmup_samples", "eval_iters"};
+// Parts of a whole; other numbers are at least 0.
+constexpr absl::string_view kFractions[] = {"attention_dropout", "hidden_dropout",
+                                            "lr_warmup_fraction"};
+
 void check_numbers(const Plugin& plugin) {
-  check_at_least("tp_degree", plugin.tp_degree, 1);
-  check_at_least("pp_degree", plugin.pp_degree, 1);
-  check_at_least("num_micro_batches", plugin.num_micro_batches, 1);
-  check_at_least("expert_model_parallel_size", plugin.expert_model_parallel_size, 1);
-  check_at_least("expert_tensor_parallel_size", plugin.expert_tensor_parallel_size, 1);
-  check_at_least("context_parallel_size", plugin.context_parallel_size, 1);
-  check_at_least("recompute_num_layers", plugin.recompute_num_layers, 1);
-  check_at_least("decoder_last_pipeline_num_layers", plugin.decoder_last_pipeline_num_layers, 1);
-  check_at_least("num_layers_per_virtual_pipeline_stage",
-                 plugin.num_layers_per_virtual_pipeline_stage, 1);
-  check_at_least("pipeline_model_parallel_split_rank", plugin.pipeline_model_parallel_split_rank,
-                 0);
-  check_at_least("train_iters", plugin.train_iters, 1);
-  check_at_least("train_samples", plugin.train_samples, 1);
-  check_at_least("lr_decay_iters", plugin.lr_decay_iters, 1);
-  check_at_least("lr_decay_samples", plugin.lr_decay_samples, 1);
-  check_at_least("lr_warmup_iters", plugin.lr_warmup_iters, 0);
-  check_at_least("lr_warmup_samples", plugin.lr_warmup_samples, 0);
-  check_at_least("seq_length", plugin.seq_length, 1);
-  check_at_least("encoder_seq_length", plugin.encoder_seq_length, 1);
-  check_at_least("decoder_seq_length", plugin.decoder_seq_length, 1);
-  check_at_least("eval_iters", plugin.eval_iters, 0);
-  check_at_least("eval_interval", plugin.eval_interval, 1);
-  check_not_negative("gradient_clipping", plugin.gradient_clipping);
-  check_not_negative("min_lr", plugin.min_lr);
-  check_not_negative("lr_mult", plugin.lr_mult);
-  check_not_negative("start_weight_decay", plugin.start_weight_decay);
-  check_not_negative("end_weight_decay", plugin.end_weight_decay);
-  check_fraction("attention_dropout", plugin.attention_dropout);
-  check_fraction("hidden_dropout", plugin.hidden_dropout);
-  check_fraction("lr_warmup_fraction", plugin.lr_warmup_fraction);
+  visit_fields(plugin, []<typename Field>(const char* name, const Field& value) {
+    using Value = typename internal::Unwrapped<Field>::Type;
+    const absl::string_view field = name;
+    if constexpr (std::same_as<Value, int64_t>) {
+      check_at_least(name, value, std::ranges::count(kFromZero, field) > 0 ? 0 : 1);
+    } else if constexpr (std::same_as<Value, double>) {
+      const bool is_fraction = std::ranges::count(kFractions, field) > 0;
+      const auto check_number = is_fraction ? check_fraction : check_not_negative;
+      check_number(name, value);
+    }
+  });
 }
 
 void check(const Plugin& plugin) {
@@ -116,46 +98,41 @@ void check(const Plugin& plugin) {
 
 // ---- Arguments.
 
-Json arguments_of(const Plugin& plugin) {
-  return {
-      {"tensor_model_parallel_size", *plugin.tp_degree},
-      {"pipeline_model_parallel_size", *plugin.pp_degree},
-      {"pipeline_model_parallel_split_rank", json_of(plugin.pipeline_model_parallel_split_rank)},
-      {"num_layers_per_virtual_pipeline_stage",
-       json_of(plugin.num_layers_per_virtual_pipeline_stage)},
-      {"DDP_impl", plugin.ddp_impl},
-      {"use_distributed_optimizer", *plugin.use_distributed_optimizer},
-      {"sequence_parallel", *plugin.sequence_parallelism},
-      {"clip_grad", *plugin.gradient_clipping},
-      {"num_micro_batches", *plugin.num_micro_batches},
-      {"consumed_samples", json_of(plugin.consumed_samples)},
-      {"no_wd_decay_cond", json_of(plugin.no_wd_decay_cond)},
-      {"scale_lr_cond", json_of(plugin.scale_lr_cond)},
-      {"lr_mult", plugin.lr_mult},
-      {"megatron_dataset_flag", plugin.megatron_dataset_flag},
-      {"eval_iters", plugin.eval_iters},
-      {"eval_interval", plugin.eval_interval},
-      {"use_custom_fsdp", *plugin.use_custom_fsdp},
-      {"no_load_optim", *plugin.no_load_optim},
-      {"eod_mask_loss", *plugin.eod_mask_loss},
-      {"no_save_optim", *plugin.no_save_optim},
-      {"optimizer_cpu_offload", *plugin.optimizer_cpu_offload},
-      {"overlap_cpu_optimizer_d2h_h2d", *plugin.overlap_cpu_optimizer_d2h_h2d},
-      {"use_precision_aware_optimizer", *plugin.use_precision_aware_optimizer},
-      {"decoder_last_pipeline_num_layers", json_of(plugin.decoder_last_pipeline_num_layers)},
-      {"recompute_granularity", *plugin.recompute_granularity},
-      {"recompute_method", *plugin.recompute_method},
-      {"recompute_num_layers", *plugin.recompute_num_layers},
-      {"attention_backend", *plugin.attention_backend},
-      {"expert_model_parallel_size", *plugin.expert_model_parallel_size},
-      {"context_parallel_size", *plugin.context_parallel_size},
-      {"attention_dropout", *plugin.attention_dropout},
-      {"hidden_dropout", *plugin.hidden_dropout},
-      {"attention_softmax_in_fp32", *plugin.attention_softmax_in_fp32},
-      {"expert_tensor_parallel_size", *plugin.expert_tensor_parallel_size},
-      {"calculate_per_token_loss", *plugin.calculate_per_token_loss},
-      {"use_rotary_position_embeddings", *plugin.use_rotary_position_embeddings},
-  };
+// Fields that are arguments once set_scheduler_args has been called.
+constexpr absl::string_view kOfSchedule[] = {
+    "train_iters",      "train_samples",     "weight_decay_incr_style", "start_weight_decay",
+    "end_weight_decay", "lr_decay_style",    "lr_decay_iters",          "lr_decay_samples",
+    "lr_warmup_iters",  "lr_warmup_samples", "lr_warmup_fraction",      "min_lr",
+};
+// And those that a model, a logger or nobody makes arguments.
+constexpr absl::string_view kOfOthers[] = {
+    "seq_length",    "encoder_seq_length", "decoder_seq_length",
+    "return_logits", "tensorboard_dir",    "recompute_activations",
+};
+
+bool is_of_schedule(absl::string_view field) { return std::ranges::count(kOfSchedule, field) > 0; }
+
+bool is_of_plugin(absl::string_view field) {
+  return !is_of_schedule(field) && std::ranges::count(kOfOthers, field) == 0;
+}
+
+// The arguments that are fields, of the fields that are wanted.
+Json arguments_of(const Plugin& plugin, bool (*is_wanted)(absl::string_view field)) {
+  Json args = Json::object();
+  for (const MegatronArgument& argument : megatron_arguments()) {
+    const absl::string_view wanted = megatron_field(argument.name);
+    if (!is_wanted(wanted)) continue;
+    visit_fields(plugin, [&]<typename Field>(const char* name, const Field& value) {
+      if (wanted != name) return;
+      using Value = typename internal::Unwrapped<Field>::Type;
+      if constexpr (std::same_as<Field, MegatronParameterCondition>) {
+        args[argument.name] = value ? Json("function") : Json();
+      } else if constexpr (!internal::kIsFunctionField<Field> && !std::same_as<Value, Json>) {
+        args[argument.name] = internal::to_json_value(value);
+      }
+    });
+  }
+  return args;
 }
 
 Json option_of(const std::string& class_name, const nlohmann::json& defaults, const char* name) {
@@ -263,18 +240,7 @@ void MegatronLMPlugin::set_scheduler_args(std::optional<int64_t> total_num_steps
   }
   train_iters = iters;
   lr_warmup_iters = warmup;
-  megatron_lm_default_args.update(Json{{"train_iters", json_of(train_iters)},
-                                       {"lr_warmup_iters", json_of(lr_warmup_iters)},
-                                       {"train_samples", json_of(train_samples)},
-                                       {"lr_warmup_samples", json_of(lr_warmup_samples)},
-                                       {"lr_decay_iters", json_of(lr_decay_iters)},
-                                       {"lr_decay_samples", json_of(lr_decay_samples)},
-                                       {"lr_warmup_fraction", json_of(lr_warmup_fraction)},
-                                       {"lr_decay_style", lr_decay_style},
-                                       {"weight_decay_incr_style", weight_decay_incr_style},
-                                       {"start_weight_decay", json_of(start_weight_decay)},
-                                       {"end_weight_decay", json_of(end_weight_decay)},
-                                       {"min_lr", min_lr}});
+  megatron_lm_default_args.update(arguments_of(*this, &is_of_schedule));
 }
 
 void MegatronLMPlugin::set_tensorboard_logging_options() {
@@ -286,7 +252,8 @@ MegatronLMPlugin resolve(MegatronLMPlugin plugin, const Environment& environment
   check(plugin);
   plugin.ddp_impl = *plugin.pp_degree > 1 || *plugin.use_distributed_optimizer ? "local" : "torch";
   if (plugin.consumed_samples) plugin.consumed_samples->resize(3, 0);
-  plugin.megatron_lm_default_args = arguments_of(plugin);
+  plugin.megatron_lm_default_args = arguments_of(plugin, &is_of_plugin);
+  plugin.megatron_lm_default_args["DDP_impl"] = plugin.ddp_impl;
   if (plugin.tensorboard_dir) {
     plugin.megatron_lm_default_args["tensorboard_dir"] = *plugin.tensorboard_dir;
     if (plugin.set_all_logging_options) plugin.set_tensorboard_logging_options();

@@ -47,10 +47,8 @@ ACCELERATE_ENUM_TEXTS(PpPlacement, "pp_placement", "outermost", "inside_dp_repli
 struct TorchTensorParallelConfig {
   /// Has no effect but a warning, as in HF Accelerate.
   bool enable_async_tp = false;
-
-  bool operator==(const TorchTensorParallelConfig&) const = default;
 };
-ACCELERATE_FIELDS(TorchTensorParallelConfig, enable_async_tp)
+ACCELERATE_STRUCT(TorchTensorParallelConfig, enable_async_tp)
 
 /// Options of context parallelism. An absent field takes the value of its environment variable, or
 /// the default named beside it; the variables are called PARALLELISM_CONFIG and what the field's
@@ -58,10 +56,8 @@ ACCELERATE_FIELDS(TorchTensorParallelConfig, enable_async_tp)
 struct TorchContextParallelConfig {
   /// How ranks exchange keys and values: "allgather" or "alltoall": allgather. _CP_COMM_STRATEGY
   std::optional<std::string> cp_comm_strategy = std::nullopt;
-
-  bool operator==(const TorchContextParallelConfig&) const = default;
 };
-ACCELERATE_FIELDS(TorchContextParallelConfig, cp_comm_strategy)
+ACCELERATE_STRUCT(TorchContextParallelConfig, cp_comm_strategy)
 
 /// Options of sequence parallelism. Absent fields are as above.
 struct DeepSpeedSequenceParallelConfig {
@@ -74,10 +70,8 @@ struct DeepSpeedSequenceParallelConfig {
   /// "flash_attention_2", "flash_attention_3", "sdpa", or a hub's kernel with "flash-attn" in its
   /// name; absent: the engine's choice. _SP_ATTN_IMPLEMENTATION
   std::optional<std::string> sp_attn_implementation = std::nullopt;
-
-  bool operator==(const DeepSpeedSequenceParallelConfig&) const = default;
 };
-ACCELERATE_FIELDS(DeepSpeedSequenceParallelConfig, sp_seq_length, sp_seq_length_is_variable,
+ACCELERATE_STRUCT(DeepSpeedSequenceParallelConfig, sp_seq_length, sp_seq_length_is_variable,
                   sp_attn_implementation)
 
 /// Errors: c10::ValueError for a layout that a job cannot have, with the nearest one that it can.
@@ -94,10 +88,8 @@ DeepSpeedSequenceParallelConfig resolve(DeepSpeedSequenceParallelConfig handler,
 /// Deprecated: ParallelismConfig's tp_size.
 struct TorchTensorParallelPlugin {
   int64_t tp_size = 1;
-
-  bool operator==(const TorchTensorParallelPlugin&) const = default;
 };
-ACCELERATE_FIELDS(TorchTensorParallelPlugin, tp_size)
+ACCELERATE_STRUCT(TorchTensorParallelPlugin, tp_size)
 
 /// The arguments of a ParallelismConfig. An absent size is that of its environment variable,
 /// PARALLELISM_CONFIG_DP_REPLICATE_SIZE and so on, or 1.
@@ -122,10 +114,8 @@ struct ParallelismOptions {
   /// How many of the dp_shard_size * cp_size * sp_size ranks have a part each of the experts of a
   /// layer; which ones is said at MeshAxis. HF Accelerate has no axis of experts.
   std::optional<int64_t> ep_size = std::nullopt;
-
-  bool operator==(const ParallelismOptions&) const = default;
 };
-ACCELERATE_FIELDS(ParallelismOptions, dp_replicate_size, dp_shard_size, tp_size, cp_size,
+ACCELERATE_STRUCT(ParallelismOptions, dp_replicate_size, dp_shard_size, tp_size, cp_size,
                   cp_backend, sp_size, sp_backend, tp_handler, cp_handler, sp_handler, pp_size,
                   pp_placement, ep_size)
 

@@ -43,9 +43,9 @@ struct PipelinePlan {
   std::vector<int64_t> weights = {};
   /// How many a window has that does not say a number (step/train_batch.h).
   int micro_batches = 1;
-
-  bool operator==(const PipelinePlan&) const = default;
 };
+ACCELERATE_STRUCT(PipelinePlan, schedule, stages_per_rank, split_points, balance, weights,
+                  micro_batches)
 
 /// What the variables of `accelerate launch` say of a plan: PARALLELISM_CONFIG and what a field's
 /// name is in capitals.

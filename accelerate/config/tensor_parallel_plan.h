@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "accelerate/base/enum_text.h"
+#include "accelerate/base/fields.h"
 
 namespace accelerate {
 
@@ -91,9 +92,9 @@ struct TensorParallelPlan {
   /// The class of the models that the plan is for, as module_class_name() has it ("Lm" for LmImpl);
   /// empty: all models. kwargs_handlers take one plan for each class.
   std::string model_class = {};
-
-  bool operator==(const TensorParallelPlan&) const = default;
 };
+ACCELERATE_STRUCT(TensorParallelPlan, rules, sequence_parallel, keep_gathered_inputs, parallel_loss,
+                  model_class)
 
 /// By the name of the class of models that they are for.
 using TensorParallelPlans = std::map<std::string, TensorParallelPlan>;

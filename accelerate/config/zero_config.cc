@@ -317,30 +317,4 @@ ZeroConfig zero_config(const Json& given, ZeroAuto autos) {
   return std::move(reader.zero());
 }
 
-std::vector<DeepSpeedKeyInfo> deepspeed_keys() {
-  std::vector<DeepSpeedKeyInfo> infos;
-  for (const ZeroKey& row : internal::zero_keys()) infos.push_back(row.info);
-  return infos;
-}
-
-std::string deepspeed_keys_markdown() {
-  std::string table =
-      "| key | values | default | state | what it does, or why not |\n|---|---|---|---|---|\n";
-  for (const ZeroKey& row : internal::zero_keys()) {
-    const DeepSpeedKeyInfo& info = row.info;
-    absl::StrAppend(&table, "| `", info.key, "` | ", info.type, " | ", info.default_value, " | ",
-                    to_string(info.state), " | ", info.what, " |\n");
-  }
-  return table;
-}
-
-std::string deepspeed_names_markdown() {
-  std::string table = "| name | stands for |\n|---|---|\n";
-  for (const internal::ZeroName& each : internal::zero_names()) {
-    absl::StrAppend(&table, "| `", each.name, "` | `", each.key, "`",
-                    each.value != nullptr ? ": true is `cpu`, false is `none`" : "", " |\n");
-  }
-  return table;
-}
-
 }  // namespace accelerate

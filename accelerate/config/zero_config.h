@@ -3,8 +3,8 @@
 ///     const ZeroConfig zero = zero_config(plugin.config.config);
 ///     if (zero.stage == 3 && zero.offload_param.device == OffloadDevice::kNvme) ...
 ///
-/// deepspeed_keys() is the list of the keys that a configuration can have, with what becomes of
-/// each; accelerate/docs/deepspeed_options.md is made from it.
+/// zero_keys.h has the keys that a configuration can have, with what becomes of each;
+/// accelerate/docs/deepspeed_options.md is made from it.
 ///
 /// Errors:  c10::ValueError with all that is wrong: unknown keys that DeepSpeed would not ignore,
 ///          with the nearest one that is known; values of another type or out of range; what this
@@ -18,7 +18,6 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "accelerate/config/zero_key.h"
 #include "accelerate/config/zero_settings.h"
 
 namespace accelerate {
@@ -29,8 +28,8 @@ enum class ZeroAuto {
   kRefused,
 };
 
-/// Gives each setting the one name that deepspeed_keys() has: DeepSpeed takes most of stage 3's
-/// with `stage3_` and without it, and some by an older name. Two names with one value become one.
+/// Gives each setting the one name that zero_keys.h has: DeepSpeed takes most of stage 3's with
+/// `stage3_` and without it, and some by an older name. Two names with one value become one.
 /// Returns what is wrong: settings that have two values. They stay as they are.
 std::vector<std::string> use_one_name(nlohmann::ordered_json& config);
 
@@ -43,12 +42,5 @@ std::vector<std::string> ignored_keys(const nlohmann::ordered_json& config);
 /// The configuration as values. Errors: also for settings that contradict each other, and for those
 /// that have two values by two names.
 ZeroConfig zero_config(const nlohmann::ordered_json& config, ZeroAuto autos = ZeroAuto::kRefused);
-
-/// All keys, in the order of the documentation.
-std::vector<DeepSpeedKeyInfo> deepspeed_keys();
-
-/// The tables of accelerate/docs/deepspeed_options.md: of the keys, and of their other names.
-std::string deepspeed_keys_markdown();
-std::string deepspeed_names_markdown();
 
 }  // namespace accelerate

@@ -403,18 +403,39 @@ TEST(ZeroConfig, KnowsTheKeysOfConfigurationsAsTheyAreUsed) {
   }
 }
 
+// The tables of the page: of the keys, and of their other names.
+std::string keys_markdown() {
+  std::string table =
+      "| key | values | default | state | what it does, or why not |\n|---|---|---|---|---|\n";
+  for (const ZeroKey& row : internal::zero_keys()) {
+    const DeepSpeedKeyInfo& info = row.info;
+    absl::StrAppend(&table, "| `", info.key, "` | ", info.type, " | ", info.default_value, " | ",
+                    to_string(info.state), " | ", info.what, " |\n");
+  }
+  return table;
+}
+
+std::string names_markdown() {
+  std::string table = "| name | stands for |\n|---|---|\n";
+  for (const internal::ZeroName& each : internal::zero_names()) {
+    absl::StrAppend(&table, "| `", each.name, "` | `", each.key, "`",
+                    each.value != nullptr ? ": true is `cpu`, false is `none`" : "", " |\n");
+  }
+  return table;
+}
+
 TEST(ZeroConfig, IsInTheDocumentationAsItIs) {
   HostFiles files;
   const char* const path = std::getenv("ACCELERATE_DEEPSPEED_PAGE");
   ASSERT_NE(path, nullptr);
   const auto page = read_file(files, path);
   ASSERT_TRUE(page.ok()) << page.status();
-  EXPECT_THAT(*page, HasSubstr(deepspeed_keys_markdown()))
+  EXPECT_THAT(*page, HasSubstr(keys_markdown()))
       << "put this into accelerate/docs/deepspeed_options.md:\n"
-      << deepspeed_keys_markdown();
-  EXPECT_THAT(*page, HasSubstr(deepspeed_names_markdown()))
+      << keys_markdown();
+  EXPECT_THAT(*page, HasSubstr(names_markdown()))
       << "put this into accelerate/docs/deepspeed_options.md:\n"
-      << deepspeed_names_markdown();
+      << names_markdown();
 }
 
 }  // namespace

@@ -77,10 +77,7 @@ absl::StatusOr<RankDump> read_dump(const fs::path& path, const std::string& byte
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat(path.string(), ": ", error.what()));
   }
-  absl::StatusOr<RankDump> dump = read_flight_recorder(bytes, rank);
-  if (dump.ok()) return dump;
-  return absl::Status(dump.status().code(),
-                      absl::StrCat(path.string(), ": ", dump.status().message()));
+  return in_file(path.string(), read_flight_recorder(bytes, rank));
 }
 
 // A group of the job: all ranks that have a dump of it, or that its members say.

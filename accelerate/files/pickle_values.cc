@@ -18,7 +18,18 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "accelerate/base/enum_text.h"
 #include "accelerate/values/dtypes.h"
+
+namespace accelerate {
+
+ACCELERATE_ENUM_TEXTS(internal::PickleKind, "PickleKind", "None", "a truth value", "a number",
+                      "a number", "a number", "a text", "bytes", "a list", "a tuple", "a dict",
+                      "a tensor", "a device", "a name", "a storage without a tensor",
+                      "a NumPy dtype without an array", "a part of a value", "a module",
+                      "a part of a value")
+
+}  // namespace accelerate
 
 namespace accelerate::internal {
 namespace {
@@ -97,28 +108,6 @@ std::vector<int64_t> reversed_dims(int64_t count) {
   std::vector<int64_t> dims;
   for (int64_t i = count; i-- > 0;) dims.push_back(i);
   return dims;
-}
-
-const char* kind_text(PickleKind kind) {
-  switch (kind) {
-    case PickleKind::kNone: return "None";
-    case PickleKind::kBool: return "a truth value";
-    case PickleKind::kInt:
-    case PickleKind::kFloat:
-    case PickleKind::kComplex: return "a number";
-    case PickleKind::kString: return "a text";
-    case PickleKind::kBytes: return "bytes";
-    case PickleKind::kList: return "a list";
-    case PickleKind::kTuple: return "a tuple";
-    case PickleKind::kDict: return "a dict";
-    case PickleKind::kTensor: return "a tensor";
-    case PickleKind::kDevice: return "a device";
-    case PickleKind::kGlobal: return "a name";
-    case PickleKind::kObject: return "a module";
-    case PickleKind::kStorage: return "a storage without a tensor";
-    case PickleKind::kArrayType: return "a NumPy dtype without an array";
-    default: return "a part of a value";
-  }
 }
 
 // Bytes up to the end of the last element; nothing for sizes that make no sense.
@@ -527,7 +516,8 @@ void PickleValues::name_entries(PickleId id, const std::string& prefix, int dept
       named.others.push_back({std::move(name), node.text, node.integer != 0});
     } else if (!is_object) {
       // Modules have attributes that no state dict has, such as whether they train.
-      named.others.push_back({std::move(name), absl::StrCat("it is ", kind_text(node.kind))});
+      named.others.push_back(
+          {std::move(name), absl::StrCat("it is ", accelerate::to_string(node.kind))});
     }
   }
 }
@@ -553,7 +543,7 @@ TorchStateDict PickleValues::named(PickleId id) {
   }
   if (node.kind != PickleKind::kDict && node.kind != PickleKind::kObject) {
     throw PickleError(
-        absl::StrCat("its value is ", kind_text(node.kind), ", not a dict of tensors"));
+        absl::StrCat("its value is ", accelerate::to_string(node.kind), ", not a dict of tensors"));
   }
   TorchStateDict named;
   name_entries(id, "", 0, named);
@@ -579,7 +569,8 @@ void PickleValues::refuse(const std::string& why) {
   std::string place;
   for (const PickleId key : keys_) {
     absl::StrAppend(&place, place.empty() ? "\"" : ".",
-                    at(key).kind == PickleKind::kString ? at(key).text : kind_text(at(key).kind));
+                    at(key).kind == PickleKind::kString ? at(key).text
+                                                        : accelerate::to_string(at(key).kind));
   }
   throw PickleError(place.empty() ? why : absl::StrCat(place, "\": ", why),
                     absl::StatusCode::kUnimplemented);
@@ -611,7 +602,7 @@ c10::IValue PickleValues::convert(PickleId id, int depth) {
       return static_cast<int64_t>(*dtype);
     }
     case PickleKind::kStorage:
-    case PickleKind::kArrayType: refuse(absl::StrCat("it is ", kind_text(node.kind)));
+    case PickleKind::kArrayType: refuse(absl::StrCat("it is ", accelerate::to_string(node.kind)));
     case PickleKind::kEmptyArray:
       throw PickleError("it has a part of a tensor where a value should be");
     case PickleKind::kUnreadable: refuse(node.text);

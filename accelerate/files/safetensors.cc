@@ -79,9 +79,7 @@ class Writer {
       if (!by_name.emplace(name, tensor.detach()).second) return refused(name, "it comes twice");
       header_.tensors.push_back({.name = name, .dtype = *dtype, .shape = tensor.sizes().vec()});
     }
-    absl::StatusOr<std::string> start = lay_out_safetensors(header_);
-    if (!start.ok()) return internal::in_file(path_, start.status());
-    start_ = *std::move(start);
+    ACCELERATE_ASSIGN_OR_RETURN(start_, in_file(path_, lay_out_safetensors(header_)));
     pieces_.push_back({.end = header_.data_offset});
     tensors_.emplace_back();
     for (const SafetensorsEntry& entry : header_.tensors) {
@@ -216,9 +214,7 @@ absl::StatusOr<SafetensorsHeader> read_header(const ReadableFile& file, const st
     return absl::DataLossError(
         absl::StrCat(path, ": the header: ", mismatch_text(found, expected->header)));
   }
-  absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(start, file.size());
-  if (!header.ok()) return internal::in_file(path, header.status());
-  return header;
+  return in_file(path, parse_safetensors_header(start, file.size()));
 }
 
 // Memory that is being written to, to tell what must wait: of two destinations that share memory,
@@ -264,6 +260,10 @@ struct SafetensorsFile::Contents {
 
   absl::StatusOr<std::vector<Wanted>> wanted_for(const NamedTensors& destinations) const;
 
+  absl::Status refused(const std::string& name, absl::string_view why) const {
+    return about(absl::StatusCode::kInvalidArgument, path, name, why);
+  }
+
   absl::StatusOr<const SafetensorsEntry*> find(const std::string& name) const {
     const auto found = by_name.find(name);
     if (found == by_name.end()) {
@@ -278,9 +278,7 @@ struct SafetensorsFile::Contents {
   absl::StatusOr<std::shared_ptr<const absl::Span<const std::byte>>> mapping() const {
     absl::MutexLock lock(&mutex);
     if (mapped == nullptr) {
-      auto result = file->map();
-      if (!result.ok()) return result.status();
-      mapped = *std::move(result);
+      ACCELERATE_ASSIGN_OR_RETURN(mapped, file->map());
     }
     return mapped;
   }
@@ -430,8 +428,7 @@ struct SafetensorsFile::Contents {
               write_range(want.tensor, (part.begin - piece.begin) / piece.element_size,
                           as_tensor(part_bytes, dtypes[part.piece]));
             } catch (const c10::Error& error) {
-              return about(absl::StatusCode::kInvalidArgument, path, want.entry->name,
-                           error.what_without_backtrace());
+              return refused(want.entry->name, error.what_without_backtrace());
             }
           }
           return absl::OkStatus();
@@ -488,9 +485,8 @@ absl::StatusOr<at::Tensor> SafetensorsFile::slice(const std::string& name, int64
   const std::vector<int64_t>& shape = entry->shape;
   if (dim < 0 || dim >= static_cast<int64_t>(shape.size()) || begin < 0 || begin > end ||
       end > shape[dim]) {
-    return about(absl::StatusCode::kInvalidArgument, contents_->path, name,
-                 absl::StrCat("no elements ", begin, ":", end, " along dim ", dim, " of ",
-                              shape_text(shape)));
+    return contents_->refused(name, absl::StrCat("no elements ", begin, ":", end, " along dim ",
+                                                 dim, " of ", shape_text(shape)));
   }
   return contents_->map(*entry, dim, begin, end);
 }
@@ -519,9 +515,7 @@ SafetensorsFile::Contents::wanted_for(const NamedTensors& destinations) const {
   for (const auto& [name, tensor] : destinations) {
     ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, find(name));
     const std::string objection = objection_to(tensor, entry->shape);
-    if (!objection.empty()) {
-      return about(absl::StatusCode::kInvalidArgument, path, name, objection);
-    }
+    if (!objection.empty()) return refused(name, objection);
     wanted.push_back({.entry = entry, .tensor = tensor.detach()});
   }
   return wanted;
@@ -559,9 +553,7 @@ absl::Status SafetensorsFile::read_box(const std::string& name, const Box& box,
   ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, contents_->find(name));
   ACCELERATE_ASSIGN_OR_RETURN(const at::ScalarType dtype, scalar_type_of(entry->dtype));
   const std::string objection = objection_to(into, box.lengths);
-  if (!objection.empty()) {
-    return about(absl::StatusCode::kInvalidArgument, contents_->path, name, objection);
-  }
+  if (!objection.empty()) return contents_->refused(name, objection);
   const c10::InferenceMode no_gradients;
   const at::Tensor destination = into.detach();
   const bool is_direct = destination.scalar_type() == dtype && is_plain_memory(destination);
@@ -598,9 +590,8 @@ absl::Status SafetensorsFile::read_elements(const std::string& name, int64_t fir
   const int64_t count = (entry->end - entry->begin) / bytes;
   if (out.scalar_type() != dtype || !is_plain_memory(out) || first < 0 || first > count ||
       out.numel() > count - first) {
-    return about(absl::StatusCode::kInvalidArgument, contents_->path, name,
-                 absl::StrCat("cannot read elements ", first, " to ", first + out.numel(),
-                              " into this tensor"));
+    return contents_->refused(name, absl::StrCat("cannot read elements ", first, " to ",
+                                                 first + out.numel(), " into this tensor"));
   }
   if (out.numel() == 0) return absl::OkStatus();
   return contents_->file->read_at(

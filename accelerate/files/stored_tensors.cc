@@ -16,13 +16,10 @@ namespace {
 ShardedMetadata metadata_of(const SafetensorsHeader& header, const std::string& path) {
   ShardedMetadata metadata;
   for (const SafetensorsEntry& entry : header.tensors) {
-    Box box = whole_box(entry.shape);
-    metadata.tensors[entry.name] = {.dtype = entry.dtype,
-                                    .shape = entry.shape,
-                                    .shards = {{.file = path,
-                                                .key = entry.name,
-                                                .offsets = std::move(box.offsets),
-                                                .lengths = std::move(box.lengths)}}};
+    metadata.tensors[entry.name] = {
+        .dtype = entry.dtype,
+        .shape = entry.shape,
+        .shards = {shard_with(path, entry.name, whole_box(entry.shape))}};
   }
   if (header.metadata) {
     const auto values = header.metadata->find("values");
@@ -51,18 +48,11 @@ StoredTensors::StoredTensors(FileSystem& files, const StoredFile& file)
       find_([file](const std::string&) { return file; }),
       one_file_(internal::value_or_throw(open_file(files, file))) {
   metadata_ = metadata_of(one_file_->header(), file.path);
-  for (const auto& [name, tensor] : metadata_.tensors) {
-    tensors_[name] = {tensor.dtype, tensor.shape};
-  }
 }
 
 StoredTensors::StoredTensors(FileSystem& files, ShardedMetadata metadata,
                              std::function<StoredFile(const std::string& name)> find)
-    : files_(files), metadata_(std::move(metadata)), find_(std::move(find)) {
-  for (const auto& [name, tensor] : metadata_.tensors) {
-    tensors_[name] = {tensor.dtype, tensor.shape};
-  }
-}
+    : files_(files), metadata_(std::move(metadata)), find_(std::move(find)) {}
 
 int64_t StoredTensors::num_parts() const {
   return std::max<int64_t>(static_cast<int64_t>(metadata_.writers.size()), 1);
@@ -77,10 +67,9 @@ bool StoredTensors::is_in_row_parts(int64_t parts) const {
 absl::StatusOr<SafetensorsFile> StoredTensors::open(const std::string& name,
                                                     const StoredFile& stored) const {
   if (one_file_) return *one_file_;
-  absl::StatusOr<SafetensorsFile> file = open_file(files_, stored);
-  if (!file.ok()) return file;
-  const absl::Status checked = check_shard_file(metadata_, name, file->header());
-  if (!checked.ok()) return internal::in_file(stored.path, checked);
+  ACCELERATE_ASSIGN_OR_RETURN(SafetensorsFile file, open_file(files_, stored));
+  ACCELERATE_RETURN_IF_ERROR(
+      in_file(stored.path, check_shard_file(metadata_, name, file.header())));
   return file;
 }
 

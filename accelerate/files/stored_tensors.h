@@ -42,11 +42,7 @@ class StoredTensors {
   StoredTensors(FileSystem& files, ShardedMetadata metadata,
                 std::function<StoredFile(const std::string& name)> find);
 
-  struct Tensor {
-    std::string dtype;  ///< by its safetensors name
-    std::vector<int64_t> shape;
-  };
-  const std::map<std::string, Tensor>& tensors() const { return tensors_; }
+  const std::map<std::string, ShardedTensor>& tensors() const { return metadata_.tensors; }
   /// What the object has besides them, as JSON text; empty: nothing.
   const std::string& values() const { return metadata_.values; }
   /// How many parts rows are divided into; 1 for one file.
@@ -89,7 +85,6 @@ class StoredTensors {
   ShardedMetadata metadata_;
   const std::function<StoredFile(const std::string& name)> find_;
   std::optional<SafetensorsFile> one_file_;
-  std::map<std::string, Tensor> tensors_;
   // Files, and of files whose tensors have checksums "file/tensor".
   std::set<std::string> verified_;
 };

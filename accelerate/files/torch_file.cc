@@ -23,7 +23,6 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/base/status.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/files/formats/safetensors_header.h"
 #include "accelerate/files/pickle_values.h"
 
 namespace accelerate {
@@ -467,8 +466,7 @@ absl::StatusOr<Result> read_file_value(FileSystem& files, const std::string& pat
   }
   // The cause before its effects.
   if (!bytes->status().ok()) return bytes->status();
-  if (value.ok()) return value;
-  return internal::in_file(path, value.status());
+  return in_file(path, std::move(value));
 }
 
 }  // namespace

@@ -149,24 +149,17 @@ GPTDatasetOptions gpt_dataset_options(const Json& args) {
 }
 
 IndexedDataset::IndexedDataset(FileSystem& files, const std::string& prefix) : prefix_(prefix) {
-  const auto throw_value_error = [](const absl::Status& status) {
-    TORCH_CHECK_VALUE(status.ok(), std::string(status.message()));
+  const auto value_of = [](auto result) {
+    TORCH_CHECK_VALUE(result.ok(), std::string(result.status().message()));
+    return *std::move(result);
   };
-  absl::StatusOr<TokenIndex> index = read_token_index(files, absl::StrCat(prefix, ".idx"));
-  throw_value_error(index.status());
-  index_ = *std::move(index);
+  index_ = value_of(read_token_index(files, absl::StrCat(prefix, ".idx")));
   const std::string path = absl::StrCat(prefix, ".bin");
-  const auto file = files.open(path);
-  throw_value_error(file.status());
-  TORCH_CHECK_VALUE((*file)->size() >= token_bytes(index_), path, ": its index says that it has ",
-                    token_bytes(index_), " bytes, but it has ", (*file)->size());
-  if ((*file)->size() == 0) {
-    bytes_ = std::make_shared<const absl::Span<const std::byte>>();
-    return;
-  }
-  const auto mapped = (*file)->map();
-  throw_value_error(mapped.status());
-  bytes_ = *mapped;
+  const auto file = value_of(files.open(path));
+  TORCH_CHECK_VALUE(file->size() >= token_bytes(index_), path, ": its index says that it has ",
+                    token_bytes(index_), " bytes, but it has ", file->size());
+  bytes_ = file->size() == 0 ? std::make_shared<const absl::Span<const std::byte>>()
+                             : value_of(file->map());
 }
 
 at::Tensor IndexedDataset::get(int64_t sequence, int64_t offset,

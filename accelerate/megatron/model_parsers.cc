@@ -58,37 +58,46 @@ void set_length(Plugin& plugin, const char* name, const std::optional<int64_t>& 
   }
 }
 
+// What configurations call these sizes.
+struct SizeKeys {
+  const char* layers;
+  const char* hidden;
+  const char* heads;
+};
+
+// The arguments that follow from models of each type.
+void set_arguments(Plugin& plugin, const Facts& model, const char* type, const SizeKeys& keys,
+                   int64_t positions, bool is_pretraining) {
+  plugin.megatron_lm_default_args.update(
+      Json{{"model_type_name", type},
+           {"num_layers", number(model, keys.layers)},
+           {"hidden_size", number(model, keys.hidden)},
+           {"num_attention_heads", number(model, keys.heads)},
+           {"max_position_embeddings", positions},
+           {"pretraining_flag", is_pretraining},
+           {"orig_vocab_size", number(model, "vocab_size")},
+           {"model_return_dict", key(model, "return_dict")}});
+}
+
+constexpr SizeKeys kUsualKeys = {"num_hidden_layers", "hidden_size", "num_attention_heads"};
+
 void parse_bert(Plugin& plugin, const Facts& model, const Shapes& batch) {
   const int64_t positions = number(model, "max_position_embeddings");
   set_length(plugin, "encoder_seq_length", plugin.encoder_seq_length, batch, positions);
   const bool is_masked = absl::StrContains(absl::AsciiStrToLower(model.class_name), "maskedlm");
+  set_arguments(plugin, model, "bert", kUsualKeys, positions, is_masked);
   plugin.megatron_lm_default_args.update(
-      Json{{"seq_length", *plugin.seq_length},
-           {"model_type_name", "bert"},
-           {"num_layers", number(model, "num_hidden_layers")},
-           {"hidden_size", number(model, "hidden_size")},
-           {"num_attention_heads", number(model, "num_attention_heads")},
-           {"max_position_embeddings", positions},
-           {"pretraining_flag", is_masked},
-           {"orig_vocab_size", number(model, "vocab_size")},
-           {"model_return_dict", key(model, "return_dict")},
-           {"num_labels", number(model, "num_labels")}});
+      Json{{"seq_length", *plugin.seq_length}, {"num_labels", number(model, "num_labels")}});
 }
 
 void parse_gpt2(Plugin& plugin, const Facts& model, const Shapes& batch) {
   const int64_t positions = number(model, "n_positions");
   set_length(plugin, "decoder_seq_length", plugin.decoder_seq_length, batch, positions);
+  set_arguments(plugin, model, "gpt", {"n_layer", "n_embd", "n_head"}, positions,
+                /*is_pretraining=*/true);
   plugin.megatron_lm_default_args.update(Json{{"seq_length", *plugin.seq_length},
                                               {"return_logits", plugin.return_logits},
-                                              {"tokenizer_type", "GPT2BPETokenizer"},
-                                              {"model_type_name", "gpt"},
-                                              {"num_layers", number(model, "n_layer")},
-                                              {"hidden_size", number(model, "n_embd")},
-                                              {"num_attention_heads", number(model, "n_head")},
-                                              {"max_position_embeddings", positions},
-                                              {"pretraining_flag", true},
-                                              {"orig_vocab_size", number(model, "vocab_size")},
-                                              {"model_return_dict", key(model, "return_dict")}});
+                                              {"tokenizer_type", "GPT2BPETokenizer"}});
 }
 
 void parse_t5(Plugin& plugin, const Facts& model, const Shapes& batch) {
@@ -101,16 +110,10 @@ void parse_t5(Plugin& plugin, const Facts& model, const Shapes& batch) {
   if (!plugin.decoder_seq_length) {
     plugin.decoder_seq_length = length_or(batch, "labels", positions);
   }
+  set_arguments(plugin, model, "t5", {"num_layers", "d_model", "num_heads"}, positions,
+                /*is_pretraining=*/true);
   plugin.megatron_lm_default_args.update(Json{{"encoder_seq_length", *plugin.encoder_seq_length},
-                                              {"decoder_seq_length", *plugin.decoder_seq_length},
-                                              {"model_type_name", "t5"},
-                                              {"num_layers", number(model, "num_layers")},
-                                              {"hidden_size", number(model, "d_model")},
-                                              {"num_attention_heads", number(model, "num_heads")},
-                                              {"max_position_embeddings", positions},
-                                              {"pretraining_flag", true},
-                                              {"orig_vocab_size", number(model, "vocab_size")},
-                                              {"model_return_dict", key(model, "return_dict")}});
+                                              {"decoder_seq_length", *plugin.decoder_seq_length}});
 }
 
 // What models like Llama have in common.
@@ -127,18 +130,10 @@ void parse_decoder(Plugin& plugin, const Facts& model, const Shapes& batch, cons
       plugin.seq_length = length_or(batch, "input_ids", positions);
     }
   }
-  plugin.megatron_lm_default_args.update(
-      Json{{"return_logits", plugin.return_logits},
-           {"tokenizer_type", tokenizer},
-           {"model_type_name", "gpt"},
-           {"num_layers", number(model, "num_hidden_layers")},
-           {"pretraining_flag", is_pretraining},
-           {"hidden_size", number(model, "hidden_size")},
-           {"num_attention_heads", number(model, "num_attention_heads")},
-           {"orig_vocab_size", number(model, "vocab_size")},
-           {"max_position_embeddings", positions},
-           {"seq_length", *plugin.seq_length},
-           {"model_return_dict", key(model, "return_dict")}});
+  set_arguments(plugin, model, "gpt", kUsualKeys, positions, is_pretraining);
+  plugin.megatron_lm_default_args.update(Json{{"seq_length", *plugin.seq_length},
+                                              {"return_logits", plugin.return_logits},
+                                              {"tokenizer_type", tokenizer}});
 }
 
 void parse_llama(Plugin& plugin, const Facts& model, const Shapes& batch) {

@@ -49,20 +49,16 @@ struct Unit {
   const char* train;
   const char* decay;
   const char* warmup;
-  const char* other_train;
-  const char* other_decay;
-  const char* other_warmup;
 };
-constexpr Unit kIterations = {"train_iters",   "lr_decay_iters",   "lr_warmup_iters",
-                              "train_samples", "lr_decay_samples", "lr_warmup_samples"};
-constexpr Unit kSamples = {"train_samples", "lr_decay_samples", "lr_warmup_samples",
-                           "train_iters",   "lr_decay_iters",   "lr_warmup_iters"};
+constexpr Unit kIterations = {"train_iters", "lr_decay_iters", "lr_warmup_iters"};
+constexpr Unit kSamples = {"train_samples", "lr_decay_samples", "lr_warmup_samples"};
 
 void set_lengths(MegatronSchedule& schedule, const Json& args) {
   const bool by_iterations = given<int64_t>(args, kIterations.train).has_value();
   const Unit& unit = by_iterations ? kIterations : kSamples;
+  const Unit& others = by_iterations ? kSamples : kIterations;
   const int64_t train = needed<int64_t>(args, unit.train);
-  for (const char* other : {unit.other_train, unit.other_decay, unit.other_warmup}) {
+  for (const char* other : {others.train, others.decay, others.warmup}) {
     TORCH_CHECK_VALUE(given<int64_t>(args, other).value_or(0) == 0, "\"", unit.train, "\" and \"",
                       other, "\" count in other units; give iterations or samples");
   }

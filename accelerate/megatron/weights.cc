@@ -34,7 +34,7 @@ enum class Form {
 enum class Cut { kNone, kRows, kColumns, kHalvesOfRows };
 
 struct Rule {
-  // # is a layer's number.
+  // # is a layer: "decoder.layers.0", and its name in Hugging Face's files.
   const char* megatron;
   std::vector<const char*> hf;
   Form form = Form::kSame;
@@ -49,82 +49,55 @@ constexpr char kEmbedding[] = "embedding.word_embeddings.weight";
 constexpr char kOutput[] = "output_layer.weight";
 
 const std::vector<Rule>& gpt2_rules() {
+  using enum Form;
+  using enum Cut;
   static const auto* const rules = new std::vector<Rule>{
-      {kEmbedding, {"transformer.wte.weight"}, Form::kVocabulary, Cut::kRows},
+      {kEmbedding, {"transformer.wte.weight"}, kVocabulary, kRows},
       {"embedding.position_embeddings.weight", {"transformer.wpe.weight"}},
-      {"decoder.layers.#.input_layernorm.weight", {"transformer.h.#.ln_1.weight"}},
-      {"decoder.layers.#.input_layernorm.bias", {"transformer.h.#.ln_1.bias"}},
-      {"decoder.layers.#.self_attention.linear_qkv.weight",
-       {"transformer.h.#.attn.c_attn.weight"},
-       Form::kQkv,
-       Cut::kRows,
-       true},
-      {"decoder.layers.#.self_attention.linear_qkv.bias",
-       {"transformer.h.#.attn.c_attn.bias"},
-       Form::kQkv,
-       Cut::kRows},
-      {"decoder.layers.#.self_attention.linear_proj.weight",
-       {"transformer.h.#.attn.c_proj.weight"},
-       Form::kSame,
-       Cut::kColumns,
-       true},
-      {"decoder.layers.#.self_attention.linear_proj.bias", {"transformer.h.#.attn.c_proj.bias"}},
-      {"decoder.layers.#.pre_mlp_layernorm.weight", {"transformer.h.#.ln_2.weight"}},
-      {"decoder.layers.#.pre_mlp_layernorm.bias", {"transformer.h.#.ln_2.bias"}},
-      {"decoder.layers.#.mlp.linear_fc1.weight",
-       {"transformer.h.#.mlp.c_fc.weight"},
-       Form::kSame,
-       Cut::kRows,
-       true},
-      {"decoder.layers.#.mlp.linear_fc1.bias",
-       {"transformer.h.#.mlp.c_fc.bias"},
-       Form::kSame,
-       Cut::kRows},
-      {"decoder.layers.#.mlp.linear_fc2.weight",
-       {"transformer.h.#.mlp.c_proj.weight"},
-       Form::kSame,
-       Cut::kColumns,
-       true},
-      {"decoder.layers.#.mlp.linear_fc2.bias", {"transformer.h.#.mlp.c_proj.bias"}},
+      {"#.input_layernorm.weight", {"#.ln_1.weight"}},
+      {"#.input_layernorm.bias", {"#.ln_1.bias"}},
+      {"#.self_attention.linear_qkv.weight", {"#.attn.c_attn.weight"}, kQkv, kRows, true},
+      {"#.self_attention.linear_qkv.bias", {"#.attn.c_attn.bias"}, kQkv, kRows},
+      {"#.self_attention.linear_proj.weight", {"#.attn.c_proj.weight"}, kSame, kColumns, true},
+      {"#.self_attention.linear_proj.bias", {"#.attn.c_proj.bias"}},
+      {"#.pre_mlp_layernorm.weight", {"#.ln_2.weight"}},
+      {"#.pre_mlp_layernorm.bias", {"#.ln_2.bias"}},
+      {"#.mlp.linear_fc1.weight", {"#.mlp.c_fc.weight"}, kSame, kRows, true},
+      {"#.mlp.linear_fc1.bias", {"#.mlp.c_fc.bias"}, kSame, kRows},
+      {"#.mlp.linear_fc2.weight", {"#.mlp.c_proj.weight"}, kSame, kColumns, true},
+      {"#.mlp.linear_fc2.bias", {"#.mlp.c_proj.bias"}},
       {"decoder.final_layernorm.weight", {"transformer.ln_f.weight"}},
       {"decoder.final_layernorm.bias", {"transformer.ln_f.bias"}},
-      {kOutput, {"lm_head.weight"}, Form::kVocabulary, Cut::kRows},
+      {kOutput, {"lm_head.weight"}, kVocabulary, kRows},
   };
   return *rules;
 }
 
 const std::vector<Rule>& llama_rules() {
+  using enum Form;
+  using enum Cut;
   static const auto* const rules = new std::vector<Rule>{
-      {kEmbedding, {"model.embed_tokens.weight"}, Form::kVocabulary, Cut::kRows},
-      {"decoder.layers.#.input_layernorm.weight", {"model.layers.#.input_layernorm.weight"}},
-      {"decoder.layers.#.self_attention.linear_qkv.weight",
-       {"model.layers.#.self_attn.q_proj.weight", "model.layers.#.self_attn.k_proj.weight",
-        "model.layers.#.self_attn.v_proj.weight"},
-       Form::kQkv,
-       Cut::kRows},
-      {"decoder.layers.#.self_attention.linear_qkv.bias",
-       {"model.layers.#.self_attn.q_proj.bias", "model.layers.#.self_attn.k_proj.bias",
-        "model.layers.#.self_attn.v_proj.bias"},
-       Form::kQkv,
-       Cut::kRows,
+      {kEmbedding, {"model.embed_tokens.weight"}, kVocabulary, kRows},
+      {"#.input_layernorm.weight", {"#.input_layernorm.weight"}},
+      {"#.self_attention.linear_qkv.weight",
+       {"#.self_attn.q_proj.weight", "#.self_attn.k_proj.weight", "#.self_attn.v_proj.weight"},
+       kQkv,
+       kRows},
+      {"#.self_attention.linear_qkv.bias",
+       {"#.self_attn.q_proj.bias", "#.self_attn.k_proj.bias", "#.self_attn.v_proj.bias"},
+       kQkv,
+       kRows,
        false,
        true},
-      {"decoder.layers.#.self_attention.linear_proj.weight",
-       {"model.layers.#.self_attn.o_proj.weight"},
-       Form::kSame,
-       Cut::kColumns},
-      {"decoder.layers.#.pre_mlp_layernorm.weight",
-       {"model.layers.#.post_attention_layernorm.weight"}},
-      {"decoder.layers.#.mlp.linear_fc1.weight",
-       {"model.layers.#.mlp.gate_proj.weight", "model.layers.#.mlp.up_proj.weight"},
-       Form::kGateUp,
-       Cut::kHalvesOfRows},
-      {"decoder.layers.#.mlp.linear_fc2.weight",
-       {"model.layers.#.mlp.down_proj.weight"},
-       Form::kSame,
-       Cut::kColumns},
+      {"#.self_attention.linear_proj.weight", {"#.self_attn.o_proj.weight"}, kSame, kColumns},
+      {"#.pre_mlp_layernorm.weight", {"#.post_attention_layernorm.weight"}},
+      {"#.mlp.linear_fc1.weight",
+       {"#.mlp.gate_proj.weight", "#.mlp.up_proj.weight"},
+       kGateUp,
+       kHalvesOfRows},
+      {"#.mlp.linear_fc2.weight", {"#.mlp.down_proj.weight"}, kSame, kColumns},
       {"decoder.final_layernorm.weight", {"model.norm.weight"}},
-      {kOutput, {"lm_head.weight"}, Form::kVocabulary, Cut::kRows},
+      {kOutput, {"lm_head.weight"}, kVocabulary, kRows},
   };
   return *rules;
 }
@@ -133,8 +106,14 @@ const std::vector<Rule>& rules_of(const Shape& shape) {
   return shape.kind == MegatronModelKind::kGpt2 ? gpt2_rules() : llama_rules();
 }
 
-std::string with_layer(absl::string_view name, int64_t layer) {
-  return absl::StrReplaceAll(name, {{"#", absl::StrCat(layer)}});
+std::string in_megatron(const Rule& rule, int64_t layer) {
+  return absl::StrReplaceAll(rule.megatron, {{"#", absl::StrCat("decoder.layers.", layer)}});
+}
+
+std::string in_hf(absl::string_view name, const Shape& shape, int64_t layer) {
+  const bool is_gpt2 = shape.kind == MegatronModelKind::kGpt2;
+  return absl::StrReplaceAll(
+      name, {{"#", absl::StrCat(is_gpt2 ? "transformer.h." : "model.layers.", layer)}});
 }
 
 bool is_of_layer(const Rule& rule) { return absl::StrContains(rule.megatron, "#"); }
@@ -216,10 +195,11 @@ int64_t padded_rows(const Shape& shape) {
 
 // Calls `visit(rule, layer)` for each tensor of the model; layer 0 where there is none.
 template <typename Visit>
-void for_each_tensor(const Shape& shape, int64_t layers, const Visit& visit) {
+void for_each_tensor(const Shape& shape, const Visit& visit) {
   for (const Rule& rule : rules_of(shape)) {
     if (shape.is_tied && absl::string_view(rule.megatron) == kOutput) continue;
-    for (int64_t layer = 0; layer < (is_of_layer(rule) ? layers : 1); ++layer) visit(rule, layer);
+    const int64_t layers = is_of_layer(rule) ? shape.num_layers : 1;
+    for (int64_t layer = 0; layer < layers; ++layer) visit(rule, layer);
   }
 }
 
@@ -382,11 +362,11 @@ NamedTensors megatron_from_hf(const NamedTensors& tensors, const MegatronModelSh
   // Files may have the embedding's copy all the same.
   if (shape.is_tied) source.drop("lm_head.weight");
   NamedTensors result;
-  for_each_tensor(shape, shape.num_layers, [&](const Rule& rule, int64_t layer) {
-    if (rule.is_optional && !source.has(with_layer(rule.hf[0], layer))) return;
-    const std::string name = with_layer(rule.megatron, layer);
+  for_each_tensor(shape, [&](const Rule& rule, int64_t layer) {
+    if (rule.is_optional && !source.has(in_hf(rule.hf[0], shape, layer))) return;
+    const std::string name = in_megatron(rule, layer);
     Tensors parts;
-    for (const char* each : rule.hf) parts.push_back(source.take(with_layer(each, layer)));
+    for (const char* each : rule.hf) parts.push_back(source.take(in_hf(each, shape, layer)));
     result.emplace_back(name, fuse(rule, name, std::move(parts), shape));
   });
   source.check_all_taken();
@@ -398,12 +378,12 @@ NamedTensors hf_from_megatron(const NamedTensors& tensors, const MegatronModelSh
   Source source("hf_from_megatron");
   for (const auto& [name, tensor] : tensors) source.add(megatron_name(name), tensor);
   NamedTensors result;
-  for_each_tensor(shape, shape.num_layers, [&](const Rule& rule, int64_t layer) {
-    const std::string name = with_layer(rule.megatron, layer);
+  for_each_tensor(shape, [&](const Rule& rule, int64_t layer) {
+    const std::string name = in_megatron(rule, layer);
     if (rule.is_optional && !source.has(name)) return;
     const Tensors parts = split(rule, name, source.take(name), shape);
     for (size_t i = 0; i < parts.size(); ++i) {
-      result.emplace_back(with_layer(rule.hf[i], layer), parts[i]);
+      result.emplace_back(in_hf(rule.hf[i], shape, layer), parts[i]);
     }
   });
   source.check_all_taken();
@@ -423,15 +403,15 @@ NamedTensors cut_megatron(const NamedTensors& whole, const MegatronModelShape& s
   const int64_t end = first + layers_of_chunk(shape, division);
   NamedTensors result;
   std::optional<at::Tensor> embedding;
-  for_each_tensor(shape, shape.num_layers, [&](const Rule& rule, int64_t layer) {
-    const std::string name = with_layer(rule.megatron, layer);
+  for_each_tensor(shape, [&](const Rule& rule, int64_t layer) {
+    const std::string name = in_megatron(rule, layer);
     if (rule.is_optional && !source.has(name)) return;
     const at::Tensor tensor = source.take(name);
     if (name == kEmbedding) embedding = tensor;
     const bool is_here =
         is_of_layer(rule) ? layer >= first && layer < end : is_there(rule, division, place);
     if (!is_here) return;
-    result.emplace_back(with_layer(rule.megatron, layer - first),
+    result.emplace_back(in_megatron(rule, layer - first),
                         cut_of(rule, name, tensor, division.tp, place.tp));
   });
   source.check_all_taken();
@@ -461,7 +441,7 @@ NamedTensors join_megatron(const std::vector<NamedTensors>& parts, const Megatro
   };
   const int64_t per_chunk = layers_of_chunk(shape, division);
   NamedTensors result;
-  for_each_tensor(shape, shape.num_layers, [&](const Rule& rule, int64_t layer) {
+  for_each_tensor(shape, [&](const Rule& rule, int64_t layer) {
     const bool is_embedding = absl::StartsWith(rule.megatron, "embedding.");
     int64_t pp = is_embedding ? 0 : division.pp - 1;
     int64_t chunk = is_embedding ? 0 : division.chunks - 1;
@@ -469,8 +449,8 @@ NamedTensors join_megatron(const std::vector<NamedTensors>& parts, const Megatro
       pp = layer / per_chunk % division.pp;
       chunk = layer / per_chunk / division.pp;
     }
-    const std::string name = with_layer(rule.megatron, layer);
-    const std::string own = with_layer(rule.megatron, is_of_layer(rule) ? layer % per_chunk : 0);
+    const std::string name = in_megatron(rule, layer);
+    const std::string own = in_megatron(rule, is_of_layer(rule) ? layer % per_chunk : 0);
     const absl::Span<Source> ranks = ranks_of(pp, chunk);
     if (rule.is_optional && !ranks[0].has(own)) return;
     Tensors tensors;

@@ -18,10 +18,13 @@ constexpr Family compile = {kCompile, Section::kDynamo, "ACCELERATE_"};
 constexpr Family fp8 = {kFp8, Section::kFp8, "ACCELERATE_"};
 constexpr Family fsdp = {kFsdp, Section::kFsdp, ""};
 constexpr Family deepspeed = {kDeepSpeed, Section::kDeepSpeed, "ACCELERATE_DEEPSPEED_"};
+constexpr Family deepspeed_field = {kDeepSpeed, Section::kDeepSpeed, "ACCELERATE_DEEPSPEED_",
+                                    /*is_of_field=*/true};
 // For DeepSpeed's own launcher.
 constexpr Family zero_launch = {kDeepSpeed, Section::kDeepSpeed, nullptr};
 constexpr Family mesh = {kParallelism, Section::kParallelism, ""};
 constexpr Family megatron = {kMegatron, Section::kMegatron, ""};
+constexpr Family megatron_field = {kMegatron, Section::kMegatron, "", /*is_of_field=*/true};
 
 // The names of DynamoBackend in small letters and a misspelt one, between `|`, with a zero at the
 // end.
@@ -180,35 +183,31 @@ constexpr Option kEngineRows[] = {
         .called("FILE")
         .exchanged_by("ACCELERATE_DEEPSPEED_CONFIG_FILE")
         .fills("hf_ds_config"),
-    deepspeed("zero_stage", kInt, nullptr,
-              "what is sharded: 0 nothing, 1 optimizer, 2 and gradients, 3 and parameters",
-              {"Which stage of ZeRO?", "2", kMakesZero})
-        .one_of("0|1|2|3")
-        .field_or("2"),
-    deepspeed("offload_optimizer_device", kText, nullptr, "where the optimizer keeps its state",
-              {"Where are the optimizer kept?", nullptr, kDividesGradients})
-        .one_of("none|cpu|nvme")
-        .field_or("none"),
+    deepspeed_field("zero_stage", kInt, "2",
+                    "what is sharded: 0 nothing, 1 optimizer, 2 and gradients, 3 and parameters",
+                    {"Which stage of ZeRO?", "2", kMakesZero})
+        .one_of("0|1|2|3"),
+    deepspeed_field("offload_optimizer_device", kText, "none",
+                    "where the optimizer keeps its state",
+                    {"Where are the optimizer kept?", nullptr, kDividesGradients})
+        .one_of("none|cpu|nvme"),
     deepspeed("offload_optimizer_nvme_path", kText, nullptr,
               "folder for the optimizer state on nvme",
               {"Folder on NVMe for the optimizer", "/nvme", "offload_optimizer_device=nvme",
                nullptr, nullptr, true})
         .field_or("none"),
-    deepspeed("offload_param_device", kText, nullptr, "where parameters are kept; stage 3",
-              {"Where are the parameters kept?", nullptr, kDividesGradients})
-        .one_of("none|cpu|nvme")
-        .field_or("none"),
+    deepspeed_field("offload_param_device", kText, "none", "where parameters are kept; stage 3",
+                    {"Where are the parameters kept?", nullptr, kDividesGradients})
+        .one_of("none|cpu|nvme"),
     deepspeed("offload_param_nvme_path", kText, nullptr, "folder for parameters on nvme",
               {"Folder on NVMe for the parameters", "/nvme", "offload_param_device=nvme", nullptr,
                nullptr, true})
         .field_or("none"),
-    deepspeed("gradient_clipping", kFloat, nullptr, "largest norm of the gradients",
-              {"Largest norm", "1.0", kMakesZero, nullptr, "Clip gradients?"})
-        .exchanged_by("ACCELERATE_GRADIENT_CLIPPING")
-        .field_or("auto"),
-    deepspeed("zero3_save_16bit_model", kBool, nullptr, "save whole 16-bit weights; stage 3",
-              {"Save whole 16-bit weights?", "no", "zero_stage=3"})
-        .field_or("false"),
+    deepspeed_field("gradient_clipping", kFloat, "auto", "largest norm of the gradients",
+                    {"Largest norm", "1.0", kMakesZero, nullptr, "Clip gradients?"})
+        .exchanged_by("ACCELERATE_GRADIENT_CLIPPING"),
+    deepspeed_field("zero3_save_16bit_model", kBool, "false", "save whole 16-bit weights; stage 3",
+                    {"Save whole 16-bit weights?", "no", "zero_stage=3"}),
     deepspeed("zero3_init_flag", kBool, nullptr,
               "stage 3: has no effect, an empty model is divided as it gets its values in any case",
               {"Make models sharded (zero.Init)? For stage 3, no effect", "no"})
@@ -296,21 +295,18 @@ constexpr Option kEngineRows[] = {
         .between(1)
         .ours(),
     megatron("megatron_lm_tp_degree", kInt, "1", "tensor parallel ranks", {"?", "1"}).between(1),
-    megatron("megatron_lm_sequence_parallelism", kBool, nullptr,
-             "shard activations over the tensor parallel ranks",
-             {"Shard activations over them?", "yes", "megatron_lm_tp_degree!=1"})
-        .once("megatron_lm_sequence_parallel")
-        .field_or("false"),
+    megatron_field("megatron_lm_sequence_parallelism", kBool, "false",
+                   "shard activations over the tensor parallel ranks",
+                   {"Shard activations over them?", "yes", "megatron_lm_tp_degree!=1"})
+        .once("megatron_lm_sequence_parallel"),
     megatron("megatron_lm_pp_degree", kInt, "1", "pipeline stages", {"?", "1"}).between(1),
-    megatron("megatron_lm_num_micro_batches", kInt, nullptr, "micro-batches of a step",
-             {"?", "1", "megatron_lm_pp_degree!=1"})
-        .field_or("1"),
-    megatron("megatron_lm_recompute_activations", kBool, nullptr,
-             "recompute activations selectively", {"?", "yes"})
-        .field_or("false"),
-    megatron("megatron_lm_use_distributed_optimizer", kBool, nullptr,
-             "shard the optimizer over the data parallel ranks", {"Shard the optimizer?", "yes"})
-        .field_or("false"),
+    megatron_field("megatron_lm_num_micro_batches", kInt, "1", "micro-batches of a step",
+                   {"?", "1", "megatron_lm_pp_degree!=1"}),
+    megatron_field("megatron_lm_recompute_activations", kBool, "false",
+                   "recompute activations selectively", {"?", "yes"}),
+    megatron_field("megatron_lm_use_distributed_optimizer", kBool, "false",
+                   "shard the optimizer over the data parallel ranks",
+                   {"Shard the optimizer?", "yes"}),
     megatron("megatron_lm_gradient_clipping", kFloat, "1.0",
              "largest norm of the gradients; 0: any",
              {"Largest norm of the gradients; 0: any", "1.0"}),
@@ -326,34 +322,23 @@ constexpr Option kEngineRows[] = {
              "keep optimizer state in low precision"),
     megatron("megatron_lm_decoder_last_pipeline_num_layers", kInt, nullptr,
              "layers of the last stage"),
-    megatron("megatron_lm_recompute_granularity", kText, nullptr, "full or selective")
-        .field_or("full"),
-    megatron("megatron_lm_recompute_method", kText, nullptr, "uniform or block")
-        .field_or("uniform"),
-    megatron("megatron_lm_recompute_num_layers", kInt, nullptr,
-             "layers that are recomputed together")
-        .field_or("1"),
-    megatron("megatron_lm_attention_backend", kText, nullptr, "kernel of the attention")
-        .field_or("true"),
-    megatron("megatron_lm_expert_model_parallel_size", kInt, nullptr, "expert parallel ranks")
-        .field_or("1"),
-    megatron("megatron_lm_context_parallel_size", kInt, nullptr, "context parallel ranks")
-        .field_or("1"),
-    megatron("megatron_lm_attention_dropout", kFloat, nullptr, "dropout in the attention")
-        .field_or("0"),
-    megatron("megatron_lm_hidden_dropout", kFloat, nullptr, "dropout elsewhere").field_or("0"),
-    megatron("megatron_lm_attention_softmax_in_fp32", kBool, nullptr,
-             "softmax of the attention in float32")
-        .field_or("true"),
-    megatron("megatron_lm_expert_tensor_parallel_size", kInt, nullptr,
-             "tensor parallel ranks of an expert")
-        .field_or("1"),
-    megatron("megatron_lm_calculate_per_token_loss", kBool, nullptr,
-             "divide the loss by the number of tokens")
-        .field_or("true"),
-    megatron("megatron_lm_use_rotary_position_embeddings", kBool, nullptr,
-             "rotary position embeddings")
-        .field_or("true"),
+    megatron_field("megatron_lm_recompute_granularity", kText, "full", "full or selective"),
+    megatron_field("megatron_lm_recompute_method", kText, "uniform", "uniform or block"),
+    megatron_field("megatron_lm_recompute_num_layers", kInt, "1",
+                   "layers that are recomputed together"),
+    megatron_field("megatron_lm_attention_backend", kText, "true", "kernel of the attention"),
+    megatron_field("megatron_lm_expert_model_parallel_size", kInt, "1", "expert parallel ranks"),
+    megatron_field("megatron_lm_context_parallel_size", kInt, "1", "context parallel ranks"),
+    megatron_field("megatron_lm_attention_dropout", kFloat, "0", "dropout in the attention"),
+    megatron_field("megatron_lm_hidden_dropout", kFloat, "0", "dropout elsewhere"),
+    megatron_field("megatron_lm_attention_softmax_in_fp32", kBool, "true",
+                   "softmax of the attention in float32"),
+    megatron_field("megatron_lm_expert_tensor_parallel_size", kInt, "1",
+                   "tensor parallel ranks of an expert"),
+    megatron_field("megatron_lm_calculate_per_token_loss", kBool, "true",
+                   "divide the loss by the number of tokens"),
+    megatron_field("megatron_lm_use_rotary_position_embeddings", kBool, "true",
+                   "rotary position embeddings"),
 };
 
 }  // namespace

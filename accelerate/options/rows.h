@@ -106,17 +106,20 @@ constexpr Row file_only(Group group, const char* name, ValueType type, const cha
 }
 
 /// Rows of a group whose keys stand in one section. A rank has each in the variable that begins so
-/// and goes on with the name in capitals; null: in none.
+/// and goes on with the name in capitals; null: in none. What an option is `otherwise` is the
+/// launcher's default, or of the field alone.
 struct Family {
   Group group;
   Section section;
   const char* variables;
+  bool is_of_field = false;
 
   constexpr Row operator()(const char* name, ValueType type, const char* otherwise,
                            const char* help, Question question = {}) const {
     const Row row = peer(group, name, type, help, question)
                         .in(section)
                         .with(&Option::variable_prefix, variables);
+    if (is_of_field) return row.field_or(otherwise);
     return otherwise == nullptr ? row : row.or_else(otherwise);
   }
 };

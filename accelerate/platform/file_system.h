@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate {
 
@@ -154,6 +155,14 @@ class UnsyncedFiles final : public ForwardingFiles {
 
 /// Local, like all below. Errors: as FileSystem's.
 absl::StatusOr<std::string> read_file(FileSystem& files, const std::string& path);
+
+/// What `parse` makes of a whole file. Errors: also those of `parse`, with the path before them.
+template <typename Parse>
+auto read_file_as(FileSystem& files, const std::string& path, Parse&& parse)
+    -> decltype(parse(std::string())) {
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
+  return in_file(path, parse(text));
+}
 
 /// As FileSystem::make_directories, and the names of the folders that it made are durable.
 absl::Status make_directories_durably(FileSystem& files, const std::string& path);

@@ -1,6 +1,7 @@
 #include "accelerate/quantization/bnb_config.h"
 
 #include <concepts>
+#include <utility>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
@@ -22,18 +23,8 @@ std::string dtype_text(const BnbDtype& dtype) {
                     dtype);
 }
 
-bool is_short_name(const std::string& text, c10::ScalarType& dtype) {
-  if (text == "fp32") {
-    dtype = c10::ScalarType::Float;
-  } else if (text == "fp16") {
-    dtype = c10::ScalarType::Half;
-  } else if (text == "bf16") {
-    dtype = c10::ScalarType::BFloat16;
-  } else {
-    return false;
-  }
-  return true;
-}
+constexpr std::pair<const char*, c10::ScalarType> kShortNames[] = {
+    {"fp32", c10::kFloat}, {"fp16", c10::kHalf}, {"bf16", c10::kBFloat16}};
 
 [[noreturn]] void refuse_dtype(const char* name, const BnbDtype& dtype) {
   TORCH_CHECK_VALUE(false, name, " must be in ['fp32','fp16','bf16'] but found ",
@@ -42,9 +33,10 @@ bool is_short_name(const std::string& text, c10::ScalarType& dtype) {
 
 c10::ScalarType resolved_dtype(const char* name, const BnbDtype& dtype) {
   if (const auto* given = std::get_if<c10::ScalarType>(&dtype)) return *given;
-  c10::ScalarType type = c10::ScalarType::Undefined;
-  if (!is_short_name(std::get<std::string>(dtype), type)) refuse_dtype(name, dtype);
-  return type;
+  for (const auto& [text, type] : kShortNames) {
+    if (std::get<std::string>(dtype) == text) return type;
+  }
+  refuse_dtype(name, dtype);
 }
 
 void check(const BnbQuantizationConfig& config) {

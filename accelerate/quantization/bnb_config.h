@@ -60,11 +60,9 @@ struct BnbQuantizationConfig {
   c10::ScalarType remaining_dtype() const;
   /// What a quantised weight counts as where sizes are planned: int8, or half a byte.
   std::variant<c10::ScalarType, CustomDtype> target_dtype() const;
-
-  bool operator==(const BnbQuantizationConfig&) const = default;
 };
 
-ACCELERATE_FIELDS(BnbQuantizationConfig, load_in_8bit, llm_int8_threshold, load_in_4bit,
+ACCELERATE_STRUCT(BnbQuantizationConfig, load_in_8bit, llm_int8_threshold, load_in_4bit,
                   bnb_4bit_quant_type, bnb_4bit_use_double_quant, bnb_4bit_compute_dtype,
                   torch_dtype, skip_modules, keep_in_fp32_modules)
 

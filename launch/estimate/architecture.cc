@@ -274,11 +274,10 @@ std::vector<std::string> numbered_modules(const std::vector<ArchitectureTensor>&
 }
 
 absl::StatusOr<Architecture> read_shards(FileSystem& files, const std::string& path) {
-  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
-  const absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(text);
-  if (!metadata.ok()) return internal::in_file(path, metadata.status());
+  ACCELERATE_ASSIGN_OR_RETURN(const ShardedMetadata metadata,
+                              read_file_as(files, path, parse_sharded_metadata));
   Architecture architecture;
-  for (const auto& [name, tensor] : metadata->tensors) {
+  for (const auto& [name, tensor] : metadata.tensors) {
     architecture.tensors.push_back({.name = name,
                                     .dtype = tensor.dtype,
                                     .elements = elements_of(tensor.shape),
@@ -296,7 +295,8 @@ absl::StatusOr<Architecture> read_headers(FileSystem& files, const WeightFiles& 
           weight_file.path, " is not a safetensors file, and only those have shapes in a header; ",
           "save the model with save_model, or describe it in JSON"));
     }
-    ACCELERATE_ASSIGN_OR_RETURN(const auto file, files.open(weight_file.path));
+    ACCELERATE_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file,
+                                files.open(weight_file.path));
     ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsHeader header,
                                 read_safetensors_header(*file, weight_file.path));
     if (header.metadata) noted.insert(header.metadata->begin(), header.metadata->end());
@@ -363,10 +363,7 @@ absl::StatusOr<Architecture> read_path(FileSystem& files, const std::string& pat
                                        bool is_directory) {
   if (is_directory) return read_folder(files, path);
   if (absl::EndsWith(path, ".json") && !absl::EndsWith(path, ".index.json")) {
-    ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
-    absl::StatusOr<Architecture> described = parse_architecture(text);
-    if (!described.ok()) return internal::in_file(path, described.status());
-    return described;
+    return read_file_as(files, path, parse_architecture);
   }
   ACCELERATE_ASSIGN_OR_RETURN(const WeightFiles weights, find_weight_files(files, path));
   return read_headers(files, weights);
@@ -398,7 +395,7 @@ absl::StatusOr<std::string> cached_snapshot(FileSystem& files, const std::string
     const std::string commit(absl::StripAsciiWhitespace(*main));
     if (internal::is_plain_file_name(commit)) return join_path(snapshots, commit);
   }
-  ACCELERATE_ASSIGN_OR_RETURN(const auto versions, files.list(snapshots));
+  ACCELERATE_ASSIGN_OR_RETURN(const std::vector<std::string> versions, files.list(snapshots));
   if (versions.size() == 1) return join_path(snapshots, versions.front());
   return absl::InvalidArgumentError(absl::StrCat(snapshots, " has ", versions.size(),
                                                  " versions and no refs/main; name one's folder"));

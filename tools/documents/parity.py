@@ -241,7 +241,7 @@ def flags(repo):
 
 def flags_of(text, prefixes):
     families = {match[0]: match[1:] for match in
-                re.findall(r'constexpr Family (\w+) = \{\w+, Section::(\w+), ("\w*"|nullptr)\}', text)}
+                re.findall(r'constexpr Family (\w+) = \{\w+, Section::(\w+), ("\w*"|nullptr)(?:,\s*(true))?\}', text)}
     for match in re.finditer(r"^    (\w+)\(\s*(?:k\w+, )?\"(\w+)\"", text, re.M):
         end = declarations.closing(text, text.index("(", match.start()))
         values = declarations.split(text[text.index("(", match.start()) + 1:end - 1])
@@ -250,8 +250,10 @@ def flags_of(text, prefixes):
             call = re.compile(r"\s*\.(\w+)\(").match(text, end)
             end = declarations.closing(text, call.end() - 1)
             calls[call[1]] = text[call.end():end - 1]
-        section, variables = families.get(match[1], ("", None))
+        section, variables, is_of_field = families.get(match[1], ("", None, ""))
         default = values[2] if match[1] in families else None
+        if is_of_field:
+            calls["field_or"], default = default, None
         if "kFlag" in values[:3]:
             default = '"false"'
         variable = calls.get("exchanged_by", calls.get("written_to"))

@@ -308,8 +308,7 @@ absl::StatusOr<std::optional<FoundCheckpoint>> find_replaced(FileSystem& files,
 
 // Makes the staged files a checkpoint but for its name.
 absl::Status finish(FileSystem& files, const std::string& staging, Manifest manifest) {
-  absl::Status status = complete_manifest(files, staging, manifest);
-  if (!status.ok()) return status;
+  ACCELERATE_RETURN_IF_ERROR(complete_manifest(files, staging, manifest));
   std::string text;
   try {
     text = manifest_text(manifest);
@@ -317,8 +316,8 @@ absl::Status finish(FileSystem& files, const std::string& staging, Manifest mani
     return absl::InvalidArgumentError(
         absl::StrCat("cannot list the files of ", staging, ": ", error.what()));
   }
-  status = write_file(files, join_path(staging, kManifestName), text);
-  return status.ok() ? sync_tree(files, staging) : status;
+  ACCELERATE_RETURN_IF_ERROR(write_file(files, join_path(staging, kManifestName), text));
+  return sync_tree(files, staging);
 }
 
 }  // namespace
@@ -343,11 +342,10 @@ absl::Status begin_checkpoint(FileSystem& files, const std::string& checkpoint,
   if (there.ok() && !there->is_directory) {
     return absl::FailedPreconditionError(absl::StrCat(checkpoint, " is a file"));
   }
-  absl::Status status = recover_checkpoint(files, checkpoint);
-  if (status.ok()) status = tidy_checkpoint(files, checkpoint);
-  if (status.ok()) status = make_directories_durably(files, staging);
-  if (!status.ok()) return status;
-  status = put_mark(files, staging, kUnfinished, writer);
+  ACCELERATE_RETURN_IF_ERROR(recover_checkpoint(files, checkpoint));
+  ACCELERATE_RETURN_IF_ERROR(tidy_checkpoint(files, checkpoint));
+  ACCELERATE_RETURN_IF_ERROR(make_directories_durably(files, staging));
+  absl::Status status = put_mark(files, staging, kUnfinished, writer);
   if (!status.ok()) remove_ours(files, staging).IgnoreError();
   return status;
 }
@@ -410,8 +408,7 @@ absl::Status abandon_checkpoint(FileSystem& files, const std::string& checkpoint
 }
 
 absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& checkpoint) {
-  const absl::StatusOr<FileInfo> folder = files.info(checkpoint);
-  if (!folder.ok()) return folder.status();
+  ACCELERATE_RETURN_IF_ERROR(files.info(checkpoint).status());
   const std::string path = join_path(checkpoint, kManifestName);
   absl::StatusOr<Manifest> manifest = Manifest();
   const absl::Status read = read_manifest(files, checkpoint, manifest);
@@ -440,9 +437,8 @@ absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& 
 }
 
 absl::StatusOr<Manifest> verify_checkpoint(FileSystem& files, const std::string& checkpoint) {
-  absl::StatusOr<Manifest> manifest = check_checkpoint(files, checkpoint);
-  if (!manifest.ok()) return manifest;
-  ACCELERATE_RETURN_IF_ERROR(verify_files(files, checkpoint, *manifest, /*with_tensors=*/true));
+  ACCELERATE_ASSIGN_OR_RETURN(Manifest manifest, check_checkpoint(files, checkpoint));
+  ACCELERATE_RETURN_IF_ERROR(verify_files(files, checkpoint, manifest, /*with_tensors=*/true));
   return manifest;
 }
 
@@ -571,9 +567,8 @@ absl::Status rotate_checkpoints(FileSystem& files, const std::string& folder, in
     if (each.path == newest || each.path == best || each.path == last_durable) continue;
     // It loses its name first and then its files, so it is never half a checkpoint.
     const std::string removed = each.path + kRemoved;
-    absl::Status status = files.rename(each.path, removed);
-    if (status.ok()) status = remove_ours(files, removed);
-    if (!status.ok()) return status;
+    ACCELERATE_RETURN_IF_ERROR(files.rename(each.path, removed));
+    ACCELERATE_RETURN_IF_ERROR(remove_ours(files, removed));
     --surplus;
   }
   return files.sync_directory(folder);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/checksum.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/formats/sharded_metadata.h"
 #include "accelerate/files/safetensors.h"
@@ -77,8 +78,7 @@ absl::StatusOr<std::map<std::string, ManifestFile>> write_parts(
     const std::string name = part.name + (has_tensors ? kTensors : kJson);
     const std::string path = join_path(folder, name);
     if (absl::StrContains(name, '/')) {
-      const absl::Status made = make_directories_durably(files, parent_path(path));
-      if (!made.ok()) return made;
+      ACCELERATE_RETURN_IF_ERROR(make_directories_durably(files, parent_path(path)));
     }
     absl::StatusOr<ManifestFile> file = has_tensors
                                             ? write_tensors(files, path, part.state, on_progress)
@@ -198,11 +198,9 @@ bool CheckpointReader::is_divided(const std::string& name) const {
 
 StoredTensors CheckpointReader::open_divided(const std::string& name) const {
   const std::string text = read_text(internal::in_folder(name, kShardedMetadataFile));
-  absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(text);
-  if (!metadata.ok()) {
-    internal::check_ok(internal::in_file(
-        join_path(folder_, internal::in_folder(name, kShardedMetadataFile)), metadata.status()));
-  }
+  ShardedMetadata metadata = internal::value_or_throw(
+      in_file(join_path(folder_, internal::in_folder(name, kShardedMetadataFile)),
+              parse_sharded_metadata(text)));
   const auto find = [this, name](const std::string& file) -> StoredFile {
     const std::string path = join_path(folder_, internal::in_folder(name, file));
     const auto entry = manifest_.files.find(internal::in_folder(name, file));
@@ -219,7 +217,7 @@ StoredTensors CheckpointReader::open_divided(const std::string& name) const {
     }
     return stored;
   };
-  return StoredTensors(files_, *std::move(metadata), find);
+  return StoredTensors(files_, std::move(metadata), find);
 }
 
 }  // namespace accelerate

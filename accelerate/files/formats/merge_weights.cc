@@ -77,10 +77,9 @@ struct Checkpoint {
 
 absl::StatusOr<Checkpoint> open_shards(FileSystem& files, const std::string& folder) {
   const std::string metadata_path = join_path(folder, kShardedMetadataFile);
-  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, metadata_path));
-  absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(text);
-  if (!metadata.ok()) return internal::in_file(metadata_path, metadata.status());
-  Checkpoint checkpoint{.metadata = *std::move(metadata), .paths = {metadata_path}};
+  Checkpoint checkpoint{.paths = {metadata_path}};
+  ACCELERATE_ASSIGN_OR_RETURN(checkpoint.metadata,
+                              read_file_as(files, metadata_path, parse_sharded_metadata));
   for (const auto& [name, tensor] : checkpoint.metadata.tensors) {
     for (const TensorShard& shard : shards_of(checkpoint.metadata, name)) {
       if (checkpoint.sources.contains(shard.file)) continue;
@@ -90,8 +89,8 @@ absl::StatusOr<Checkpoint> open_shards(FileSystem& files, const std::string& fol
     }
   }
   for (const auto& [file, source] : checkpoint.sources) {
-    const absl::Status checked = check_shard_file(checkpoint.metadata, file, source.header);
-    if (!checked.ok()) return internal::in_file(source.path, checked);
+    ACCELERATE_RETURN_IF_ERROR(
+        in_file(source.path, check_shard_file(checkpoint.metadata, file, source.header)));
   }
   return checkpoint;
 }
@@ -108,10 +107,7 @@ absl::StatusOr<Checkpoint> open_weights(FileSystem& files, const std::string& pa
       checkpoint.metadata.tensors[entry.name] = {
           .dtype = entry.dtype,
           .shape = entry.shape,
-          .shards = {{.file = file.path,
-                      .key = entry.name,
-                      .offsets = std::vector<int64_t>(entry.shape.size(), 0),
-                      .lengths = entry.shape}}};
+          .shards = {shard_with(file.path, entry.name, whole_box(entry.shape))}};
     }
     if (found.has_index) {
       ACCELERATE_RETURN_IF_ERROR(check_weight_file(file, names));
@@ -169,16 +165,15 @@ class ShardWriter {
     const int64_t from = source.header.data_offset + entry.begin;
     for (int64_t done = 0; done < bytes;) {
       const int64_t count = std::min(kBufferBytes, bytes - done);
-      absl::Status status = source.file->read_at(from + done, span(0, count));
-      for (int64_t used = 0; status.ok() && used < count;) {
+      ACCELERATE_RETURN_IF_ERROR(source.file->read_at(from + done, span(0, count)));
+      for (int64_t used = 0; used < count;) {
         const int64_t position = done + used;
         const int64_t in_run = position % runs.bytes();
         const int64_t piece = std::min(runs.bytes() - in_run, count - used);
-        status = file_.write_at(begin + runs.offset(position / runs.bytes()) + in_run,
-                                span(used, piece));
+        ACCELERATE_RETURN_IF_ERROR(file_.write_at(
+            begin + runs.offset(position / runs.bytes()) + in_run, span(used, piece)));
         used += piece;
       }
-      if (!status.ok()) return status;
       done += count;
       if (progress_) progress_(count);
     }
@@ -199,18 +194,17 @@ absl::Status write_contents(WritableFile& file, const Checkpoint& checkpoint,
                             SafetensorsHeader& header,
                             const std::function<void(int64_t)>& progress) {
   ACCELERATE_ASSIGN_OR_RETURN(const std::string start, lay_out_safetensors(header));
-  absl::Status status = file.write_at(
-      0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(start.data()), start.size()));
+  ACCELERATE_RETURN_IF_ERROR(file.write_at(
+      0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(start.data()), start.size())));
   ShardWriter writer(file, progress);
   for (const SafetensorsEntry& entry : header.tensors) {
     const ShardedTensor& tensor = checkpoint.metadata.tensors.at(entry.name);
     for (const TensorShard& shard : shards_of(checkpoint.metadata, entry.name)) {
-      if (!status.ok()) return status;
-      status = writer.write(checkpoint.sources.at(shard.file), tensor, shard,
-                            static_cast<int64_t>(start.size()) + entry.begin);
+      ACCELERATE_RETURN_IF_ERROR(writer.write(checkpoint.sources.at(shard.file), tensor, shard,
+                                              static_cast<int64_t>(start.size()) + entry.begin));
     }
   }
-  return status.ok() ? file.sync() : status;
+  return file.sync();
 }
 
 // Removes the files that were merged, except where a new file has taken the name.

@@ -130,10 +130,8 @@ absl::StatusOr<OffloadIndex> parse_offload_index(absl::string_view text) {
 
 absl::StatusOr<OffloadIndex> read_offload_index(FileSystem& files, const std::string& folder) {
   const std::string path = join_path(folder, kOffloadIndexName);
-  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
-  absl::StatusOr<OffloadIndex> index = parse_offload_index(text);
-  if (!index.ok()) return internal::in_file(path, index.status());
-  for (auto& [name, tensor] : *index) {
+  ACCELERATE_ASSIGN_OR_RETURN(OffloadIndex index, read_file_as(files, path, parse_offload_index));
+  for (auto& [name, tensor] : index) {
     if (tensor.safetensors_file.empty()) continue;
     tensor.safetensors_file = join_path(folder, tensor.safetensors_file);
   }
@@ -147,10 +145,7 @@ absl::StatusOr<std::string> merged_offload_index(FileSystem& files, const Offloa
   ACCELERATE_ASSIGN_OR_RETURN(const bool there, exists(files, path));
   if (there) {
     // Not read_offload_index: paths stay relative to the folder.
-    ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
-    absl::StatusOr<OffloadIndex> before = parse_offload_index(text);
-    if (!before.ok()) return internal::in_file(path, before.status());
-    merged = *std::move(before);
+    ACCELERATE_ASSIGN_OR_RETURN(merged, read_file_as(files, path, parse_offload_index));
   }
   // A map, because an index may have as many entries as there are.
   std::map<std::string, size_t> positions;
@@ -165,9 +160,8 @@ absl::StatusOr<std::string> merged_offload_index(FileSystem& files, const Offloa
     if (is_new) merged.emplace_back(name, OffloadedTensor());
     merged[position->second].second = std::move(entry);
   }
-  absl::StatusOr<std::string> text = offload_index_text(merged);
-  if (!text.ok()) return internal::in_file(path, text.status());
-  if (const auto checked = parse_offload_index(*text); !checked.ok()) {
+  ACCELERATE_ASSIGN_OR_RETURN(std::string text, in_file(path, offload_index_text(merged)));
+  if (const auto checked = parse_offload_index(text); !checked.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " cannot be written: ", checked.status().message()));
   }

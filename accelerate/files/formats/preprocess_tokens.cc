@@ -37,10 +37,8 @@ class Tokenizer {
     if (options.tokenizer == TokenizerKind::kVocabulary) {
       ACCELERATE_ASSIGN_OR_RETURN(const std::string text,
                                   read_file(files, options.vocabulary_file));
-      if (absl::Status read = tokenizer.read_vocabulary(text); !read.ok()) {
-        return absl::Status(read.code(),
-                            absl::StrCat(options.vocabulary_file, ": ", read.message()));
-      }
+      ACCELERATE_RETURN_IF_ERROR(
+          in_file(options.vocabulary_file, tokenizer.read_vocabulary(text)));
     }
     return tokenizer;
   }
@@ -138,9 +136,8 @@ absl::Status for_each_line(FileSystem& files, const std::string& path, const OnL
   int64_t number = 0;
   const auto finish = [&](absl::string_view line) {
     ++number;
-    absl::Status status = on_line(line);
-    if (status.ok()) return status;
-    return absl::Status(status.code(), absl::StrCat(path, ":", number, ": ", status.message()));
+    const absl::Status status = on_line(line);
+    return status.ok() ? status : in_file(absl::StrCat(path, ":", number), status);
   };
   for (int64_t at = 0; at < size; at += static_cast<int64_t>(piece.size())) {
     piece.resize(static_cast<size_t>(std::min(kPiece, size - at)));
@@ -278,20 +275,17 @@ absl::Status add_line(absl::string_view line, const TokenOptions& options,
 absl::Status preprocess(FileSystem& files, const std::string& input, const TokenOptions& options,
                         const std::string& unfinished, PreprocessedTokens& result) {
   ACCELERATE_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::make(files, options));
-  const auto end = end_of(options, tokenizer);
-  if (!end.ok()) return end.status();
-  result.end_token = *end;
-  auto file = files.create(unfinished);
-  if (!file.ok()) return file.status();
-  TokenWriter writer(*std::move(file), dtype_of(options, tokenizer, *end));
-  absl::Status status = for_each_line(files, input, [&](absl::string_view line) {
-    return add_line(line, options, tokenizer, *end, writer, result);
-  });
-  if (!status.ok()) return status;
-  if (status = writer.finish(); !status.ok()) return status;
+  ACCELERATE_ASSIGN_OR_RETURN(result.end_token, end_of(options, tokenizer));
+  const std::optional<int64_t> end = result.end_token;
+  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files.create(unfinished));
+  TokenWriter writer(std::move(file), dtype_of(options, tokenizer, end));
+  ACCELERATE_RETURN_IF_ERROR(for_each_line(files, input, [&](absl::string_view line) {
+    return add_line(line, options, tokenizer, end, writer, result);
+  }));
+  ACCELERATE_RETURN_IF_ERROR(writer.finish());
   ACCELERATE_ASSIGN_OR_RETURN(const std::string index, token_index_bytes(writer.index()));
   // The index last: without one, a `.bin` is not read.
-  if (status = files.rename(unfinished, result.bin_path); !status.ok()) return status;
+  ACCELERATE_RETURN_IF_ERROR(files.rename(unfinished, result.bin_path));
   return write_file(files, result.idx_path, index);
 }
 

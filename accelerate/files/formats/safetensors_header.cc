@@ -362,17 +362,15 @@ absl::StatusOr<std::string> read_safetensors_start(const ReadableFile& file,
     return start;
   };
   ACCELERATE_ASSIGN_OR_RETURN(const std::string start, read(std::min(kLengthBytes, file.size())));
-  const absl::StatusOr<int64_t> length = header_length(start, file.size());
-  if (!length.ok()) return internal::in_file(path, length.status());
-  return read(kLengthBytes + *length);
+  ACCELERATE_ASSIGN_OR_RETURN(const int64_t length,
+                              in_file(path, header_length(start, file.size())));
+  return read(kLengthBytes + length);
 }
 
 absl::StatusOr<SafetensorsHeader> read_safetensors_header(const ReadableFile& file,
                                                           const std::string& path) {
   ACCELERATE_ASSIGN_OR_RETURN(const std::string start, read_safetensors_start(file, path));
-  absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(start, file.size());
-  if (!header.ok()) return internal::in_file(path, header.status());
-  return header;
+  return in_file(path, parse_safetensors_header(start, file.size()));
 }
 
 absl::StatusOr<std::string> lay_out_safetensors(SafetensorsHeader& header) {
@@ -393,10 +391,6 @@ absl::StatusOr<std::string> lay_out_safetensors(SafetensorsHeader& header) {
     bytes += static_cast<char>(static_cast<uint64_t>(json.size()) >> (8 * i) & 0xFF);
   }
   return bytes + json;
-}
-
-absl::Status internal::in_file(const std::string& path, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
 }  // namespace accelerate

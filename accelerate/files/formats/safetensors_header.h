@@ -69,10 +69,4 @@ absl::StatusOr<SafetensorsHeader> parse_safetensors_header(absl::string_view fil
 /// Errors: also names that come twice or are not UTF-8.
 absl::StatusOr<std::string> lay_out_safetensors(SafetensorsHeader& header);
 
-namespace internal {
-
-/// The same status, with the file's path before its message.
-absl::Status in_file(const std::string& path, const absl::Status& status);
-
-}  // namespace internal
 }  // namespace accelerate

@@ -141,10 +141,7 @@ std::vector<TensorShard> shards_by_rows(const ShardWriters& writers, const std::
       if (own.first + own.count <= rows.first) continue;
       std::optional<Box> box = box_of(shape, own);
       if (!box) continue;
-      shards.push_back({.file = files[static_cast<size_t>(writer.index)],
-                        .key = name,
-                        .offsets = std::move(box->offsets),
-                        .lengths = std::move(box->lengths)});
+      shards.push_back(shard_with(files[static_cast<size_t>(writer.index)], name, *std::move(box)));
     }
   }
   return shards;
@@ -254,6 +251,13 @@ absl::StatusOr<ShardedMetadata> metadata_of(const DocumentNode& root) {
 }
 
 }  // namespace
+
+TensorShard shard_with(std::string file, std::string key, Box box) {
+  return {.file = std::move(file),
+          .key = std::move(key),
+          .offsets = std::move(box.offsets),
+          .lengths = std::move(box.lengths)};
+}
 
 std::string sharded_file_name(int64_t rank) {
   return absl::StrFormat("shard_%05d.safetensors", rank);

@@ -51,6 +51,9 @@ struct TensorShard {
   Box box() const { return {offsets, lengths}; }
 };
 
+/// The shard that is this box.
+TensorShard shard_with(std::string file, std::string key, Box box);
+
 struct ShardedTensor {
   /// By its safetensors name.
   std::string dtype;

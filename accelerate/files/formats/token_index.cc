@@ -6,7 +6,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/base/status.h"
 
 namespace accelerate {
 namespace {
@@ -273,12 +272,7 @@ absl::StatusOr<std::string> token_index_bytes(const TokenIndex& index) {
 }
 
 absl::StatusOr<TokenIndex> read_token_index(FileSystem& files, const std::string& path) {
-  ACCELERATE_ASSIGN_OR_RETURN(const std::string bytes, read_file(files, path));
-  absl::StatusOr<TokenIndex> index = parse_token_index(bytes);
-  if (!index.ok()) {
-    return absl::Status(index.status().code(), absl::StrCat(path, ": ", index.status().message()));
-  }
-  return index;
+  return read_file_as(files, path, parse_token_index);
 }
 
 }  // namespace accelerate

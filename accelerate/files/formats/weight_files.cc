@@ -204,10 +204,7 @@ absl::StatusOr<ShardIndex> parse_shard_index(absl::string_view text) {
 }
 
 absl::StatusOr<ShardIndex> read_shard_index(FileSystem& files, const std::string& path) {
-  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
-  absl::StatusOr<ShardIndex> index = parse_shard_index(text);
-  if (!index.ok()) return internal::in_file(path, index.status());
-  return index;
+  return read_file_as(files, path, parse_shard_index);
 }
 
 std::string aside_name(const std::string& file) {
