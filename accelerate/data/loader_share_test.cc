@@ -49,8 +49,7 @@ Batches one_pass(const Loader& loader) {
 // Of several shares a round is short that lacks samples for all of them.
 TEST(LoaderShare, EndsAPassThatIsLeftBeforeItsLastShortRound) {
   const auto next_pass = [](int64_t batches) {
-    const DataLoader loader(list(11),
-                            {.batch_size = 2, .shuffle = true, .generator = seeded(3)});
+    const DataLoader loader(list(11), {.batch_size = 2, .shuffle = true, .generator = seeded(3)});
     const DataLoader share = loader.shard({.num_shares = 2});
     begin_of_pass(share, batches);
     return one_pass(share);
@@ -99,8 +98,8 @@ TEST(LoaderShare, ReplacesARandomSamplerByOneOfItsKind) {
   SeedableRandomSampler same(6, {.replacement = true, .num_samples = 10, .data_seed = 3});
   const at::Tensor order = same.indices();
   const int64_t* indices = order.const_data_ptr<int64_t>();
-  EXPECT_EQ(one_pass(loader), (Batches{Values(indices, indices + 5),
-                                       Values(indices + 5, indices + 10)}));
+  EXPECT_EQ(one_pass(loader),
+            (Batches{Values(indices, indices + 5), Values(indices + 5, indices + 10)}));
 }
 
 }  // namespace

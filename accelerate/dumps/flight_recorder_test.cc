@@ -138,9 +138,8 @@ TEST(FlightRecorder, WritesCallsOfSeveralGroups) {
   RankDump dump = dump_of(1, {{call(OpType::ALLREDUCE, 4)}, {call(OpType::ALLREDUCE, 5)}});
   dump.history.groups.push_back({.name = "tp", .made = true});
   dump.members.push_back({1, 4});
-  OperationRecord record{.group = 1,
-                         .state = OperationState::kWaiting,
-                         .fingerprint = call(OpType::SCATTER, 6)};
+  OperationRecord record{
+      .group = 1, .state = OperationState::kWaiting, .fingerprint = call(OpType::SCATTER, 6)};
   record.fingerprint.sequence = dump.history.groups[1].collectives++;
   dump.history.operations.insert(dump.history.operations.begin() + 1, record);
   const RankDump again = read_flight_recorder(flight_recorder_pickle(dump), 1).value();

@@ -84,7 +84,7 @@ struct Communicator {
 
 struct Process {
   std::string name;
-  std::vector<Communicator> communicators;  // all that it had, in the order of their beginnings
+  std::vector<Communicator> communicators;   // all that it had, in the order of their beginnings
   std::map<std::string, size_t> at_address;  // the latest ones
   RankDump dump;
 };

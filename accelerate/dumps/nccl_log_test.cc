@@ -146,9 +146,9 @@ TEST(NcclLog, KnowsTheNumbersOfTypesAndReductions) {
         absl::StrCat(made(0, 2), head(0), words, " comm 0x50 [nranks=2] stream 0x1\n");
     return read_nccl_log(text).at(0).history.operations.at(0).fingerprint;
   };
-  constexpr const char* kTypes[] = {"Char",   "Byte", "Int",   "UInt32", "Long",
-                                    "UInt64", "Half", "Float", "Double", "BFloat16",
-                                    "Float8_e4m3fn", "Float8_e5m2"};
+  constexpr const char* kTypes[] = {"Char",   "Byte",     "Int",           "UInt32",
+                                    "Long",   "UInt64",   "Half",          "Float",
+                                    "Double", "BFloat16", "Float8_e4m3fn", "Float8_e5m2"};
   int number = 0;
   for (const char* type : kTypes) {
     EXPECT_EQ(
@@ -232,8 +232,8 @@ TEST(NcclLog, IsReadFromFilesWithTheEndingsOfLogs) {
   std::filesystem::create_directories(folder);
   int rank = 0;
   for (const char* name : {"a.log", "a.out", "a.err", "a.txt"}) {
-    std::ofstream(absl::StrCat(folder, "/", name)) << made(rank, 4)
-                                                   << called(rank, "AllReduce", 0, 4);
+    std::ofstream(absl::StrCat(folder, "/", name))
+        << made(rank, 4) << called(rank, "AllReduce", 0, 4);
     ++rank;
   }
   std::ofstream(folder + "/a.py") << made(4, 5) << called(4, "AllReduce", 0, 4);

@@ -568,9 +568,9 @@ void PickleValues::reach(int depth) {
 void PickleValues::refuse(const std::string& why) {
   std::string place;
   for (const PickleId key : keys_) {
-    absl::StrAppend(&place, place.empty() ? "\"" : ".",
-                    at(key).kind == PickleKind::kString ? at(key).text
-                                                        : accelerate::to_string(at(key).kind));
+    absl::StrAppend(
+        &place, place.empty() ? "\"" : ".",
+        at(key).kind == PickleKind::kString ? at(key).text : accelerate::to_string(at(key).kind));
   }
   throw PickleError(place.empty() ? why : absl::StrCat(place, "\": ", why),
                     absl::StatusCode::kUnimplemented);

@@ -110,10 +110,10 @@ TEST_F(SafetensorsParts, AreBoxesOfLongRows) {
   const SafetensorsFile file = file_with(whole);
   const Box box{.offsets = {1, 5}, .lengths = {2, kPart}};
   const at::Tensor expected = whole.narrow(0, 1, 2).narrow(1, 5, kPart);
-  for (const at::Tensor& into : std::vector<at::Tensor>{
-           at::zeros({2, kPart}, at::kInt), at::zeros({2, kPart}, at::kDouble),
-           at::zeros({kPart, 2}, at::kInt).t(),
-           at::zeros({2, kPart + 1}, at::kInt).narrow(1, 1, kPart)}) {
+  for (const at::Tensor& into :
+       std::vector<at::Tensor>{at::zeros({2, kPart}, at::kInt), at::zeros({2, kPart}, at::kDouble),
+                               at::zeros({kPart, 2}, at::kInt).t(),
+                               at::zeros({2, kPart + 1}, at::kInt).narrow(1, 1, kPart)}) {
     const absl::Status status = file.read_box("x", box, into);
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_TRUE(at::equal(into.to(at::kInt), expected)) << into.scalar_type() << into.strides();

@@ -68,15 +68,14 @@ struct SizeKeys {
 // The arguments that follow from models of each type.
 void set_arguments(Plugin& plugin, const Facts& model, const char* type, const SizeKeys& keys,
                    int64_t positions, bool is_pretraining) {
-  plugin.megatron_lm_default_args.update(
-      Json{{"model_type_name", type},
-           {"num_layers", number(model, keys.layers)},
-           {"hidden_size", number(model, keys.hidden)},
-           {"num_attention_heads", number(model, keys.heads)},
-           {"max_position_embeddings", positions},
-           {"pretraining_flag", is_pretraining},
-           {"orig_vocab_size", number(model, "vocab_size")},
-           {"model_return_dict", key(model, "return_dict")}});
+  plugin.megatron_lm_default_args.update(Json{{"model_type_name", type},
+                                              {"num_layers", number(model, keys.layers)},
+                                              {"hidden_size", number(model, keys.hidden)},
+                                              {"num_attention_heads", number(model, keys.heads)},
+                                              {"max_position_embeddings", positions},
+                                              {"pretraining_flag", is_pretraining},
+                                              {"orig_vocab_size", number(model, "vocab_size")},
+                                              {"model_return_dict", key(model, "return_dict")}});
 }
 
 constexpr SizeKeys kUsualKeys = {"num_hidden_layers", "hidden_size", "num_attention_heads"};

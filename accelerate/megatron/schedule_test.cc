@@ -98,8 +98,8 @@ TEST(MegatronSchedule, WithoutAWarmupBeginsAtTheRateOfItsArguments) {
         args({{"lr_warmup_iters", 0}, {"lr_warmup_init", 0.005}, {"lr_decay_style", style}}));
     EXPECT_NEAR(megatron_lr(schedule, 0), 0.01, 1e-15) << style;
   }
-  const MegatronSchedule root = megatron_schedule(
-      args({{"lr_warmup_iters", 0}, {"lr_decay_style", "inverse-square-root"}}));
+  const MegatronSchedule root =
+      megatron_schedule(args({{"lr_warmup_iters", 0}, {"lr_decay_style", "inverse-square-root"}}));
   EXPECT_NEAR(megatron_lr(root, 4), 0.005, 1e-15);
   EXPECT_NEAR(megatron_lr(root, 25), 0.002, 1e-15);
 }

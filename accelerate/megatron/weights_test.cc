@@ -318,9 +318,8 @@ TEST(MegatronWeights, NameADivisionThatDoesNotFit) {
   odd.padded_vocab_size = 11;
   EXPECT_THAT(value_error_of([&] { cut_megatron(whole, odd, {.tp = 2}, {}); }),
               HasSubstr("tp=2 does not divide the 11 rows of the embedding"));
-  for (const MegatronPlace& place :
-       {MegatronPlace{.tp = 2}, MegatronPlace{.tp = -1}, MegatronPlace{.pp = 1},
-        MegatronPlace{.chunk = 1}}) {
+  for (const MegatronPlace& place : {MegatronPlace{.tp = 2}, MegatronPlace{.tp = -1},
+                                     MegatronPlace{.pp = 1}, MegatronPlace{.chunk = 1}}) {
     EXPECT_THAT(value_error_of([&] { cut_megatron(whole, llama_shape(), {.tp = 2}, place); }),
                 HasSubstr("cut_megatron: there is no part"));
   }

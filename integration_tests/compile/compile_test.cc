@@ -268,11 +268,10 @@ TEST(CompilePlugin, SaysWhatHasNoEffect) {
   Cluster cluster("1x1:h100");
   cluster.run_on_every_rank([](Rank&) {
     const RecordedWarnings warnings;
-    Accelerator accelerator(
-        {.dynamo_plugin = TorchDynamoPlugin{.backend = DynamoBackend::kAotEager,
-                                            .mode = "max-autotune",
-                                            .dynamic = true,
-                                            .use_regional_compilation = true}});
+    Accelerator accelerator({.dynamo_plugin = TorchDynamoPlugin{.backend = DynamoBackend::kAotEager,
+                                                                .mode = "max-autotune",
+                                                                .dynamic = true,
+                                                                .use_regional_compilation = true}});
     for (int i = 0; i < 2; ++i) accelerator.prepare(Net());
     const auto count = [&warnings](const std::string& text) {
       return std::ranges::count_if(warnings.texts(), [&text](const std::string& each) {

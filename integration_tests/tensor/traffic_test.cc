@@ -174,11 +174,10 @@ void expect_estimate(Blocks blocks, bool has_shards, int64_t measured) {
                                                       .num_key_value_heads = config.kv_heads,
                                                       .intermediate_size = config.intermediate,
                                                       .is_gated = blocks == Blocks::kLlama};
-  const launcher::estimate::ActivationOptions options = {
-      .batch_size = 4,
-      .sequence_length = config.sequence_length,
-      .tp_size = 2,
-      .sequence_parallel = has_shards};
+  const launcher::estimate::ActivationOptions options = {.batch_size = 4,
+                                                         .sequence_length = config.sequence_length,
+                                                         .tp_size = 2,
+                                                         .sequence_parallel = has_shards};
   const auto bytes = static_cast<double>(measured);
   EXPECT_NEAR(launcher::estimate::activation_bytes("float32", shape, options).value(), bytes,
               0.01 * bytes)

@@ -80,14 +80,14 @@ TEST(Endpoint, HasTheHostAndThePortThatCount) {
     const char* host;
     int port;  // -1: none
   };
-  for (const Case& each : std::vector<Case>{
-           {{}, "", -1},
-           {{{"main_process_ip", {"h"}}}, "h", -1},
-           {{{"main_process_port", {"2"}}}, "", 2},
-           {{{"main_process_ip", {"h:2"}}, {"main_process_port", {"2"}}}, "h", 2},
-           {{{"rdzv_endpoint", {"h"}}, {"main_process_port", {"2"}}}, "h", 2},
-           {{{"rdzv_endpoint", {"h:1"}}, {"main_process_port", {"2"}}}, "h", 1},
-           {{{"rdzv_endpoint", {"a:1"}}, {"main_process_ip", {"b:3"}}}, "a", 1}}) {
+  for (const Case& each :
+       std::vector<Case>{{{}, "", -1},
+                         {{{"main_process_ip", {"h"}}}, "h", -1},
+                         {{{"main_process_port", {"2"}}}, "", 2},
+                         {{{"main_process_ip", {"h:2"}}, {"main_process_port", {"2"}}}, "h", 2},
+                         {{{"rdzv_endpoint", {"h"}}, {"main_process_port", {"2"}}}, "h", 2},
+                         {{{"rdzv_endpoint", {"h:1"}}, {"main_process_port", {"2"}}}, "h", 1},
+                         {{{"rdzv_endpoint", {"a:1"}}, {"main_process_ip", {"b:3"}}}, "a", 1}}) {
     const absl::StatusOr<Settings> settings = Settings::resolve(each.typed, nullptr, {});
     ASSERT_TRUE(settings.ok()) << settings.status();
     const absl::StatusOr<Endpoint> endpoint = endpoint_of(*settings);

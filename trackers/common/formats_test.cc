@@ -66,8 +66,8 @@ TEST(JsonValueTest, AWholeNumberThatIsTooLarge) {
   EXPECT_EQ(json_text(json_value(TrackerValue(TensorValue{
                 .sizes = {2}, .dtype = "uint64", .values = {9223372036854775808.0, 7}}))),
             "[9.223372036854776e+18,7]");
-  EXPECT_EQ(json_text(json_value(TrackerValue(
-                TensorValue{.dtype = "int64", .values = {-9223372036854775808.0}}))),
+  EXPECT_EQ(json_text(json_value(
+                TrackerValue(TensorValue{.dtype = "int64", .values = {-9223372036854775808.0}}))),
             "-9223372036854775808");
 }
 

@@ -37,8 +37,7 @@ class Tokenizer {
     if (options.tokenizer == TokenizerKind::kVocabulary) {
       ACCELERATE_ASSIGN_OR_RETURN(const std::string text,
                                   read_file(files, options.vocabulary_file));
-      ACCELERATE_RETURN_IF_ERROR(
-          in_file(options.vocabulary_file, tokenizer.read_vocabulary(text)));
+      ACCELERATE_RETURN_IF_ERROR(in_file(options.vocabulary_file, tokenizer.read_vocabulary(text)));
     }
     return tokenizer;
   }

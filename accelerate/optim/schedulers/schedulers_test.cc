@@ -417,8 +417,8 @@ TEST(ReduceLROnPlateau, ComparesByModeAndThreshold) {
 
 TEST(ReduceLROnPlateau, HasAMinimumForEachGroupAndLeavesTinyReductionsOut) {
   torch::optim::SGD sgd = made_sgd(std::vector<double>{1, 0.1, 0.8});
-  ReduceLROnPlateau scheduler(
-      sgd, {.factor = 0.5, .patience = 0, .min_lr = {0.7, 0, 0}, .eps = 0.06});
+  ReduceLROnPlateau scheduler(sgd,
+                              {.factor = 0.5, .patience = 0, .min_lr = {0.7, 0, 0}, .eps = 0.06});
   scheduler.step(1);
   scheduler.step(1);
   EXPECT_THAT(scheduler.get_last_lr(), ElementsAre(0.7, 0.1, 0.4));

@@ -333,11 +333,10 @@ TEST(MixtureOfExperts, RefusesOptionsThatAreOutOfRange) {
               HasSubstr("with hidden 0, intermediate 4"));
   EXPECT_THAT(refused({.hidden = 4, .intermediate = 0, .router = {.experts = 4}}),
               HasSubstr("with hidden 4, intermediate 0"));
-  EXPECT_THAT(refused({.hidden = 4,
-                       .intermediate = 4,
-                       .router = {.experts = 4},
-                       .shared_intermediate = -1}),
-              HasSubstr("shared_intermediate -1"));
+  EXPECT_THAT(
+      refused(
+          {.hidden = 4, .intermediate = 4, .router = {.experts = 4}, .shared_intermediate = -1}),
+      HasSubstr("shared_intermediate -1"));
   EXPECT_THAT(
       refused({.hidden = 4, .intermediate = 4, .router = {.experts = 4}, .gates_shared = true}),
       HasSubstr("no shared expert"));

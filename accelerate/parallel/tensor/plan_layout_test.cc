@@ -233,8 +233,8 @@ TEST(TensorParallelLayout, KnowsTheNamesOfSeveralWeightsInOne) {
     model->register_module(name, torch::nn::Linear(8, 24));
     return refused(model, {{.pattern = name, .style = kColumn}});
   };
-  for (const char* name : {"qkv_proj", "query_key_value", "gate_up_proj", "c_attn", "kv_proj",
-                           "in_proj", "gateup"}) {
+  for (const char* name :
+       {"qkv_proj", "query_key_value", "gate_up_proj", "c_attn", "kv_proj", "in_proj", "gateup"}) {
     EXPECT_THAT(refused_layer(name), HasSubstr("looks like several weights in one")) << name;
   }
   for (const char* name : {"q_proj", "k_proj", "gate_proj", "up_proj", "query", "fc_in"}) {
@@ -300,10 +300,9 @@ TEST(TensorParallelLayout, RefusesModulesThatAreNotDivided) {
   EXPECT_THAT(refused_child(torch::nn::MultiheadAttention(8, 2).ptr()),
               HasSubstr("belongs to a MultiheadAttention, which computes with whole weights"));
   using Children = std::vector<std::shared_ptr<torch::nn::Module>>;
-  for (const auto& child :
-       Children{torch::nn::GRU(4, 4).ptr(), torch::nn::RNN(4, 4).ptr(),
-                torch::nn::LSTMCell(4, 4).ptr(), torch::nn::GRUCell(4, 4).ptr(),
-                torch::nn::RNNCell(4, 4).ptr()}) {
+  for (const auto& child : Children{torch::nn::GRU(4, 4).ptr(), torch::nn::RNN(4, 4).ptr(),
+                                    torch::nn::LSTMCell(4, 4).ptr(), torch::nn::GRUCell(4, 4).ptr(),
+                                    torch::nn::RNNCell(4, 4).ptr()}) {
     EXPECT_THAT(refused_child(child), HasSubstr("whose gates are computed by one operator"));
   }
   EXPECT_THAT(refused_child(torch::nn::Conv1d(4, 4, 3).ptr()),
