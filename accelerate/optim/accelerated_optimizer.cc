@@ -22,6 +22,7 @@
 #include "accelerate/optim/optimizer_state_dict.h"
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/optim/step_in_parts.h"
+#include "accelerate/precision/autocast.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/portable.h"
 #include "accelerate/tensors/state_dict.h"
@@ -78,6 +79,7 @@ at::Tensor internal::SharedOptimizer::update(StepOptions options) {
   } else {
     update();
   }
+  drop_cast_weights();
   return loss;
 }
 
