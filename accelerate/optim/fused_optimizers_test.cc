@@ -417,6 +417,23 @@ TEST(SGD, TakesSparseGradientsAsTorchDoes) {
   }
 }
 
+// With a gradient that is the conjugate of what is in memory.
+TEST_P(FusedOptimizerTest, TrainsComplexNumbersAsPairsOfRealOnes) {
+  torch::manual_seed(2);
+  const torch::Tensor pairs = torch::randn({5, 2}).requires_grad_();
+  const torch::Tensor numbers = torch::view_as_complex(pairs.detach().clone()).requires_grad_();
+  const auto of_pairs = GetParam().ours({OptimizerParamGroup(Tensors{pairs})});
+  const auto of_numbers = GetParam().ours({OptimizerParamGroup(Tensors{numbers})});
+  for (int step = 0; step < 3; ++step) {
+    const torch::Tensor gradient = torch::view_as_complex(torch::randn({5, 2}));
+    numbers.mutable_grad() = gradient.conj();
+    pairs.mutable_grad() = torch::view_as_real(gradient.conj().resolve_conj()).clone();
+    of_pairs->step();
+    of_numbers->step();
+    expect_equal({torch::view_as_real(numbers.detach())}, {pairs.detach()});
+  }
+}
+
 TEST(Adam, AmsgradMayBeTurnedOnLater) {
   const Tensors parameters = make_parameters();
   Adam adam(parameters, AdamOptions(1e-2));
