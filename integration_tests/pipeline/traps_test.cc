@@ -588,7 +588,7 @@ struct FlaggedImpl : torch::nn::Module {
 TORCH_MODULE(Flagged);
 
 TEST(FlagsOfOutputs, AreResolvedBeforeTheNextStageHasThem) {
-  Cluster cluster("1x3:h100");
+  Cluster cluster("1x3");
   cluster.run_on_every_rank([](Rank& /*rank*/) {
     Accelerator accelerator(with_stages({.pp_size = 3}));
     torch::manual_seed(5);
