@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -17,7 +18,10 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/util/Exception.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/rmsprop.h>
 
+#include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate::internal {
@@ -91,6 +95,24 @@ bool same_layout(const at::Tensor& parameter, const at::Tensor& other) {
 
 at::Tensor as_real(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(without_flags(tensor)) : tensor;
+}
+
+void warn_of_complex_parameters(const torch::optim::Optimizer& optimizer) {
+  const std::type_info& type = typeid(optimizer);
+  const bool squares = type == typeid(torch::optim::Adam) || type == typeid(torch::optim::AdamW) ||
+                       dynamic_cast<const torch::optim::Adagrad*>(&optimizer) != nullptr ||
+                       dynamic_cast<const torch::optim::RMSprop*>(&optimizer) != nullptr;
+  if (!squares || !Runtime::is_on_first_rank()) return;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.is_complex()) continue;
+      TORCH_WARN("an optimizer has complex parameters, such as one of shape ", parameter.sizes(),
+                 ", and LibTorch's Adam, AdamW, Adagrad and RMSprop divide by roots of complex "
+                 "squares; accelerate::optim::Adam and AdamW train the real and the imaginary "
+                 "parts, as PyTorch does");
+      return;
+    }
+  }
 }
 
 at::Tensor call_closure(const torch::optim::Optimizer::LossClosure& closure) {

@@ -112,6 +112,10 @@ bool same_layout(const at::Tensor& parameter, const at::Tensor& other);
 /// tensors as they are. An alias, but of a gradient that has flags.
 at::Tensor as_real(const at::Tensor& tensor);
 
+/// Warns on the first rank where a class of LibTorch's that squares complex gradients as complex
+/// numbers, which PyTorch's does not, has complex parameters. Local.
+void warn_of_complex_parameters(const torch::optim::Optimizer& optimizer);
+
 /// The closure's loss, computed with gradients on; undefined without a closure.
 at::Tensor call_closure(const torch::optim::Optimizer::LossClosure& closure);
 

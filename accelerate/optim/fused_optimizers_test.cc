@@ -13,6 +13,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/optim/fused_optimizers.h"
+#include "accelerate/testing/recorded_warnings.h"
 
 namespace accelerate::optim {
 namespace {
@@ -432,6 +433,20 @@ TEST_P(FusedOptimizerTest, TrainsComplexNumbersAsPairsOfRealOnes) {
     of_numbers->step();
     expect_equal({torch::view_as_real(numbers.detach())}, {pairs.detach()});
   }
+}
+
+TEST(WarningOfComplexParameters, IsOfLibTorchsClassesThatSquareThem) {
+  const Tensors real = {torch::zeros({2})}, complex = {torch::zeros({2}, torch::kComplexFloat)};
+  const RecordedWarnings warnings;
+  const auto count_after = [&](const Optimizer& optimizer) {
+    internal::warn_of_complex_parameters(optimizer);
+    return warnings.texts().size();
+  };
+  EXPECT_EQ(count_after(torch::optim::Adam(real)), 0u);
+  EXPECT_EQ(count_after(Adam(complex)), 0u);
+  EXPECT_EQ(count_after(torch::optim::SGD(complex, SGDOptions(0.1))), 0u);
+  EXPECT_EQ(count_after(torch::optim::Adam(complex)), 1u);
+  EXPECT_EQ(count_after(torch::optim::RMSprop(complex)), 2u);
 }
 
 TEST(Adam, AmsgradMayBeTurnedOnLater) {
