@@ -68,7 +68,11 @@ at::Tensor internal::SharedOptimizer::update(StepOptions options) {
     if (on_disk) {
       on_disk->step(options.elements);
     } else if (options.closure) {
-      loss = optimizer->step(std::move(options.closure));
+      // It may be called several times, each with other weights.
+      loss = optimizer->step([&options] {
+        drop_cast_weights();
+        return options.closure();
+      });
     } else {
       step_in_parts(*optimizer, options.elements);
     }
