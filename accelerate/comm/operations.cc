@@ -48,34 +48,10 @@ std::vector<int64_t> rows_shape(const at::Tensor& rows, int64_t count) {
   return shape;
 }
 
-// Some backends carry few dtypes. What only moves can as well move as another type of its size.
-at::Tensor as_carried(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kByte:
-    case at::kChar:
-    case at::kInt:
-    case at::kLong:
-    case at::kHalf:
-    case at::kFloat:
-    case at::kDouble: return tensor;
-    case at::kComplexHalf:
-    case at::kComplexFloat:
-    case at::kComplexDouble: return at::view_as_real(tensor);
-    default: break;
-  }
-  switch (tensor.element_size()) {
-    case 1: return tensor.view(at::kByte);
-    case 2: return tensor.view(at::kHalf);
-    case 4: return tensor.view(at::kInt);
-    case 8: return tensor.view(at::kLong);
-    default: return tensor;
-  }
-}
-
 void all_gather_into(const ProcessGroupPtr& group, const at::Tensor& output,
                      const at::Tensor& rows) {
-  at::Tensor carried_output = as_carried(output);
-  at::Tensor carried_rows = as_carried(rows);
+  at::Tensor carried_output = internal::as_carried(output);
+  at::Tensor carried_rows = internal::as_carried(rows);
   const CarriedValues described(rows);
   group->_allgather_base(carried_output, carried_rows)->wait();
 }
@@ -316,7 +292,7 @@ void broadcast_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor, in
   if (tensor.numel() == 0) return;
   at::NoGradGuard no_grad;
   const at::Tensor whole = as_plain(tensor);
-  std::vector<at::Tensor> tensors{as_carried(whole.detach())};
+  std::vector<at::Tensor> tensors{internal::as_carried(whole.detach())};
   c10d::BroadcastOptions options;
   options.rootRank = from_process;
   const CarriedValues described(whole);
@@ -329,10 +305,14 @@ void broadcast_tensors(const ProcessGroupPtr& group, const std::vector<at::Tenso
   if (!group || tensors.empty()) return;
   constexpr size_t kBytes = size_t{250} << 20;  // as in PyTorch
   at::NoGradGuard no_grad;
-  std::vector<at::Tensor> plain;
+  std::vector<at::Tensor> plain, carried;
   plain.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) plain.push_back(internal::without_flags(tensor));
-  c10d::broadcast_coalesced(group, plain, kBytes, from_process);
+  carried.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    plain.push_back(internal::without_flags(tensor));
+    carried.push_back(internal::as_carried(plain.back()));
+  }
+  c10d::broadcast_coalesced(group, carried, kBytes, from_process);
   if (group->getRank() == from_process) return;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!plain[i].is_same(tensors[i])) tensors[i].copy_(plain[i]);
@@ -467,6 +447,29 @@ void check_extents(const Extents& extents, size_t index, int64_t dim) {
 }
 
 }  // namespace
+
+at::Tensor as_carried(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kByte:
+    case at::kChar:
+    case at::kInt:
+    case at::kLong:
+    case at::kHalf:
+    case at::kFloat:
+    case at::kDouble: return tensor;
+    case at::kComplexHalf:
+    case at::kComplexFloat:
+    case at::kComplexDouble: return at::view_as_real(tensor);
+    default: break;
+  }
+  switch (tensor.element_size()) {
+    case 1: return tensor.view(at::kByte);
+    case 2: return tensor.view(at::kHalf);
+    case 4: return tensor.view(at::kInt);
+    case 8: return tensor.view(at::kLong);
+    default: return tensor;
+  }
+}
 
 void check_rank(const ProcessGroupPtr& group, const char* operation, int from_process) {
   TORCH_CHECK_VALUE(from_process >= 0 && from_process < group->getSize(), operation,

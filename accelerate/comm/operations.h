@@ -92,6 +92,9 @@ void average_gradients(const ProcessGroupPtr& group, const std::vector<at::Tenso
 
 namespace internal {
 
+// The same memory under a dtype of its size that all backends carry, for what only moves. The
+// tensor has no flags; see without_flags.
+at::Tensor as_carried(const at::Tensor& tensor);
 // For all tensors at once: two ranks may need different sizes, but all know it from one collective.
 std::vector<at::Tensor> pad_tensors_across_processes(const ProcessGroupPtr& group,
                                                      const std::vector<at::Tensor>& tensors,

@@ -325,6 +325,26 @@ TEST(PadAcrossProcesses, KnowsTheNumbersOfEachType) {
   });
 }
 
+TEST(BroadcastTensors, SendEveryDtype) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    std::vector<at::ScalarType> dtypes = kDtypes;
+    dtypes.push_back(at::ScalarType::UInt16);
+    std::vector<at::Tensor> tensors;
+    for (const at::ScalarType dtype : dtypes) {
+      tensors.push_back(rows_of(group->getRank(), dtype));
+    }
+    const at::Tensor table = at::full({2, 3}, group->getRank(), at::kShort);
+    tensors.push_back(table.t());
+    broadcast_tensors(group, tensors);
+    for (size_t i = 0; i < dtypes.size(); ++i) {
+      EXPECT_EQ(tensors[i].scalar_type(), dtypes[i]);
+      EXPECT_TRUE(at::equal(tensors[i].to(at::kFloat), rows_of(0, dtypes[i]).to(at::kFloat)))
+          << dtypes[i];
+    }
+    EXPECT_TRUE(at::equal(table, at::zeros({2, 3}, at::kShort)));
+  });
+}
+
 TEST(PadAcrossProcesses, FillsUpToTheLargest) {
   run_ranks(3, [](const ProcessGroupPtr& group) {
     const int64_t rank = group->getRank();

@@ -1,8 +1,10 @@
 #include "accelerate/data/dispatch_reader.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
 #include "accelerate/comm/objects.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/data/dataset_error.h"
 
 namespace accelerate::internal {
@@ -32,11 +34,12 @@ void DispatchChannel::broadcast_header(Header& header) {
 }
 
 void DispatchChannel::broadcast_tensors(const std::vector<at::Tensor>& tensors) {
+  at::NoGradGuard no_grad;
   std::vector<std::vector<at::Tensor>> in_flight;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.numel() == 0) continue;
-    in_flight.push_back({tensor});
+    in_flight.push_back({as_carried(tensor)});
     works.push_back(group_->broadcast(in_flight.back()));
   }
   for (const auto& work : works) work->wait();

@@ -27,6 +27,7 @@
 #include "accelerate/data/batch_rows.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/tensors/portable.h"
+#include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/tensors/tree_operations.h"
 
 namespace accelerate::internal {
@@ -167,9 +168,9 @@ class DispatchReader : public BatchReader<Batch> {
     try {
       if (source_->next(read)) {
         round = send_to_device(pad(read, header), device_, {.non_blocking = non_blocking_});
-        // Tensors must be contiguous to be sent; rank 0 keeps the same ones.
+        // Memory is sent as it lies; rank 0 keeps the same tensors.
         round = tree_map(std::move(*round), [](const at::Tensor& tensor) {
-          return tensor.defined() ? tensor.contiguous() : tensor;
+          return tensor.defined() ? without_flags(tensor).contiguous() : tensor;
         });
         if constexpr (Portable<Batch>) write_portable(writer, *round);
       }

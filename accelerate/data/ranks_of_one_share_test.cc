@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -250,6 +251,30 @@ TEST(RanksOfOneShare, ThatIsTheOnlyOneGetAllThatRank0Reads) {
   });
   EXPECT_EQ(passes[0], passes[1]);
   EXPECT_EQ(sorted(joined(passes[0])), list(5));
+}
+
+// Numbers whose memory has the other sign, and numbers of a dtype that Gloo does not carry.
+struct FlaggedAndSmall {
+  int64_t size() const { return 4; }
+  std::tuple<at::Tensor, at::Tensor> get_batch(const at::Tensor& indices) const {
+    return {indices.to(at::kFloat)._neg_view(), indices.to(at::kShort)};
+  }
+};
+
+TEST(DispatchedBatches, HaveRank0sNumbersWhateverTheirFlagsAndDtypes) {
+  const auto batches = on_ranks(2, [](const Group& group) {
+    ShardOptions options = share_of(group, 2);
+    options.dispatch_batches = true;
+    Batches batches;
+    for (auto& [flagged, small] : DataLoader(FlaggedAndSmall{}, {.batch_size = 2}).shard(options)) {
+      EXPECT_EQ(small.scalar_type(), at::kShort);
+      batches.push_back(values(flagged.to(at::kLong)));
+      batches.push_back(values(small.to(at::kLong)));
+    }
+    return batches;
+  });
+  EXPECT_THAT(batches[0], ElementsAre(Values{0, -1}, Values{0, 1}));
+  EXPECT_THAT(batches[1], ElementsAre(Values{-2, -3}, Values{2, 3}));
 }
 
 TEST(RanksOfOneShare, GiveTheirShareToTheUsersSlicing) {

@@ -1,6 +1,7 @@
 #include "accelerate/data/sampler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <numeric>
 #include <utility>
@@ -285,17 +286,24 @@ WeightedRandomSampler::WeightedRandomSampler(at::Tensor weights, int64_t num_sam
   TORCH_CHECK_VALUE(weights_.defined() && weights_.dim() == 1 && weights_.numel() > 0,
                     "WeightedRandomSampler: the weights must be a vector that is not empty");
   TORCH_CHECK_VALUE(num_samples_ > 0, "num_samples must be positive, got ", num_samples_);
-  TORCH_CHECK_VALUE(replacement_ || num_samples_ <= weights_.numel(),
-                    "WeightedRandomSampler: without replacement there are ", weights_.numel(),
-                    " samples, not ", num_samples_);
   weights_ = weights_.to(at::device(at::kCPU).dtype(at::kDouble)).contiguous();
   const double* values = weights_.const_data_ptr<double>();
-  double sum = 0;
+  double sum = 0, most = 0;
+  int64_t candidates = 0;
   for (int64_t i = 0; i < weights_.numel(); ++i) {
-    TORCH_CHECK_VALUE(values[i] >= 0, "WeightedRandomSampler: weight ", i, " is ", values[i]);
+    TORCH_CHECK_VALUE(values[i] >= 0 && std::isfinite(values[i]), "WeightedRandomSampler: weight ",
+                      i, " is ", values[i]);
     sum += values[i];
+    most = std::max(most, values[i]);
+    if (values[i] > 0) ++candidates;
   }
-  TORCH_CHECK_VALUE(sum > 0, "WeightedRandomSampler: all weights are zero");
+  TORCH_CHECK_VALUE(candidates > 0, "WeightedRandomSampler: all weights are zero");
+  // at::multinomial would draw samples whose weight is zero.
+  TORCH_CHECK_VALUE(replacement_ || num_samples_ <= candidates,
+                    "WeightedRandomSampler: without replacement there are ", candidates,
+                    " samples, those with a weight above zero, not ", num_samples_);
+  // It adds up the weights. None of them is more than 1 then.
+  if (!std::isfinite(sum)) weights_ = weights_.div(most);
 }
 
 IndexOrder WeightedRandomSampler::begin_pass() {

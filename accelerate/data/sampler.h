@@ -258,8 +258,9 @@ struct WeightedRandomSamplerOptions {
 /// Draws samples with given probabilities (torch::multinomial).
 class WeightedRandomSampler : public internal::DrawingSampler {
  public:
-  /// `weights`: a vector, not negative, not all zero; need not sum to 1.
-  /// Errors: c10::ValueError otherwise, and without replacement for more samples than weights.
+  /// `weights`: a vector, finite, not negative, not all zero; need not sum to 1.
+  /// Errors: c10::ValueError otherwise, and without replacement for more samples than there are
+  ///         weights above zero.
   WeightedRandomSampler(at::Tensor weights, int64_t num_samples,
                         WeightedRandomSamplerOptions options = {});
 

@@ -337,6 +337,24 @@ TEST(WeightedRandomSampler, IsMultinomial) {
   EXPECT_TRUE(at::equal(drawn, at::multinomial(weights, 9, true)));
 }
 
+// Their sum is beyond the largest double.
+TEST(WeightedRandomSampler, TakesWeightsOfAnySize) {
+  const at::Tensor weights = at::tensor({1e308, 1e308, 0.0, 1e308}, at::kDouble);
+  const at::Tensor drawn = WeightedRandomSampler(weights, 300, {.generator = seeded(1)}).indices();
+  for (const int64_t sample : {0, 1, 3}) {
+    EXPECT_GT(drawn.eq(sample).sum().item<int64_t>(), 50) << sample;
+  }
+  EXPECT_EQ(drawn.eq(2).sum().item<int64_t>(), 0);
+}
+
+TEST(WeightedRandomSampler, DrawsNoSampleWithoutAWeight) {
+  const at::Tensor weights = at::tensor({0.0, 1.0, 0.0, 2.0});
+  const at::Tensor both = WeightedRandomSampler(weights, 2, {.replacement = false}).indices();
+  EXPECT_EQ(both.sum().item<int64_t>(), 4);
+  EXPECT_EQ(both.eq(1).sum().item<int64_t>(), 1);
+  EXPECT_THROW(WeightedRandomSampler(weights, 3, {.replacement = false}), c10::ValueError);
+}
+
 TEST(WeightedRandomSampler, RefusesWeightsThatAreNone) {
   for (const at::Tensor& weights :
        {at::Tensor(), at::ones({2, 2}), at::ones({0}), at::zeros({3}), -at::ones({3}),

@@ -56,10 +56,12 @@ void check_inputs(const char* who, const Tensors& inputs, size_t least) {
   TORCH_CHECK_VALUE(are_there, who, ": a loss needs ", least, " tensors, got ", inputs.size());
 }
 
-// The mean of the losses whose mask is 1.
+// The mean of the losses whose mask is 1; 0 where no mask is, as in a micro-batch of padding.
 at::Tensor mean_of(const at::Tensor& losses, const at::Tensor& loss_mask) {
   const at::Tensor mask = loss_mask.reshape(-1).to(at::kFloat);
-  return at::sum(losses.to(at::kFloat).reshape(-1) * mask) / mask.sum();
+  const at::Tensor count = mask.sum();
+  return at::sum(losses.to(at::kFloat).reshape(-1) * mask) /
+         at::where(count.eq(0), at::ones_like(count), count);
 }
 
 // Without the labels that do not count.

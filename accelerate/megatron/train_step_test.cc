@@ -86,6 +86,15 @@ TEST(GPTTrainStep, LossIsTheMeanOfWhatCounts) {
   EXPECT_THAT(value_error_of([&] { step.loss({logits, logits}); }), HasSubstr("needs 3 tensors"));
 }
 
+TEST(GPTTrainStep, LossOfNoTokensIsZero) {
+  const GPTTrainStep step(Json{{"eos_token_id", 2}});
+  const at::Tensor losses = torch::tensor({{1., 2.}}).requires_grad_();
+  const at::Tensor loss = step.loss({torch::zeros({1, 2}), losses}).loss;
+  EXPECT_EQ(loss.item<float>(), 0);
+  loss.backward();
+  EXPECT_TRUE(at::equal(losses.grad(), torch::zeros_like(losses)));
+}
+
 TEST(GPTTrainStep, ChecksLossesForNanWhereItIsTold) {
   const at::Tensor mask = torch::ones({1, 2});
   const at::Tensor losses = torch::tensor({{1., std::numeric_limits<double>::quiet_NaN()}});

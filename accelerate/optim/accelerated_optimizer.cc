@@ -22,6 +22,7 @@
 #include "accelerate/optim/optimizer_state_dict.h"
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/optim/step_in_parts.h"
+#include "accelerate/precision/autocast.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/portable.h"
 #include "accelerate/tensors/state_dict.h"
@@ -67,7 +68,11 @@ at::Tensor internal::SharedOptimizer::update(StepOptions options) {
     if (on_disk) {
       on_disk->step(options.elements);
     } else if (options.closure) {
-      loss = optimizer->step(std::move(options.closure));
+      // It may be called several times, each with other weights.
+      loss = optimizer->step([&options] {
+        drop_cast_weights();
+        return options.closure();
+      });
     } else {
       step_in_parts(*optimizer, options.elements);
     }
@@ -78,6 +83,7 @@ at::Tensor internal::SharedOptimizer::update(StepOptions options) {
   } else {
     update();
   }
+  drop_cast_weights();
   return loss;
 }
 

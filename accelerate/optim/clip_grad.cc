@@ -24,6 +24,7 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
 namespace {
@@ -51,8 +52,11 @@ std::vector<Group> gradients_of(at::TensorList parameters) {
   std::vector<Group> groups;
   std::unordered_set<const at::TensorImpl*> seen;  // tied parameters come several times
   for (size_t i = 0; i < parameters.size(); ++i) {
-    const at::Tensor& grad = parameters[i].grad();
-    if (!grad.defined() || !seen.insert(grad.unsafeGetTensorImpl()).second) continue;
+    if (!parameters[i].grad().defined()) continue;
+    at::Tensor& grad = parameters[i].mutable_grad();
+    // Multi-tensor operators do not write to views with flags, as the gradient of conj() is.
+    if (grad.is_conj() || grad.is_neg()) grad = internal::without_flags(grad);
+    if (!seen.insert(grad.unsafeGetTensorImpl()).second) continue;
     TORCH_CHECK_VALUE(grad.layout() == at::kStrided, "the gradient of parameter ", i,
                       " is sparse, which clipping does not support");
     add_to(groups, grad);

@@ -144,6 +144,17 @@ TEST(ClipGradNorm, TakesSeveralTypes) {
   EXPECT_EQ(parameters[7].grad().scalar_type(), at::kBFloat16);
 }
 
+// As those of parameters that a model conjugates.
+TEST(ClipGradNorm, TakesConjugatedAndNegatedGradients) {
+  const torch::Tensor numbers = torch::complex(torch::tensor({3.0f}), torch::tensor({4.0f}));
+  const torch::Tensor conjugated = with_gradient(numbers.conj());
+  EXPECT_NEAR(clip_grad_norm_({conjugated}, 1).item<double>(), 5, 1e-5);
+  EXPECT_TRUE(torch::allclose(conjugated.grad(), numbers.conj() / 5));
+  const torch::Tensor negated = with_gradient(torch::tensor({3.0f, 1.0f})._neg_view());
+  clip_grad_value_({negated}, 2);
+  EXPECT_TRUE(torch::equal(negated.grad(), torch::tensor({-2.0f, -1.0f})));
+}
+
 TEST(ClipGradNorm, WithoutGradientsIsZero) {
   EXPECT_EQ(clip_grad_norm_({}, 1.0).item<double>(), 0);
   const Tensors parameters{torch::ones({3}).requires_grad_(), with_gradient(torch::ones({0}))};

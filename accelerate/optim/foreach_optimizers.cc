@@ -41,10 +41,11 @@ class ForeachBatches {
  public:
   void add(int64_t step, const at::Tensor& parameter,
            const std::array<at::Tensor, kStates>& states) {
-    ForeachBatch<kStates>& batch = find(step, parameter);
-    batch.parameters.push_back(parameter);
-    batch.grads.push_back(parameter.grad());
-    for (size_t i = 0; i < kStates; ++i) batch.states[i].push_back(states[i]);
+    const at::Tensor values = internal::as_real(parameter);
+    ForeachBatch<kStates>& batch = find(step, values);
+    batch.parameters.push_back(values);
+    batch.grads.push_back(internal::as_real(parameter.grad()));
+    for (size_t i = 0; i < kStates; ++i) batch.states[i].push_back(internal::as_real(states[i]));
   }
   std::vector<ForeachBatch<kStates>>& batches() { return batches_; }
 

@@ -267,6 +267,21 @@ TEST_P(ForeachOptimizerTest, TakesSeveralTypes) {
   EXPECT_EQ(parameters.back().scalar_type(), at::kBFloat16);
 }
 
+TEST_P(ForeachOptimizerTest, TrainsComplexNumbersAsPairsOfRealOnes) {
+  torch::manual_seed(2);
+  const Tensor pairs = torch::randn({5, 2}, torch::kDouble).requires_grad_();
+  const Tensor numbers = torch::view_as_complex(pairs.detach().clone()).requires_grad_();
+  const auto of_pairs = GetParam().make({pairs}), of_numbers = GetParam().make({numbers});
+  for (int step = 0; step < 3; ++step) {
+    const Tensor gradient = torch::randn({5, 2}, torch::kDouble);
+    pairs.mutable_grad() = gradient;
+    numbers.mutable_grad() = torch::view_as_complex(gradient.clone());
+    of_pairs->step();
+    of_numbers->step();
+    EXPECT_TRUE(torch::allclose(torch::view_as_real(numbers.detach()), pairs.detach()));
+  }
+}
+
 TEST_P(ForeachOptimizerTest, SparseGradientIsAnErrorAndChangesNothing) {
   const Tensors parameters = make_parameters();
   auto optimizer = GetParam().make(parameters);

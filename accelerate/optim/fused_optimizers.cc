@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -13,9 +14,15 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/maximum.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/util/Exception.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/rmsprop.h>
+
+#include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate::internal {
 namespace {
@@ -84,6 +91,28 @@ bool same_layout(const at::Tensor& parameter, const at::Tensor& other) {
   }
   if (parameter.is_contiguous() && other.is_contiguous()) return true;
   return parameter.is_non_overlapping_and_dense() && other.strides() == parameter.strides();
+}
+
+at::Tensor as_real(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(without_flags(tensor)) : tensor;
+}
+
+void warn_of_complex_parameters(const torch::optim::Optimizer& optimizer) {
+  const std::type_info& type = typeid(optimizer);
+  const bool squares = type == typeid(torch::optim::Adam) || type == typeid(torch::optim::AdamW) ||
+                       dynamic_cast<const torch::optim::Adagrad*>(&optimizer) != nullptr ||
+                       dynamic_cast<const torch::optim::RMSprop*>(&optimizer) != nullptr;
+  if (!squares || !Runtime::is_on_first_rank()) return;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.is_complex()) continue;
+      TORCH_WARN("an optimizer has complex parameters, such as one of shape ", parameter.sizes(),
+                 ", and LibTorch's Adam, AdamW, Adagrad and RMSprop divide by roots of complex "
+                 "squares; accelerate::optim::Adam and AdamW train the real and the imaginary "
+                 "parts, as PyTorch does");
+      return;
+    }
+  }
 }
 
 at::Tensor call_closure(const torch::optim::Optimizer::LossClosure& closure) {
@@ -169,25 +198,28 @@ template <typename Kind>
 void step_one(const at::Tensor& parameter, typename Kind::State& state,
               const typename Kind::Options& options) {
   const auto [beta1, beta2] = options.betas();
-  at::Tensor grad = parameter.grad();
+  const at::Tensor values = as_real(parameter);
+  at::Tensor grad = as_real(parameter.grad());
   if (options.weight_decay() != 0) {
     if constexpr (Kind::kDecoupledDecay) {
-      parameter.mul_(1 - options.lr() * options.weight_decay());
+      values.mul_(1 - options.lr() * options.weight_decay());
     } else {
-      grad = grad.add(parameter, options.weight_decay());
+      grad = grad.add(values, options.weight_decay());
     }
   }
   const double correction1 = 1 - std::pow(beta1, state.step());
   const double correction2 = 1 - std::pow(beta2, state.step());
-  state.exp_avg().mul_(beta1).add_(grad, 1 - beta1);
-  state.exp_avg_sq().mul_(beta2).addcmul_(grad, grad, 1 - beta2);
-  at::Tensor square = state.exp_avg_sq();
+  const at::Tensor mean = as_real(state.exp_avg());
+  at::Tensor square = as_real(state.exp_avg_sq());
+  mean.mul_(beta1).add_(grad, 1 - beta1);
+  square.mul_(beta2).addcmul_(grad, grad, 1 - beta2);
   if (options.amsgrad()) {
-    at::maximum_out(state.max_exp_avg_sq(), state.max_exp_avg_sq(), square);
-    square = state.max_exp_avg_sq();
+    at::Tensor largest = as_real(state.max_exp_avg_sq());
+    at::maximum_out(largest, largest, square);
+    square = largest;
   }
   const at::Tensor denominator = square.sqrt().div_(std::sqrt(correction2)).add_(options.eps());
-  parameter.addcdiv_(state.exp_avg(), denominator, -options.lr() / correction1);
+  values.addcdiv_(mean, denominator, -options.lr() / correction1);
 }
 
 template <typename Kind>

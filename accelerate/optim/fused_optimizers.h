@@ -5,7 +5,8 @@
 /// and archives are the same, so a checkpoint of either continues with the other. Parameters for
 /// which the device has no fused kernel (or a wrong one: SGD in half precision on a CPU), and those
 /// whose gradient is laid out otherwise in memory, are updated one by one. In half precision Adam's
-/// kernels round once per step, and LibTorch's loops after each operation.
+/// kernels round once per step, and LibTorch's loops after each operation. Complex parameters are
+/// trained as pairs of real ones, as PyTorch does; LibTorch's Adam squares complex numbers.
 /// Errors:  c10::Error in Adam's and AdamW's step() naming the parameter whose gradient is sparse;
 ///          nothing has changed then. SGD takes sparse gradients.
 /// Threads: one at a time.
@@ -106,6 +107,14 @@ class FusedBatches {
 
 /// Whether a kernel that walks through the memory of both in step sees corresponding elements.
 bool same_layout(const at::Tensor& parameter, const at::Tensor& other);
+
+/// Complex numbers as pairs of real ones, which is what optimizers with second moments train; other
+/// tensors as they are. An alias, but of a gradient that has flags.
+at::Tensor as_real(const at::Tensor& tensor);
+
+/// Warns on the first rank where a class of LibTorch's that squares complex gradients as complex
+/// numbers, which PyTorch's does not, has complex parameters. Local.
+void warn_of_complex_parameters(const torch::optim::Optimizer& optimizer);
 
 /// The closure's loss, computed with gradients on; undefined without a closure.
 at::Tensor call_closure(const torch::optim::Optimizer::LossClosure& closure);

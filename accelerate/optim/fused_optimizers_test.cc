@@ -13,6 +13,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/optim/fused_optimizers.h"
+#include "accelerate/testing/recorded_warnings.h"
 
 namespace accelerate::optim {
 namespace {
@@ -415,6 +416,37 @@ TEST(SGD, TakesSparseGradientsAsTorchDoes) {
     their_optimizer.step();
     expect_equal(ours, theirs);
   }
+}
+
+// With a gradient that is the conjugate of what is in memory.
+TEST_P(FusedOptimizerTest, TrainsComplexNumbersAsPairsOfRealOnes) {
+  torch::manual_seed(2);
+  const torch::Tensor pairs = torch::randn({5, 2}).requires_grad_();
+  const torch::Tensor numbers = torch::view_as_complex(pairs.detach().clone()).requires_grad_();
+  const auto of_pairs = GetParam().ours({OptimizerParamGroup(Tensors{pairs})});
+  const auto of_numbers = GetParam().ours({OptimizerParamGroup(Tensors{numbers})});
+  for (int step = 0; step < 3; ++step) {
+    const torch::Tensor gradient = torch::view_as_complex(torch::randn({5, 2}));
+    numbers.mutable_grad() = gradient.conj();
+    pairs.mutable_grad() = torch::view_as_real(gradient.conj().resolve_conj()).clone();
+    of_pairs->step();
+    of_numbers->step();
+    expect_equal({torch::view_as_real(numbers.detach())}, {pairs.detach()});
+  }
+}
+
+TEST(WarningOfComplexParameters, IsOfLibTorchsClassesThatSquareThem) {
+  const Tensors real = {torch::zeros({2})}, complex = {torch::zeros({2}, torch::kComplexFloat)};
+  const RecordedWarnings warnings;
+  const auto count_after = [&](const Optimizer& optimizer) {
+    internal::warn_of_complex_parameters(optimizer);
+    return warnings.texts().size();
+  };
+  EXPECT_EQ(count_after(torch::optim::Adam(real)), 0u);
+  EXPECT_EQ(count_after(Adam(complex)), 0u);
+  EXPECT_EQ(count_after(torch::optim::SGD(complex, SGDOptions(0.1))), 0u);
+  EXPECT_EQ(count_after(torch::optim::Adam(complex)), 1u);
+  EXPECT_EQ(count_after(torch::optim::RMSprop(complex)), 2u);
 }
 
 TEST(Adam, AmsgradMayBeTurnedOnLater) {

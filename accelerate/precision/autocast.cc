@@ -1,6 +1,7 @@
 #include "accelerate/precision/autocast.h"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
 #include "accelerate/state/accelerator_state.h"
@@ -36,10 +37,17 @@ AutocastScope::AutocastScope(const std::optional<AutocastSettings>& settings) {
 
 AutocastScope::~AutocastScope() {
   if (!outside_) return;
-  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  const bool is_outermost = at::autocast::decrement_nesting() == 0;
+  // LibTorch would give casts without a graph to passes that record gradients.
+  if (is_outermost || !at::GradMode::is_enabled()) at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(outside_->device, outside_->enabled);
   at::autocast::set_autocast_dtype(outside_->device, outside_->dtype);
   at::autocast::set_autocast_cache_enabled(*outside_->cache_enabled);
+}
+
+void drop_cast_weights() {
+  at::autocast::increment_nesting();
+  if (at::autocast::decrement_nesting() > 0) at::autocast::clear_cache();
 }
 
 AutocastScope get_mixed_precision_context_manager(bool native_amp,

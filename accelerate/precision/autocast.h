@@ -32,7 +32,8 @@ std::optional<AutocastSettings> autocast_settings(PrecisionType precision, c10::
                                                   const AutocastKwargs& kwargs = {});
 
 /// Applies settings to this thread's operators; without settings nothing changes. Scopes nest, and
-/// end in the reverse order. Cast weights are cached until the outermost scope ends.
+/// end in the reverse order. Cast weights are cached until the outermost scope ends, a scope that
+/// does not record gradients ends, or a prepared optimizer steps.
 class AutocastScope {
  public:
   explicit AutocastScope(const std::optional<AutocastSettings>& settings);
@@ -44,6 +45,9 @@ class AutocastScope {
   // The settings before the scope.
   std::optional<AutocastSettings> outside_;
 };
+
+/// Inside of a scope of this thread, weights are cast anew from here on: they have changed.
+void drop_cast_weights();
 
 /// A scope with the job's mixed precision; it changes nothing if `native_amp` is off.
 /// Local. Errors: c10::ValueError before the first Accelerator.

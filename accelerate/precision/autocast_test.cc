@@ -66,6 +66,32 @@ TEST(Autocast, KeepsCastWeightsUntilTheOutermostScopeEnds) {
   EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
 }
 
+// An evaluation inside of a scope that trains.
+TEST(Autocast, GivesNoCastsWithoutAGraphToPassesWithGradients) {
+  const at::Tensor weight = at::ones({2, 2}).requires_grad_(true);
+  const AutocastScope outer(autocast_settings(PrecisionType::kBf16, at::kCPU));
+  {
+    const at::NoGradGuard no_grad;
+    const AutocastScope inner(autocast_settings(PrecisionType::kBf16, at::kCPU));
+    at::autocast::cached_cast(at::kBFloat16, weight, at::kCPU);
+  }
+  EXPECT_TRUE(at::autocast::cached_cast(at::kBFloat16, weight, at::kCPU).requires_grad());
+}
+
+TEST(Autocast, CastsWeightsAnewWhereTheyChangeInsideOfAScope) {
+  const at::Tensor weight = at::ones({2, 2}).requires_grad_(true);
+  drop_cast_weights();
+  const AutocastScope scope(autocast_settings(PrecisionType::kBf16, at::kCPU));
+  at::autocast::cached_cast(at::kBFloat16, weight, at::kCPU);
+  {
+    const at::NoGradGuard no_grad;
+    weight.fill_(2);
+  }
+  drop_cast_weights();
+  const at::Tensor cast = at::autocast::cached_cast(at::kBFloat16, weight, at::kCPU);
+  EXPECT_TRUE(cast.eq(2).all().item<bool>());
+}
+
 TEST(Autocast, ComputesInBfloat16WhatAnFp8JobDoesNotComputeInFp8) {
   AutocastScope scope(autocast_settings(PrecisionType::kFp8, at::kCPU));
   EXPECT_EQ(type_of_a_product(), at::kBFloat16);

@@ -15,6 +15,7 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/reciprocal.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
@@ -26,6 +27,7 @@
 #include "accelerate/config/zero_config.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/fields.h"
 
 namespace accelerate {
@@ -125,13 +127,20 @@ at::Tensor GradScaler::unscale_gradients(const torch::optim::Optimizer& optimize
     const std::vector<at::Tensor>& parameters = groups[i].params();
     for (size_t j = 0; j < parameters.size(); ++j) {
       at::Tensor gradient = parameters[j].grad();
-      if (!gradient.defined() || !seen.insert(gradient.unsafeGetTensorImpl()).second) continue;
+      if (!gradient.defined()) continue;
+      // Multi-tensor operators do not write to views with flags, as the gradient of conj() is.
+      if (gradient.is_conj() || gradient.is_neg()) {
+        gradient = internal::without_flags(gradient);
+        parameters[j].mutable_grad() = gradient;
+      }
+      if (!seen.insert(gradient.unsafeGetTensorImpl()).second) continue;
       TORCH_CHECK_VALUE(gradient.scalar_type() != at::kHalf,
                         "GradScaler: the gradient of parameter ", j, " of parameter group ", i,
                         " (shape ", gradient.sizes(),
                         ") is fp16, so unscaling it would lose digits. Keep the model's parameters "
                         "in float32 and let mixed_precision=\"fp16\" do the casting");
       if (gradient.is_sparse()) gradient = gradient._values();
+      if (gradient.is_complex()) gradient = at::view_as_real(gradient);
       gradients[{gradient.device().type(), gradient.device().index(), gradient.scalar_type()}]
           .push_back(std::move(gradient));
     }

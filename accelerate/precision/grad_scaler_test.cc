@@ -55,6 +55,18 @@ TEST(GradScaler, ScalesTheLossAndUnscalesTheGradients) {
   EXPECT_TRUE(weight.equal(at::tensor({0.f, 0.f})));
 }
 
+// As those of a parameter that a model conjugates.
+TEST(GradScaler, UnscalesConjugatedGradients) {
+  GradScaler scaler({.init_scale = 4});
+  const at::Tensor weight = at::complex(at::zeros({1}), at::zeros({1})).requires_grad_(true);
+  auto optimizer = sgd(weight);
+  weight.mutable_grad() = at::complex(at::full({1}, 8.0), at::full({1}, 4.0)).conj();
+  scaler.unscale_(optimizer);
+  EXPECT_EQ(at::real(weight.grad()).item<float>(), 2);
+  EXPECT_EQ(at::imag(weight.grad()).item<float>(), -1);
+  EXPECT_EQ(scaler.found_inf(), 0.0);
+}
+
 // A parameter that an optimizer has twice has one gradient.
 TEST(GradScaler, UnscalesTheGradientOfATiedParameterOnce) {
   GradScaler scaler({.init_scale = 8});

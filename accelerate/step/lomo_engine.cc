@@ -9,6 +9,7 @@
 #include "accelerate/forward/model_state.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/optim/lomo.h"
+#include "accelerate/precision/autocast.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/step/trained_parameters.h"
 #include "accelerate/step/training_state.h"
@@ -88,6 +89,7 @@ void LomoEngine::fused_backward(const at::Tensor& loss, std::optional<double> le
   optimizer.wait_for_readers();
   dynamic_cast<optim::FusedBackwardOptimizer&>(*optimizer.optimizer)
       .fused_backward(loss, learning_rate);
+  drop_cast_weights();
   if (Runtime* runtime = Runtime::find_current()) runtime->note_step();
 }
 

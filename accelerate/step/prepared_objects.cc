@@ -27,6 +27,7 @@
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/optim/foreach_optimizers.h"
+#include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/optim/state_on_disk.h"
 #include "accelerate/optim/zero_objects.h"
@@ -305,6 +306,7 @@ AcceleratedOptimizer TrainingStep::add_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
   StepEngine& engine = this->engine();
   engine.check(*optimizer);
+  warn_of_complex_parameters(*optimizer);
   AcceleratedOptimizer prepared(std::move(optimizer), gradients_,
                                 {.scaler = training_.precision.scaler(),
                                  .packs_moments = training_.precision.packs_moments()});

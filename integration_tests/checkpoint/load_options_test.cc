@@ -1,4 +1,5 @@
 // The states that load_state restores where options say which there are and how they are read.
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -257,6 +258,42 @@ TEST_P(LoadStateOnDevices, StatesEndWhereTheirParametersAre) {
         std::optional<std::string>("on_device")}) {
     EXPECT_THAT(load_by(where), Each(IsEmpty()));
   }
+}
+
+// Parameters of one shape, in another order after the load.
+TEST_P(LoadState, MomentsFollowTheNamesOfTheirParameters) {
+  auto disk = std::make_shared<SimDisk>();
+  std::vector<torch::Tensor> ends(2);
+  const auto train = [&](bool resumes) {
+    return run(on(disk), [&, resumes](Rank& rank) {
+      Accelerator accelerator;
+      torch::manual_seed(3);
+      const auto square = torch::nn::LinearOptions(2, 2).bias(false);
+      torch::nn::Sequential net(torch::nn::Linear(square), torch::nn::Linear(square));
+      std::vector<torch::Tensor> parameters = net->parameters();
+      if (resumes) std::ranges::reverse(parameters);
+      const std::shared_ptr<torch::optim::Optimizer> sgd = std::make_shared<torch::optim::SGD>(
+          parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
+      auto [model, optimizer] = accelerator.prepare(net.ptr(), sgd);
+      const torch::Tensor x = torch::tensor({{1.0f, 2.0f}}).to(accelerator.device());
+      for (const bool is_first : {true, false}) {
+        if (is_first && resumes) {
+          accelerator.load_state(kFolder);
+          continue;
+        }
+        accelerator.backward(model(x).square().sum());
+        optimizer.step();
+        optimizer.zero_grad();
+        if (is_first) accelerator.save_state(kFolder);
+      }
+      if (rank.index() == 0) {
+        ends[resumes ? 1 : 0] = torch::cat(net->parameters()).detach().cpu();
+      }
+    });
+  };
+  EXPECT_THAT(train(false), Each(IsEmpty()));
+  EXPECT_THAT(train(true), Each(IsEmpty()));
+  EXPECT_TRUE(torch::allclose(ends[1], ends[0]));
 }
 
 // The optimizer's parameters are on the CPU, so that nothing else fills the device.

@@ -102,7 +102,11 @@ json described_file(SimDisk& disk, const std::string& folder, const std::string&
     file["value"] = described_state(tensors);
   }
   json& value = file["value"];
-  if (absl::StartsWith(name, "optimizer")) keep_only(value, {"state", "param_groups"});
+  if (absl::StartsWith(name, "optimizer")) {
+    keep_only(value, {"state", "param_groups"});
+    // HF Accelerate finds parameters by their order alone.
+    for (json& group : value.at("param_groups")) group.erase("param_names");
+  }
   if (absl::StartsWith(name, "scheduler") || absl::StartsWith(name, "scaler")) {
     value.erase("accelerate");
   }

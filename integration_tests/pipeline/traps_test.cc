@@ -581,6 +581,30 @@ TEST(StagesInHalfPrecision, SkipTheSameStepsAndHaveTheSameScale) {
   }
 }
 
+// The numbers of its input with the other sign, in memory that has them as they were.
+struct FlaggedImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return x._neg_view(); }
+};
+TORCH_MODULE(Flagged);
+
+TEST(FlagsOfOutputs, AreResolvedBeforeTheNextStageHasThem) {
+  Cluster cluster("1x3");
+  cluster.run_on_every_rank([](Rank& /*rank*/) {
+    Accelerator accelerator(with_stages({.pp_size = 3}));
+    torch::manual_seed(5);
+    torch::nn::Sequential made(torch::nn::Linear(8, 16), Flagged(), torch::nn::Linear(16, 3));
+    const auto [inputs, labels] = small_batch(4, 5, 0);
+    const double expected = small_loss(made->forward(inputs), labels).item<double>();
+    const std::shared_ptr<torch::optim::Optimizer> sgd =
+        std::make_shared<torch::optim::SGD>(made->parameters(), torch::optim::SGDOptions(0.1));
+    auto [model, optimizer] = accelerator.prepare(made.ptr(), sgd);
+    const torch::Tensor loss = accelerator.train_batch(
+        model, std::pair(inputs.to(accelerator.device()), labels.to(accelerator.device())),
+        &small_loss, {.micro_batches = 2});
+    EXPECT_NEAR(loss.item<double>(), expected, 1e-6);
+  });
+}
+
 // A stage that throws ends all ranks, those before and behind it, with its text.
 TEST(StagesThatThrow, EndTheJobWithTheirText) {
   for (const int64_t ranks : {2, 4}) {

@@ -1,6 +1,7 @@
 // Half precision on many ranks: who computes in what, and who leaves which step out.
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -238,6 +239,42 @@ TEST_P(Autocast, ScopesFollowTheJobAndItsHandler) {
     torch::nn::Linear net(2, 2);
     auto model = accelerator.prepare(net);
     EXPECT_TRUE(model(x).equal(net(x))) << "models follow the handler";
+  });
+}
+
+// Weights that were cast before a step, or in a pass without gradients, are not used again.
+TEST(AutocastAroundSteps, TrainsAsWithoutAScope) {
+  Cluster("1x2").run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator({.mixed_precision = PrecisionType::kBf16});
+    torch::manual_seed(rank.index());
+    const torch::Tensor x = torch::randn({4, 3});
+    const auto train = [&](bool in_one_scope) {
+      torch::manual_seed(7);
+      torch::nn::Linear net(3, 2);
+      torch::optim::SGD sgd(net->parameters(), 0.5);
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      std::optional<AutocastScope> scope;
+      if (in_one_scope) {
+        scope.emplace(
+            autocast_settings(accelerator.mixed_precision(), accelerator.device().type()));
+      }
+      for (int step = 0; step < 3; ++step) {
+        {
+          const torch::NoGradGuard no_grad;
+          model(x);
+        }
+        const torch::Tensor loss = model(x).square().mean();
+        const AutocastScope off = accelerator.autocast(AutocastKwargs{.enabled = false});
+        accelerator.backward(loss);
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      return copies(net->parameters());
+    };
+    const std::vector<torch::Tensor> inside = train(true), outside = train(false);
+    for (size_t i = 0; i < outside.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(inside[i], outside[i], 1e-5, 1e-6)) << i;
+    }
   });
 }
 

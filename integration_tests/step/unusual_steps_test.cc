@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/lomo.h"
@@ -353,6 +354,51 @@ TEST_P(OrderOnRanks, LomoTakesAReplicatedModelAsAWholeAndGivesItBack) {
   });
   const std::vector<Tensor> heads = cluster.reports("head");
   for (const Tensor& head : heads) EXPECT_TRUE(head.equal(heads[0]));
+}
+
+// As one process trains on the rows of all ranks.
+TEST(TrainedParameters, MayBeFrozenAndUnfrozenBetweenSteps) {
+  const auto train = [](int64_t ranks) {
+    Cluster cluster(absl::StrCat("1x", ranks));
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator;
+      torch::manual_seed(3);
+      const Tensor x = torch::randn({4, 3}).narrow(0, rank.index() * 4 / ranks, 4 / ranks);
+      torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::Tanh(),
+                                torch::nn::Linear(4, 2));
+      const auto set_trained = [&net](size_t layer, bool is_trained) {
+        for (const Tensor& parameter : net->ptr(layer)->parameters()) {
+          parameter.set_requires_grad(is_trained);
+        }
+      };
+      const std::shared_ptr<torch::optim::Optimizer> sgd =
+          std::make_shared<torch::optim::SGD>(net->parameters(), 0.1);
+      set_trained(0, false);
+      auto [model, optimizer] = accelerator.prepare(net.ptr(), sgd);
+      const auto steps = [&, &model = model, &optimizer = optimizer] {
+        for (int step = 0; step < 2; ++step) {
+          accelerator.backward(model(x).square().mean());
+          optimizer.step();
+          optimizer.zero_grad();
+        }
+      };
+      steps();
+      set_trained(0, true);
+      steps();
+      set_trained(2, false);
+      steps();
+      set_trained(2, true);
+      steps();
+      std::vector<Tensor> flat;
+      for (const Tensor& parameter : net->parameters()) flat.push_back(parameter.flatten());
+      rank.report("parameters", torch::cat(flat).detach());
+    });
+    return cluster.reports("parameters");
+  };
+  const Tensor expected = train(1)[0];
+  for (const Tensor& parameters : train(2)) {
+    EXPECT_TRUE(torch::allclose(parameters, expected, 1e-5, 1e-6));
+  }
 }
 
 // ---- Mistakes.

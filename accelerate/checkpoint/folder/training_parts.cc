@@ -222,12 +222,14 @@ std::vector<CheckpointPart> TrainingParts::shared(const std::vector<NamedTensors
                      .is_model = true});
   }
   size_t index = 0;
+  const NamedTensors parameters = trained_parameters(training.models);
   for (const auto& optimizer : alive(training.optimizers)) {
     const std::string name = indexed(kOptimizerName, index++);
     if (trains_shards(*optimizer, shards)) continue;
-    parts.push_back({.name = name,
-                     .state = accelerated_optimizer_state_dict(*optimizer),
-                     .is_optimizer = true});
+    parts.push_back(
+        {.name = name,
+         .state = accelerated_optimizer_state_dict(*optimizer, {.parameters = parameters}),
+         .is_optimizer = true});
   }
   index = 0;
   for (const auto& scheduler : alive(training.schedulers)) {

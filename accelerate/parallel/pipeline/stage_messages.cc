@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/mesh_axis.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
 namespace {
@@ -163,7 +164,7 @@ void WindowMessages::send_description(const Message& message, const StageOutput&
 void WindowMessages::start_send(const Message& message, at::Tensor tensor) {
   Sent& sent = sent_.emplace_back(Sent{.to_rank = message.to_rank,
                                        .needed_at = user_of(message).index,
-                                       .tensors = {tensor.contiguous()},
+                                       .tensors = {internal::without_flags(tensor).contiguous()},
                                        .work = nullptr});
   sent.work = channels_.between(message.from_rank, message.to_rank)
                   ->send(sent.tensors, message.to_rank > message.from_rank ? 1 : 0, kTag);

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -17,7 +16,6 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
-#include <torch/nn/modules/embedding.h>
 #include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
@@ -31,6 +29,7 @@
 #include "accelerate/parallel/replicated/communication_hook.h"
 #include "accelerate/parallel/replicated/gradients_in_buckets.h"
 #include "accelerate/parallel/replicated/reducer_group.h"
+#include "accelerate/parallel/replicated/trained_set.h"
 #include "accelerate/plan/plan.h"
 #include "accelerate/precision/fp8_model.h"
 #include "accelerate/precision/job_precision.h"
@@ -59,37 +58,7 @@ constexpr char kBuckets[] = "buckets";
 constexpr char kReady[] = "ready";
 constexpr char kHook[] = "hook";
 
-// ---- The parameters, and the Reducer.
-
-struct Parameters {
-  std::vector<at::Tensor> tensors;
-  std::vector<bool> sparse;  // whether the gradient is sparse
-  std::unordered_map<size_t, std::string> names;
-};
-
-Parameters trainable_parameters(const torch::nn::Module& module) {
-  std::unordered_set<const void*> sparse_weights;
-  const auto note = [&](const auto* table) {
-    if (table && table->options.sparse())
-      sparse_weights.insert(table->weight.unsafeGetTensorImpl());
-  };
-  for (const auto& part : module.modules()) {
-    note(part->as<torch::nn::EmbeddingImpl>());
-    note(part->as<torch::nn::EmbeddingBagImpl>());
-  }
-  Parameters parameters;
-  std::unordered_set<const void*> seen;
-  for (const auto& item : module.named_parameters()) {
-    const at::Tensor& tensor = item.value();
-    if (!tensor.requires_grad()) continue;
-    // A tied parameter has several names and one gradient.
-    if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    parameters.names.emplace(parameters.tensors.size(), item.key());
-    parameters.tensors.push_back(tensor);
-    parameters.sparse.push_back(sparse_weights.contains(tensor.unsafeGetTensorImpl()));
-  }
-  return parameters;
-}
+// ---- The Reducer.
 
 // How many models were made on a Runtime, by the name of their group.
 struct ModelCounts : std::map<std::string, int64_t> {};
@@ -335,7 +304,9 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Modu
 }
 
 void DistributedDataParallel::make_reducer() {
-  Parameters parameters = trainable_parameters(*module_);
+  replicas_.clear();
+  trained_.set(*module_);
+  internal::TrainedSet::Parameters parameters = internal::TrainedSet::parameters(*module_);
   if (parameters.tensors.empty()) return;  // Nothing to reduce; buffers still follow rank 0.
   for (size_t i = 0; i < parameters.tensors.size(); ++i) {
     replicas_.emplace_back(parameters.names.at(i), parameters.tensors[i]);
@@ -373,6 +344,18 @@ void DistributedDataParallel::make_reducer() {
                     "comm_hook and comm_wrapper need dense gradients, but those of parameter \"",
                     replicas_[found - parameters.sparse.begin()].first, "\" are sparse");
   reducer_->register_comm_hook(std::make_unique<HookOfReducer>(*this));
+}
+
+void DistributedDataParallel::follow_training() {
+  if (!trained_.has_changed(options_.find_unused_parameters)) return;
+  TORCH_CHECK_VALUE(join_ == nullptr,
+                    "join_uneven_inputs: parameters were frozen or unfrozen inside of the scope, "
+                    "where ranks without data do not follow; do it outside");
+  if (reducer_) check_finished();
+  check_same_model(group_, *module_);
+  logger_.reset();
+  reducer_.reset();
+  make_reducer();
 }
 
 DistributedDataParallel::~DistributedDataParallel() = default;
@@ -437,6 +420,7 @@ void DistributedDataParallel::before_forward() {
               "makes it; call checkpoint() inside of the model, or leave static_graph out");
   // Ranks whose data has ended do not shadow evaluation, so it must stay local.
   if (join_ != nullptr && !grad) return;
+  if (grad) follow_training();
   const bool refresh_buffers = refresh_.is_due();
   JoinListener::Peers peers{.leader = kMain};
   if (join_ != nullptr) {

@@ -12,6 +12,7 @@
 /// Differs: several forward passes before a backward pass train a model with buffers as one process
 ///          would; see buffer_refresh.h. There it is an error of autograd. Several backward passes
 ///          after a forward pass, or after several ones, all synchronise; there the first one does.
+///          Parameters may be frozen and unfrozen between steps, on all ranks alike.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +32,7 @@
 #include "accelerate/parallel/buffer_refresh.h"
 #include "accelerate/parallel/replicated/join.h"
 #include "accelerate/parallel/replicated/replica_check.h"
+#include "accelerate/parallel/replicated/trained_set.h"
 
 namespace c10d {
 class Logger;
@@ -115,6 +117,9 @@ class DistributedDataParallel final : public Technique, public Joinable {
   class Sink;
 
   void make_reducer();
+  // Makes another one where parameters were unfrozen that it does not reduce, or some of those
+  // frozen for which it waits. Collective then.
+  void follow_training();
   // Lets a backward pass from `outputs` synchronise that no forward pass has prepared for.
   void prepare_late(const std::vector<at::Tensor>& outputs);
   // Routes the outputs through one autograd node; see Sink.
@@ -133,6 +138,7 @@ class DistributedDataParallel final : public Technique, public Joinable {
   BufferRefresh refresh_;
   std::vector<std::pair<std::string, at::Tensor>> replicas_;  // the trainable parameters
   ReplicaCheck replica_check_;
+  internal::TrainedSet trained_;
   std::shared_ptr<Reducer> reducer_;
   // The Reducer dereferences its logger unconditionally.
   std::shared_ptr<c10d::Logger> logger_;
