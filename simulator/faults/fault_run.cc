@@ -291,6 +291,8 @@ std::string problem_on(const FaultRules& plan, const FaultGrounds& grounds) {
 }
 
 std::vector<int> ranks_touched(const FaultRules& plan, const FaultGrounds& grounds) {
+  // Which problem_on() refuses.
+  if (!problem_of_values(plan).empty()) return {};
   std::set<int> ranks;
   for (const FaultRule& rule : plan.rules) {
     if (!is_for_world(rule, grounds.world_size) || !problem_on(rule, grounds).empty()) continue;

@@ -369,6 +369,9 @@ TEST(FaultRun, RefusesPlansInCppThatNoTextCouldSay) {
   wrong = slow;
   wrong.where.set.ranges = {{5, 3}};
   EXPECT_THAT(problem(wrong), HasSubstr("\"rank 5 at step 1: slow(0.5)\" is read as"));
+  wrong.where.set.ranges = {{-1, -1}};
+  EXPECT_THAT(problem(wrong), HasSubstr("expected a number, a range such as 0-3, * or any"));
+  EXPECT_THAT(ranks_touched(FaultRules{.rules = {wrong}}, grounds()), IsEmpty());
   wrong = slow;
   wrong.when.point.number = -1;
   EXPECT_THAT(problem(wrong), HasSubstr("expected the number of the step"));
