@@ -347,7 +347,7 @@ FaultRun::FaultRun(FaultRules plan, FaultGrounds grounds)
     for (std::vector<int>& ranks : units_of(rule, grounds_)) {
       drawn.insert(drawn.end(), ranks.begin(), ranks.end());
       for (const int rank : ranks) of_rank_[rank].emplace_back(i, state.units.size());
-      // Of a point of another kind these are no times, and may be of any size.
+      // Other points have counts here, whose sum may be too large for a number.
       const bool is_timed = point.kind == FaultPoint::Kind::kTime;
       state.units.push_back({.ranks = std::move(ranks),
                              .next_ns = is_timed ? rule.when.from + point.number : 0});
