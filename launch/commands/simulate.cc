@@ -147,8 +147,7 @@ std::vector<std::string> idle_words(const Options& options,
   return words;
 }
 
-int run(const Options& options, const std::vector<std::string>& remaining,
-        Invocation& invocation) {
+int run(const Options& options, const std::vector<std::string>& remaining, Invocation& invocation) {
   if (const std::vector<std::string> idle = idle_words(options, remaining); !idle.empty()) {
     return refuse(invocation, kName,
                   absl::StrCat("--list, --from_dump, --explain_op and --explain_collective start "

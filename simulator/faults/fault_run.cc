@@ -266,6 +266,15 @@ std::string problem_on(const FaultRule& rule, const FaultGrounds& grounds) {
   return "";
 }
 
+// A rule follows only what can fire in this world.
+std::string problem_of_leader(const FaultRules& plan, const FaultRule& rule,
+                              const FaultGrounds& grounds) {
+  if (rule.when.form != FaultWhen::Form::kAfter) return "";
+  const auto leader = std::ranges::find(plan.rules, rule.when.after, &FaultRule::name);
+  if (leader == plan.rules.end() || is_for_world(*leader, grounds.world_size)) return "";
+  return absl::StrCat("\"", rule.when.after, "\", which it follows, is for worlds of another size");
+}
+
 // The parser has refused what no rule can have; a plan that was made in C++ has not met it yet.
 std::string problem_of_values(const FaultRules& plan) {
   const std::string text = plan.to_string();
@@ -282,7 +291,8 @@ std::string problem_on(const FaultRules& plan, const FaultGrounds& grounds) {
   if (std::string problem = problem_of_values(plan); !problem.empty()) return problem;
   for (const FaultRule& rule : plan.rules) {
     if (!is_for_world(rule, grounds.world_size)) continue;
-    const std::string problem = problem_on(rule, grounds);
+    std::string problem = problem_on(rule, grounds);
+    if (problem.empty()) problem = problem_of_leader(plan, rule, grounds);
     if (!problem.empty()) {
       return absl::StrCat("the fault \"", rule.to_string(), "\" can never fire: ", problem);
     }

@@ -340,6 +340,8 @@ TEST(FaultRun, NamesWhatTheClusterDoesNotHave) {
       {"disk at file#1: torn", "torn damages files, and the files of this run are the machine's"},
       {"disk at file#1: slow(0.5)", "files take no time in this run"},
       {"node 0-1 at start: partition", "all nodes are on one side"},
+      {"a = rank 0 at start: delay(1s) if world >= 16; rank 1 after a: crash",
+       "can never fire: \"a\", which it follows, is for worlds of another size"},
       {"link nic of node 0 at step 3: slow(0.25)", "communication takes no time in this run"},
       {"link between node 0 and node 1 at step 3: down", "communication takes no time"},
       {"link between node 0 and node 2 at step 3: down", "there is no node 2"},
