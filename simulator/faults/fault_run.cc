@@ -503,8 +503,8 @@ void FaultRun::begin_lasting(const SiteFault& fault, const Moment& moment) {
       break;
     case FaultSpan::Kind::kSites:
       // The operation at which the rule fires is counted already.
-      lasting.until_file = sum_of(files_of(lasting.counts_files_of), span.number) -
-                           (is_at_file ? 1 : 0);
+      lasting.until_file =
+          sum_of(files_of(lasting.counts_files_of), span.number) - (is_at_file ? 1 : 0);
       break;
     default: break;
   }

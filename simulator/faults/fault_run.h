@@ -112,9 +112,9 @@ class FaultRun {
     SiteFault fault;
     int64_t from_ns = 0;
     int64_t until_ns = kNever;
-    int64_t until_step = kNever;  ///< of `counts_as`
-    int64_t until_file = kNever;  ///< of `counts_files_of` together
-    int counts_as = 0;            ///< the rank at whose site it began
+    int64_t until_step = kNever;            ///< of `counts_as`
+    int64_t until_file = kNever;            ///< of `counts_files_of` together
+    int counts_as = 0;                      ///< the rank at whose site it began
     std::vector<int> counts_files_of = {};  ///< the rule's unit: a rank, or those with the disk
   };
   /// Those of the kind that last for the rank at that time, or for any rank if that is -1. The
