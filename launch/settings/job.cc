@@ -77,9 +77,9 @@ absl::StatusOr<Job> sagemaker_job(const nlohmann::json& hosts, absl::string_view
   }
   const auto place = std::find(hosts.begin(), hosts.end(), self);
   if (place == hosts.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(self_from, ": \"", self, "\" is none of the hosts of ", hosts_from, ", ",
-                     json_text(hosts)));
+    return absl::InvalidArgumentError(absl::StrCat(self_from, ": \"", self,
+                                                   "\" is none of the hosts of ", hosts_from, ", ",
+                                                   json_text(hosts)));
   }
   ACCELERATE_ASSIGN_OR_RETURN(const int devices, count(words, "SM_NUM_GPUS", 0));
   Job job;

@@ -88,10 +88,8 @@ TEST(RunLog, ARunThatDrawsOtherBackgroundWorkMakesItsChoices) {
 // A log that was edited may have any number.
 TEST(RunLog, ANegativeChoiceIsNotFollowed) {
   RunLog edited;
-  edited.append({.kind = RunLog::Kind::kBackground,
-                 .word = edited.intern(""),
-                 .options = 8,
-                 .value = -1});
+  edited.append(
+      {.kind = RunLog::Kind::kBackground, .word = edited.intern(""), .options = 8, .value = -1});
   RunLog log;
   RunWitness follows({0, 1}, log, &edited);
   EXPECT_EQ(follows.choose(0, /*options=*/8, /*drawn=*/2, 0), 2);

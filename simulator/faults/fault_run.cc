@@ -359,8 +359,8 @@ FaultRun::FaultRun(FaultRules plan, FaultGrounds grounds)
       for (const int rank : ranks) of_rank_[rank].emplace_back(i, state.units.size());
       // Other points have counts here, whose sum may be too large for a number.
       const bool is_timed = point.kind == FaultPoint::Kind::kTime;
-      state.units.push_back({.ranks = std::move(ranks),
-                             .next_ns = is_timed ? rule.when.from + point.number : 0});
+      state.units.push_back(
+          {.ranks = std::move(ranks), .next_ns = is_timed ? rule.when.from + point.number : 0});
     }
     if (rule.where.set.any > 0) absl::StrAppend(&outcomes_[i].rule, " (", rank_list(drawn), ")");
   }

@@ -224,9 +224,9 @@ std::string problem_of(const FaultRule& rule) {
   }
   if (rule.at_most == 0) return "at most 0 is never";
   if (rule.world_at_most && *rule.world_at_most < std::max(1, rule.world_at_least.value_or(1))) {
-    return absl::StrCat("no world has at most ", *rule.world_at_most, " ranks",
-                        rule.world_at_least ? absl::StrCat(" and at least ", *rule.world_at_least)
-                                            : std::string());
+    return absl::StrCat(
+        "no world has at most ", *rule.world_at_most, " ranks",
+        rule.world_at_least ? absl::StrCat(" and at least ", *rule.world_at_least) : std::string());
   }
   return "";
 }
