@@ -31,6 +31,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "absl/time/time.h"
 #include "accelerate/accelerator_options.h"
 #include "accelerate/base/access.h"
 #include "accelerate/checkpoint/folder/save_load.h"
@@ -505,6 +506,11 @@ class Accelerator {
 
   /// Whether any rank has called set_trigger() since the last check; resets it. Collective.
   bool check_trigger();
+
+  /// When this rank will be ended from outside, if it was told: in a simulation by the fault
+  /// `terminate`; real ranks get a signal instead. Other ranks are not told: see set_trigger().
+  /// Local.
+  std::optional<absl::Time> termination() const { return runtime().termination(); }
 
   // ---- Process control: see PartialState.
 

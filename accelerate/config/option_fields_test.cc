@@ -12,8 +12,10 @@
 #include <gtest/gtest.h>
 
 #include "accelerate/config/deepspeed_plugin.h"
+#include "accelerate/config/dynamo_plugin.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/config/megatron_lm_plugin.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/config/pipeline_plan.h"
 #include "accelerate/testing/value_error.h"
@@ -55,6 +57,8 @@ const FieldNames& fields_of(Section section) {
   static const std::map<Section, FieldNames> kFields = [] {
     std::map<Section, FieldNames> fields;
     fields[Section::kFsdp] = fields_of<FullyShardedDataParallelPlugin>();
+    fields[Section::kDynamo] = fields_of<TorchDynamoPlugin>();
+    fields[Section::kMegatron] = fields_of<MegatronLMPlugin>();
     fields[Section::kDeepSpeed] = fields_of<DeepSpeedPlugin>();
     fields[Section::kDeepSpeed]["hf_ds_config"] = false;  // JSON, which has no text of its own
     fields[Section::kFp8] =
@@ -66,8 +70,8 @@ const FieldNames& fields_of(Section section) {
   return kFields.at(section);
 }
 
-constexpr Section kFilled[] = {Section::kFsdp, Section::kDeepSpeed, Section::kFp8,
-                               Section::kParallelism};
+constexpr Section kFilled[] = {Section::kFsdp,      Section::kDynamo, Section::kMegatron,
+                               Section::kDeepSpeed, Section::kFp8,    Section::kParallelism};
 
 // Fields with a row whose values their resolve() reads: the JSON file, and three variables.
 const std::set<std::string>& read_apart() {
@@ -111,7 +115,20 @@ TEST(OptionFields, EachFieldHasARowUnlessAProgramAloneCanSayIt) {
       // The fp8 kwargs have three.
       "keep_first_and_last", "config", "module_filter_func",
       // An axis of a mesh has its handler.
-      "tp_handler", "cp_handler", "sp_handler"};
+      "tp_handler", "cp_handler", "sp_handler",
+      // The compiler's own options, and whether a program compiles nothing.
+      "options", "disable",
+      // The training of Megatron-LM's scripts.
+      "pipeline_model_parallel_split_rank", "num_layers_per_virtual_pipeline_stage", "train_iters",
+      "train_samples", "weight_decay_incr_style", "start_weight_decay", "end_weight_decay",
+      "lr_decay_style", "lr_decay_iters", "lr_decay_samples", "lr_warmup_iters",
+      "lr_warmup_samples", "lr_warmup_fraction", "min_lr", "consumed_samples", "no_wd_decay_cond",
+      "scale_lr_cond", "lr_mult", "megatron_dataset_flag", "seq_length", "encoder_seq_length",
+      "decoder_seq_length", "tensorboard_dir", "set_all_logging_options", "eval_iters",
+      "eval_interval", "return_logits", "custom_train_step_class", "custom_train_step_kwargs",
+      "custom_model_provider_function", "custom_prepare_model_function",
+      "custom_megatron_datasets_provider_function", "custom_get_batch_function",
+      "custom_loss_function", "other_megatron_args"};
   std::set<std::string> without;
   for (const Section section : kFilled) {
     for (const auto& [field, is_filled] : fields_of(section)) {

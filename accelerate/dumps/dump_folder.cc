@@ -98,7 +98,7 @@ absl::Status write_rank_dump(const std::string& folder, const RankDump& dump) {
 absl::Status write_run(const std::string& folder, const nlohmann::ordered_json& run) {
   remove_rank_files(fs::path(folder) / kRanks);
   remove_rank_files(fs::path(folder) / kFlightRecorder);
-  return write_file_at(fs::path(folder) / kRun, run.dump(2) + "\n");
+  return write_file_at(fs::path(folder) / kRun, json_text(run, 2) + "\n");
 }
 
 absl::Status write_dumps(const std::string& folder, const nlohmann::ordered_json& run,

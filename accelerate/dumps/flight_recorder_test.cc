@@ -440,6 +440,13 @@ TEST(DumpFolder, SaysHowTheRunIsRepeatedInOneLineEach) {
   EXPECT_EQ(run_lines(folder), "") << "cut off";
 }
 
+// A rank's message or a key of the store may be any bytes.
+TEST(DumpFolder, KeepsAFailureThatIsNoText) {
+  const std::string folder = ::testing::TempDir() + "/bytes";
+  ASSERT_TRUE(write_run(folder, run_that("it failed at \xff")).ok());
+  EXPECT_EQ(run_lines(folder), "the run: it failed at \xef\xbf\xbd\n");
+}
+
 TEST(DumpFolder, SaysThatTheLogOfTheRunIsThere) {
   const std::string folder = ::testing::TempDir() + "/logged";
   nlohmann::ordered_json run = run_that("it failed");

@@ -63,6 +63,22 @@ void train_and_save(Rank& rank) {
   accelerator.load_state("/sim/state");
 }
 
+void train_until_told(Rank& rank) {
+  Accelerator accelerator;
+  Net net;
+  torch::optim::SGD sgd(net->parameters(), 0.01);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  int64_t steps = 0;
+  for (; steps < kSteps; ++steps) {
+    if (accelerator.termination()) accelerator.set_trigger();
+    if (accelerator.check_trigger()) break;
+    accelerator.backward(model(torch::ones({2, 4}, accelerator.device())).sum());
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  rank.report("steps", static_cast<double>(steps));
+}
+
 FaultRules rules(const std::string& text) { return FaultRules::parse(text).value(); }
 
 std::string failure_of(Cluster cluster, void (*program)(Rank&)) {
@@ -101,6 +117,12 @@ TEST_P(FaultsInTraining, StrikeAtStepsBatchesAndCheckpoints) {
         HasSubstr(words))
         << plan;
   }
+}
+
+TEST_P(FaultsInTraining, EndTogetherWhereOneRankIsToldOfItsEnd) {
+  Cluster cluster = make_cluster({.seed = 4, .faults = rules("rank 1 at step 2: terminate(1h)")});
+  cluster.run_on_every_rank(train_until_told);
+  for (const at::Tensor& steps : cluster.reports("steps")) EXPECT_EQ(steps.item<double>(), 2);
 }
 
 // A dozen of each kind, spread over the run.

@@ -82,6 +82,20 @@ TEST(Simulate, SaysWhatComesFirst) {
   }
 }
 
+TEST(Simulate, StartsNoProgramWhereItIsAsked) {
+  for (const Words& words :
+       {Words{"--list", "./train"}, Words{"--from_dump", "failure", "./train", "--epochs"},
+        Words{"--explain_op", "mm 2x2x2:bf16", "--on", "h100", "./train"}}) {
+    const CommandResult result = run_command(kSimulate, words);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr("start no program; leave out ./train"));
+  }
+  const CommandResult told = run_command(kSimulate, {"--list", "--simulate_seed", "1"});
+  EXPECT_EQ(told.exit_code, 2);
+  EXPECT_THAT(told.err, HasSubstr("start no program; leave out --simulate_seed=1"));
+  EXPECT_EQ(run_command(kSimulate, {"--list", "--from_dump", "failure"}).exit_code, 2);
+}
+
 TEST(Simulate, ExplainsAKernel) {
   const CommandResult result =
       run_command(kSimulate, {"--explain_op", "mm 12288x4096x4096:bf16", "--on", "h100"});

@@ -373,8 +373,9 @@ int run(const Options& options, Invocation& invocation) {
   }
   if (!settings.flag("quiet")) {
     note(invocation, plan->notes);
-    if (const std::string mesh = settings::note_on_mesh(settings); !mesh.empty()) {
-      note(invocation, {mesh});
+    for (const std::string& idle :
+         {settings::note_on_mesh(settings), settings::note_on_semantics(settings)}) {
+      if (!idle.empty()) note(invocation, {idle});
     }
     const std::string defaults = settings::note_on_defaults(settings);
     if (invocation.is_interactive && !defaults.empty()) {

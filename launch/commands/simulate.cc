@@ -135,7 +135,24 @@ int explain(const Options& options, Invocation& invocation) {
   return finish(invocation);
 }
 
-int run(const Options& options, Invocation& invocation) {
+// The words that nothing reads where a question is asked: a program, or what a run is told.
+std::vector<std::string> idle_words(const Options& options,
+                                    const std::vector<std::string>& remaining) {
+  const bool asks = options.list || !options.from_dump.empty() || !options.operation.empty() ||
+                    !options.collective.empty();
+  if (!asks) return {};
+  std::vector<std::string> words = settings::typed_words(options.typed);
+  words.insert(words.end(), remaining.begin(), remaining.end());
+  return words;
+}
+
+int run(const Options& options, const std::vector<std::string>& remaining, Invocation& invocation) {
+  if (const std::vector<std::string> idle = idle_words(options, remaining); !idle.empty()) {
+    return refuse(invocation, kName,
+                  absl::StrCat("--list, --from_dump, --explain_op and --explain_collective start "
+                               "no program; leave out ",
+                               absl::StrJoin(idle, " ")));
+  }
   if (!options.from_dump.empty()) {
     return run_companion(invocation, kName, kDumpReport, {options.from_dump});
   }
@@ -166,7 +183,8 @@ void declare(CLI::App& app, Options& options) {
   settings::show_group(app, settings::Group::kSimulation);
   app.get_option("--simulate")->group("");
   app.set_help_flag("-h,--help", "show this help");
-  app.add_flag("--list", options.list, "show the devices, networks and keys that SPEC may name");
+  auto* list = app.add_flag("--list", options.list,
+                            "show the devices, networks and keys that SPEC may name");
   auto* on = app.add_option("--on", options.on,
                             "what --explain_op and --explain_collective are about: h100, "
                             "h100,hbm=4TB/s, 2x8:h100")
@@ -176,16 +194,17 @@ void declare(CLI::App& app, Options& options) {
                      "show how long a kernel takes, and why: \"mm 12288x4096x4096:bf16\"")
           ->type_name("OP")
           ->needs(on);
-  app.add_option("--explain_collective", options.collective,
-                 "show how long a collective takes, and why: \"all_reduce 25MB\"")
-      ->type_name("COLLECTIVE")
-      ->needs(on)
-      ->excludes(operation);
+  auto* collective =
+      app.add_option("--explain_collective", options.collective,
+                     "show how long a collective takes, and why: \"all_reduce 25MB\"")
+          ->type_name("COLLECTIVE")
+          ->needs(on)
+          ->excludes(operation);
   app.add_option("--from_dump", options.from_dump,
                  "show what the dumps of a job's ranks in a folder tell, as a live failure would: "
                  "ours, PyTorch's Flight Recorder's, logs of NCCL")
       ->type_name("DIR")
-      ->excludes(operation);
+      ->excludes(list, operation, collective);
   app.allow_extras();
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/base/status.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/slurm.h"
@@ -72,12 +73,13 @@ absl::StatusOr<Job> sagemaker_job(const nlohmann::json& hosts, absl::string_view
                                   absl::Span<const std::string> words) {
   if (!hosts.is_array() || hosts.empty() || !hosts[0].is_string()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(hosts_from, ": expected a JSON list of hosts, not ", hosts.dump()));
+        absl::StrCat(hosts_from, ": expected a JSON list of hosts, not ", json_text(hosts)));
   }
   const auto place = std::find(hosts.begin(), hosts.end(), self);
   if (place == hosts.end()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        self_from, ": \"", self, "\" is none of the hosts of ", hosts_from, ", ", hosts.dump()));
+    return absl::InvalidArgumentError(absl::StrCat(self_from, ": \"", self,
+                                                   "\" is none of the hosts of ", hosts_from, ", ",
+                                                   json_text(hosts)));
   }
   ACCELERATE_ASSIGN_OR_RETURN(const int devices, count(words, "SM_NUM_GPUS", 0));
   Job job;

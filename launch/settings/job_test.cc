@@ -140,6 +140,11 @@ TEST(FindJob, ReadsTheHostsOfASlurmJob) {
   }
 }
 
+TEST(FindJob, RefusesHostsThatAreNoText) {
+  EXPECT_THAT(error_of(find_job({"SM_HOSTS=\xff"}, "/nowhere")),
+              HasSubstr("variable SM_HOSTS: expected a JSON list of hosts, not"));
+}
+
 TEST(FindJob, IsNoneWithoutAScheduler) {
   EXPECT_EQ(find_job({"PATH=/bin"}, "/nowhere")->kind, JobKind::kNone);
 }

@@ -112,6 +112,12 @@ absl::Status check_simulation(const Settings& settings) {
     return refuse(settings.describe("simulate_seed"), " is not a whole number from 0 to ",
                   UINT64_MAX);
   }
+  if (settings.is_set("replay") && settings.is_set("log") &&
+      settings.text("replay") == settings.text("log")) {
+    return refuse(
+        "--log and --replay name the same file, which would be lost: the run that follows a log "
+        "writes one of its own");
+  }
   if (settings.is_set("seeds")) {
     if (settings.is_typed("simulate_seed")) {
       return refuse("--simulate_seed and --seeds exclude each other: one seed, or several");
@@ -486,6 +492,14 @@ std::string note_on_mesh(const Settings& settings) {
   if (idle.empty()) return "";
   return absl::StrCat(absl::StrJoin(idle, ", "), idle.size() == 1 ? " has" : " have",
                       " no effect without --use_parallelism_config");
+}
+
+std::string note_on_semantics(const Settings& settings) {
+  // A log says for its run whether time-outs are waited for.
+  const bool waits = settings.is_set("replay") ||
+                     (settings.is_set("timeouts") && settings.text("timeouts") == "wait");
+  if (waits || !settings.is_typed("semantics") || settings.text("semantics") == "any") return "";
+  return absl::StrCat(settings.describe("semantics"), " has no effect without --timeouts wait");
 }
 
 }  // namespace accelerate::launcher::settings

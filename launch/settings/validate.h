@@ -68,6 +68,9 @@ std::string note_on_defaults(const Settings& settings);
 /// missing, as one note; empty for none.
 std::string note_on_mesh(const Settings& settings);
 
+/// That --semantics was typed and has no effect, because no time-out is waited for; else empty.
+std::string note_on_semantics(const Settings& settings);
+
 // The variables that pass settings on to ranks. Those for ranks and addresses are set by the
 // program that starts a rank (the agent, mpirun, srun). Mirrors: accelerate utils/launch.py, the
 // prepare functions.

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/comm/watch/operation_log.h"
 #include "accelerate/comm/watch/rank_dump.h"
 #include "accelerate/dumps/dump_folder.h"
@@ -46,10 +47,7 @@ absl::Status write_store(const Fabric::Store& store, const fs::path& path) {
   for (const auto& [key, bytes] : sizes) json[key] = bytes;
   HostFiles disk(1);
   UnsyncedFiles files(disk);
-  // A key may be any bytes.
-  return write_file(
-      files, path.string(),
-      json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n");
+  return write_file(files, path.string(), json_text(json, 2) + "\n");
 }
 
 // What an executed rank did last.

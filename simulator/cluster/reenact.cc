@@ -135,9 +135,10 @@ absl::StatusOr<CallPlan> plan_of(const std::vector<RankDump>& dumps) {
   }
   CallPlan plan;
   ACCELERATE_RETURN_IF_ERROR(find_members(dumps, with_dump, plan.groups));
-  int num_ranks = with_dump.back() + 1;
+  // A damaged dump may have any number.
+  int64_t num_ranks = int64_t{with_dump.back()} + 1;
   for (const auto& [name, group] : plan.groups) {
-    num_ranks = std::max(num_ranks, group.ranks.back() + 1);
+    num_ranks = std::max(num_ranks, int64_t{group.ranks.back()} + 1);
   }
   if (num_ranks > kMostRanks) {
     return absl::UnimplementedError(absl::StrCat("the job has ", num_ranks, " ranks, and at most ",

@@ -2,6 +2,7 @@
 #include "simulator/cluster/reenact.h"
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -200,6 +201,15 @@ TEST(Reenactment, RefusesDumpsThatContradictEachOther) {
   EXPECT_THAT(refusal({dump_of(2, 2, {kWaits})}), HasSubstr("the dump of rank 2 says"));
   EXPECT_THAT(refusal({}), Not(IsEmpty()));
   EXPECT_THAT(refusal({dump_of(5000, 5001, {kWaits})}), HasSubstr("5001 ranks"));
+}
+
+TEST(Reenactment, RefusesMoreRanksThanItSimulates) {
+  constexpr int kLast = std::numeric_limits<int>::max();
+  EXPECT_THAT(refusal({dump_of(kLast, 0, {kWaits})}),
+              HasSubstr("the job has 2147483648 ranks, and at most 1024 are simulated"));
+  RankDump member = dump_of(0, 1, {kWaits});
+  member.members[0].push_back(kLast);
+  EXPECT_THAT(refusal({member}), HasSubstr("the job has 2147483648 ranks"));
 }
 
 TEST(Reenactment, NamesACallThatCannotBeMade) {

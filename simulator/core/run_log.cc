@@ -285,7 +285,7 @@ int64_t RunWitness::choose(int rank, int64_t options, int64_t drawn, int64_t now
   const RunLog::Entry* wanted = next_expected();
   const bool is_its = difference_.empty() && wanted != nullptr &&
                       wanted->kind == Kind::kBackground && wanted->rank == rank &&
-                      wanted->value < options;
+                      wanted->value >= 0 && wanted->value < options;
   if (is_its) drawn = wanted->value;
   add({.kind = Kind::kBackground,
        .rank = rank,

@@ -85,6 +85,17 @@ TEST(RunLog, ARunThatDrawsOtherBackgroundWorkMakesItsChoices) {
   EXPECT_THAT(differs.difference(), HasSubstr("drew 5 of 8 for its background work"));
 }
 
+// A log that was edited may have any number.
+TEST(RunLog, ANegativeChoiceIsNotFollowed) {
+  RunLog edited;
+  edited.append(
+      {.kind = RunLog::Kind::kBackground, .word = edited.intern(""), .options = 8, .value = -1});
+  RunLog log;
+  RunWitness follows({0, 1}, log, &edited);
+  EXPECT_EQ(follows.choose(0, /*options=*/8, /*drawn=*/2, 0), 2);
+  EXPECT_THAT(follows.difference(), HasSubstr("drew -1 of 8"));
+}
+
 TEST(RunLog, NamesTheFirstDifferenceWithBothSides) {
   const Trial first = run(1, nullptr);
   const Trial second = run(1, &first.log, /*odd_round=*/5);

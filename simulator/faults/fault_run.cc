@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/message_text.h"
@@ -27,6 +28,12 @@ uint64_t hash_of(absl::string_view text) {
   uint64_t hash = 14695981039346656037u;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
   return hash;
+}
+
+// The sum, or what stands for "never" where that is less: both are 0 or more.
+int64_t sum_of(int64_t from, int64_t more) {
+  constexpr int64_t kNever = FaultRun::Lasting::kNever;
+  return more > kNever - from ? kNever : from + more;
 }
 
 bool is_for_world(const FaultRule& rule, int world_size) {
@@ -259,12 +266,33 @@ std::string problem_on(const FaultRule& rule, const FaultGrounds& grounds) {
   return "";
 }
 
+// A rule follows only what can fire in this world.
+std::string problem_of_leader(const FaultRules& plan, const FaultRule& rule,
+                              const FaultGrounds& grounds) {
+  if (rule.when.form != FaultWhen::Form::kAfter) return "";
+  const auto leader = std::ranges::find(plan.rules, rule.when.after, &FaultRule::name);
+  if (leader == plan.rules.end() || is_for_world(*leader, grounds.world_size)) return "";
+  return absl::StrCat("\"", rule.when.after, "\", which it follows, is for worlds of another size");
+}
+
+// The parser has refused what no rule can have; a plan that was made in C++ has not met it yet.
+std::string problem_of_values(const FaultRules& plan) {
+  const std::string text = plan.to_string();
+  const absl::StatusOr<FaultRules> read = FaultRules::parse(text);
+  if (!read.ok()) return std::string(read.status().message());
+  if (*read == plan) return "";
+  return absl::StrCat("faults: the plan holds what its text cannot say: \"", text,
+                      "\" is read as \"", read->to_string(), "\"");
+}
+
 }  // namespace
 
 std::string problem_on(const FaultRules& plan, const FaultGrounds& grounds) {
+  if (std::string problem = problem_of_values(plan); !problem.empty()) return problem;
   for (const FaultRule& rule : plan.rules) {
     if (!is_for_world(rule, grounds.world_size)) continue;
-    const std::string problem = problem_on(rule, grounds);
+    std::string problem = problem_on(rule, grounds);
+    if (problem.empty()) problem = problem_of_leader(plan, rule, grounds);
     if (!problem.empty()) {
       return absl::StrCat("the fault \"", rule.to_string(), "\" can never fire: ", problem);
     }
@@ -273,6 +301,8 @@ std::string problem_on(const FaultRules& plan, const FaultGrounds& grounds) {
 }
 
 std::vector<int> ranks_touched(const FaultRules& plan, const FaultGrounds& grounds) {
+  // Which problem_on() refuses.
+  if (!problem_of_values(plan).empty()) return {};
   std::set<int> ranks;
   for (const FaultRule& rule : plan.rules) {
     if (!is_for_world(rule, grounds.world_size) || !problem_on(rule, grounds).empty()) continue;
@@ -327,7 +357,10 @@ FaultRun::FaultRun(FaultRules plan, FaultGrounds grounds)
     for (std::vector<int>& ranks : units_of(rule, grounds_)) {
       drawn.insert(drawn.end(), ranks.begin(), ranks.end());
       for (const int rank : ranks) of_rank_[rank].emplace_back(i, state.units.size());
-      state.units.push_back({.ranks = std::move(ranks), .next_ns = rule.when.from + point.number});
+      // Other points have counts here, whose sum may be too large for a number.
+      const bool is_timed = point.kind == FaultPoint::Kind::kTime;
+      state.units.push_back(
+          {.ranks = std::move(ranks), .next_ns = is_timed ? rule.when.from + point.number : 0});
     }
     if (rule.where.set.any > 0) absl::StrAppend(&outcomes_[i].rule, " (", rank_list(drawn), ")");
   }
@@ -441,6 +474,12 @@ std::vector<SiteFault> FaultRun::fire(const Moment& moment) {
   return faults;
 }
 
+int64_t FaultRun::files_of(const std::vector<int>& ranks) const {
+  int64_t files = 0;
+  for (const int rank : ranks) files += counts_[rank].of(Site::kFile);
+  return files;
+}
+
 void FaultRun::begin_lasting(const SiteFault& fault, const Moment& moment) {
   const FaultWhen& when = plan_.rules[fault.rule].when;
   const FaultSpan& span = fault.effect->lasts;
@@ -449,20 +488,23 @@ void FaultRun::begin_lasting(const SiteFault& fault, const Moment& moment) {
   Lasting lasting{.fault = fault,
                   .from_ns = is_at_time ? when.point.number : moment.now_ns,
                   .counts_as = moment.rank};
+  lasting.counts_files_of = fault.ranks;
   // A disk is full for all who use it.
   if (fault.effect->kind == FaultKind::kFull) {
     lasting.fault.ranks = grounds_.has_shared_disk
                               ? all_ranks(grounds_)
                               : ranks_of_nodes({moment.rank / grounds_.ranks_per_node}, grounds_);
   }
+  const bool is_at_file = moment.kind == FaultPoint::Kind::kSite && moment.site == Site::kFile;
   switch (span.kind) {
     case FaultSpan::Kind::kTime: lasting.until_ns = lasting.from_ns + span.number; break;
     case FaultSpan::Kind::kSteps:
-      lasting.until_step = counts_[moment.rank].steps + span.number;
+      lasting.until_step = sum_of(counts_[moment.rank].steps, span.number);
       break;
     case FaultSpan::Kind::kSites:
-      lasting.until_file = counts_[moment.rank].of(Site::kFile) + span.number -
-                           (moment.kind == FaultPoint::Kind::kSite ? 1 : 0);
+      // The operation at which the rule fires is counted already.
+      lasting.until_file =
+          sum_of(files_of(lasting.counts_files_of), span.number) - (is_at_file ? 1 : 0);
       break;
     default: break;
   }
@@ -504,10 +546,10 @@ std::vector<const FaultRun::Lasting*> FaultRun::lasting(FaultKind kind, int rank
     if (each.fault.effect->kind != kind || now_ns < each.from_ns || now_ns >= each.until_ns) {
       continue;
     }
-    const SiteCounts& counts = counts_[each.counts_as];
-    if (counts.steps >= each.until_step) continue;
+    if (counts_[each.counts_as].steps >= each.until_step) continue;
     // The operation that a rank makes is counted already.
-    if (counts.of(Site::kFile) > each.until_file) continue;
+    const bool counts_files = each.fault.effect->lasts.kind == FaultSpan::Kind::kSites;
+    if (counts_files && files_of(each.counts_files_of) > each.until_file) continue;
     if (rank >= 0 && !each.fault.has(rank)) continue;
     found.push_back(&each);
   }

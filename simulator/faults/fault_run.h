@@ -53,7 +53,7 @@ struct FaultGrounds {
 };
 
 /// Why one of the rules cannot fire on the cluster, with the rule; empty if all can. Rules for
-/// worlds of another size are left out.
+/// worlds of another size are left out. A plan made in C++ must be one that its text could say.
 std::string problem_on(const FaultRules& plan, const FaultGrounds& grounds);
 
 /// The ranks that rules name, ascending: those that must be executed. Rules for the store and for
@@ -112,9 +112,10 @@ class FaultRun {
     SiteFault fault;
     int64_t from_ns = 0;
     int64_t until_ns = kNever;
-    int64_t until_step = kNever;  ///< of `counts_as`
-    int64_t until_file = kNever;
-    int counts_as = 0;  ///< the rank at whose site it began
+    int64_t until_step = kNever;            ///< of `counts_as`
+    int64_t until_file = kNever;            ///< of `counts_files_of` together
+    int counts_as = 0;                      ///< the rank at whose site it began
+    std::vector<int> counts_files_of = {};  ///< the rule's unit: a rank, or those with the disk
   };
   /// Those of the kind that last for the rank at that time, or for any rank if that is -1. The
   /// pointers are valid as long as the FaultRun.
@@ -167,6 +168,7 @@ class FaultRun {
   static bool is_site_of(const FaultPoint& point, Unit& unit, const Moment& moment);
   std::vector<SiteFault> fire(const Moment& moment);
   void begin_lasting(const SiteFault& fault, const Moment& moment);
+  int64_t files_of(const std::vector<int>& ranks) const;
   int64_t count_of(int rank, FaultPoint::Kind kind) const;
   std::string why_unfired(size_t rule, int64_t end_ns) const;
   std::string why_unfired_at_site(const FaultRule& rule, const State& state) const;

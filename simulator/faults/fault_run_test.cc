@@ -227,6 +227,27 @@ TEST(FaultRun, LastsAsLongAsItSays) {
     full.push_back(!files.lasting(FaultKind::kFull, 6, 0).empty());
   }
   EXPECT_THAT(full, ElementsAre(false, true, true, false, false));
+  // The operations of all ranks with the disk count, and those of one rank where it is named.
+  const auto refused = [](const std::string& rule) {
+    FaultRun run = run_of(rule);
+    std::vector<bool> refused;
+    for (const int rank : {2, 6, 2, 6}) {
+      run.reach(rank, Site::kFile, "", 10);
+      refused.push_back(!run.lasting(FaultKind::kIoError, rank, 10).empty());
+    }
+    return refused;
+  };
+  EXPECT_THAT(refused("disk at file#0: io_error for 2 files"),
+              ElementsAre(true, true, false, false));
+  EXPECT_THAT(refused("rank 2 at file#0: io_error for 2 files"),
+              ElementsAre(true, false, true, false));
+  // Between operations none has been counted for the fault yet.
+  FaultRun timed = run_of("rank 2 at time 5ns: io_error for 1 file");
+  timed.reach(2, Site::kStore, "", 5);
+  timed.reach(2, Site::kFile, "", 6);
+  EXPECT_THAT(timed.lasting(FaultKind::kIoError, 2, 6), SizeIs(1));
+  timed.reach(2, Site::kFile, "", 7);
+  EXPECT_THAT(timed.lasting(FaultKind::kIoError, 2, 7), IsEmpty());
 }
 
 // Of a shared disk all ranks, of a node's own those of the node.
@@ -378,6 +399,8 @@ TEST(FaultRun, NamesWhatTheClusterDoesNotHave) {
       {"disk at file#1: torn", "torn damages files, and the files of this run are the machine's"},
       {"disk at file#1: slow(0.5)", "files take no time in this run"},
       {"node 0-1 at start: partition", "all nodes are on one side"},
+      {"a = rank 0 at start: delay(1s) if world >= 16; rank 1 after a: crash",
+       "can never fire: \"a\", which it follows, is for worlds of another size"},
       {"link nic of node 0 at step 3: slow(0.25)", "communication takes no time in this run"},
       {"link between node 0 and node 1 at step 3: down", "communication takes no time"},
       {"link between node 0 and node 2 at step 3: down", "there is no node 2"},
@@ -387,6 +410,46 @@ TEST(FaultRun, NamesWhatTheClusterDoesNotHave) {
   }
   EXPECT_EQ(problem_on(FaultRules::parse("rank 9 at start: crash if world >= 16").value(), bare),
             "");
+}
+
+// What no text can say has not met the parser.
+TEST(FaultRun, RefusesPlansInCppThatNoTextCouldSay) {
+  const FaultRule slow = {.where = on_rank(0),
+                          .when = at_step(1),
+                          .effects = {{.kind = FaultKind::kSlow, .number = 0.5}}};
+  const auto problem = [](const FaultRule& rule) {
+    return problem_on(FaultRules{.rules = {rule}}, grounds());
+  };
+  EXPECT_EQ(problem(slow), "");
+  FaultRule wrong = slow;
+  wrong.effects[0].number = 0;
+  EXPECT_THAT(problem(wrong), HasSubstr("expected a factor of the speed, above 0"));
+  wrong = slow;
+  wrong.when = {.form = FaultWhen::Form::kAfter, .after = "nobody"};
+  EXPECT_THAT(problem(wrong), HasSubstr("there is no rule \"nobody\""));
+  wrong = slow;
+  wrong.where.set.ranges = {{5, 3}};
+  EXPECT_THAT(problem(wrong), HasSubstr("\"rank 5 at step 1: slow(0.5)\" is read as"));
+  wrong.where.set.ranges = {{-1, -1}};
+  EXPECT_THAT(problem(wrong), HasSubstr("expected a number, a range such as 0-3, * or any"));
+  EXPECT_THAT(ranks_touched(FaultRules{.rules = {wrong}}, grounds()), IsEmpty());
+  wrong = slow;
+  wrong.when.point.number = -1;
+  EXPECT_THAT(problem(wrong), HasSubstr("expected the number of the step"));
+}
+
+// The largest number that a rule takes is as good as never.
+TEST(FaultRun, TakesTheLargestNumbers) {
+  const std::string most = std::to_string(INT64_MAX);
+  FaultRun every =
+      run_of(absl::StrCat("rank 0 every ", most, " files from file#", most, ": delay(0)"));
+  EXPECT_THAT(fires(every, 0, Site::kFile, 5), IsEmpty());
+  FaultRun steps = run_of(absl::StrCat("rank 0 at step 1: slow(0.5) for ", most, " steps"));
+  steps.progress(0, FaultPoint::Kind::kStep, 0);
+  EXPECT_EQ(steps.speed(0, 0, /*of_disk=*/false), 0.5);
+  FaultRun files = run_of(absl::StrCat("disk at file#1: io_error for ", most, " files"));
+  fires(files, 0, Site::kFile, 2);
+  EXPECT_THAT(files.lasting(FaultKind::kIoError, 3, 0), SizeIs(1));
 }
 
 // An argument for each kind that needs one.

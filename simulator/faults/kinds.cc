@@ -1,5 +1,7 @@
 #include "simulator/faults/kinds.h"
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -42,6 +44,8 @@ constexpr FaultArgument kOfTorn[] = {kTarget, kBytes};
 constexpr FaultArgument kOfBitFlip[] = {kBit, kMedium};
 constexpr FaultArgument kOfSkew[] = {kOffset, kDrift};
 constexpr absl::Span<const FaultArgument> kNone = {};
+
+constexpr int64_t kShortestPeriodNs = 1'000;
 
 constexpr const char* kTargets[] = {"output",     "input",  "parameter", "gradient",
                                     "activation", "result", "buffer"};
@@ -142,6 +146,18 @@ std::string problem_of_span(const FaultEffect& effect) {
   return "";
 }
 
+// What has an amount that leaves everything as it is, or more changes than a run can follow.
+std::string problem_of_amount(const FaultEffect& effect) {
+  if (effect.kind == FaultKind::kSlow && effect.number == 1) return "slow(1) is the usual speed";
+  if (effect.kind == FaultKind::kSkew && effect.duration_ns == 0 && effect.number == 0) {
+    return "skew(0) leaves the clock as it is";
+  }
+  if (effect.kind == FaultKind::kFlap && effect.duration_ns < kShortestPeriodNs) {
+    return "flap has a period of at least 1us";
+  }
+  return "";
+}
+
 std::string problem_of_effect(const FaultRule& rule, const FaultEffect& effect) {
   const FaultKindInfo& info = info_of(effect.kind);
   const char* const kind = to_string(effect.kind);
@@ -159,8 +175,8 @@ std::string problem_of_effect(const FaultRule& rule, const FaultEffect& effect) 
   if (changes_values && !has_target(rule.when.point.site, effect.word)) {
     return absl::StrCat("a ", to_string(rule.when.point.site), " has no ", effect.word);
   }
-  const bool is_ready_made = effect.kind != FaultKind::kFlap || effect.duration_ns > 0;
-  return is_ready_made ? problem_of_span(effect) : "flap has a period of no time";
+  if (std::string problem = problem_of_amount(effect); !problem.empty()) return problem;
+  return problem_of_span(effect);
 }
 
 }  // namespace
@@ -202,6 +218,11 @@ std::string problem_of(const FaultRule& rule) {
                         " never comes");
   }
   if (rule.at_most == 0) return "at most 0 is never";
+  if (rule.world_at_most && *rule.world_at_most < std::max(1, rule.world_at_least.value_or(1))) {
+    return absl::StrCat(
+        "no world has at most ", *rule.world_at_most, " ranks",
+        rule.world_at_least ? absl::StrCat(" and at least ", *rule.world_at_least) : std::string());
+  }
   return "";
 }
 

@@ -397,6 +397,8 @@ class Parser : public TextReader {
         if (!number(effect.number) || !comes("ppm")) {
           return expected(begin, "a drift such as 50ppm");
         }
+        // At -1000000ppm a clock stands still, and beyond it would run backwards.
+        if (effect.number > 1e6) return fail(begin, "expected a drift of at most 1000000ppm");
         advance(3);
         if (is_negative) effect.number = -effect.number;
         return true;
@@ -442,15 +444,23 @@ class Parser : public TextReader {
     return true;
   }
 
+  // A guard that stands twice would be one of the two, without a word about the other.
+  template <typename Number>
+  bool once(const std::optional<Number>& guard, size_t begin) {
+    return !guard || fail(begin, "this guard stands twice");
+  }
+
   bool guards(FaultRule& rule) {
     for (;;) {
+      skip_blanks();
       const size_t begin = position();
       if (accept_word("in")) {
-        if (!keyword("life") || !whole(rule.in_life.emplace(), "the number of a life")) {
+        if (!keyword("life") || !once(rule.in_life, begin) ||
+            !whole(rule.in_life.emplace(), "the number of a life")) {
           return false;
         }
       } else if (accept_word("at")) {
-        if (!numbered("most", rule.at_most)) return false;
+        if (!once(rule.at_most, begin) || !numbered("most", rule.at_most)) return false;
       } else if (accept_word("if")) {
         if (!keyword("world") || !world(rule)) return false;
       } else {
@@ -463,8 +473,10 @@ class Parser : public TextReader {
     skip_blanks();
     const bool least = comes(">=");
     if (!least && !comes("<=")) return expected(position(), "\">=\" or \"<=\"");
+    std::optional<int>& guard = least ? rule.world_at_least : rule.world_at_most;
+    if (!once(guard, position())) return false;
     advance(2);
-    return whole((least ? rule.world_at_least : rule.world_at_most).emplace(), "a number of ranks");
+    return whole(guard.emplace(), "a number of ranks");
   }
 
   bool rule(FaultRule& rule) {
@@ -492,13 +504,18 @@ class Parser : public TextReader {
   std::vector<size_t> begins_;
 };
 
-// A problem of the names of rules, and the rule that has it.
-std::optional<std::pair<size_t, std::string>> problem_of_names(
-    const std::vector<FaultRule>& rules) {
+// A problem of rules beside each other, of their names above all, and the rule that has it.
+std::optional<std::pair<size_t, std::string>> problem_of_list(const std::vector<FaultRule>& rules) {
   std::map<std::string, size_t> named;
   for (size_t i = 0; i < rules.size(); ++i) {
     if (rules[i].name.empty() || named.emplace(rules[i].name, i).second) continue;
     return std::pair(i, absl::StrCat("there are two rules \"", rules[i].name, "\""));
+  }
+  for (size_t i = 1; i < rules.size(); ++i) {
+    const auto before = rules.begin() + static_cast<ptrdiff_t>(i);
+    if (std::ranges::find(rules.begin(), before, rules[i]) == before) continue;
+    return std::pair(i, std::string("this rule stands twice, and what it draws follows from its "
+                                    "text: both would do the same; give one of them a name"));
   }
   Names names;
   for (const auto& [name, index] : named) names.push_back(name);
@@ -576,7 +593,7 @@ absl::StatusOr<FaultRules> FaultRules::parse(absl::string_view text) {
   FaultRules plan;
   Parser parser(text);
   if (!parser.plan(plan.rules)) return parser.status();
-  if (const auto problem = problem_of_names(plan.rules)) {
+  if (const auto problem = problem_of_list(plan.rules)) {
     parser.fail(parser.begins()[problem->first], problem->second);
     return parser.status();
   }
@@ -589,7 +606,7 @@ absl::StatusOr<FaultRules> FaultRules::from_json(absl::string_view text) {
     const Document document = Document::json(text, {.name = "faults"});
     const std::vector<DocumentNode> items = document.root().items("a list of rules");
     for (const DocumentNode& item : items) plan.rules.push_back(rule_from(item));
-    if (const auto problem = problem_of_names(plan.rules)) {
+    if (const auto problem = problem_of_list(plan.rules)) {
       items[problem->first].refuse(problem->second);
     }
   } catch (const DocumentError& error) {

@@ -1,6 +1,7 @@
 // Rules of faults as text, JSON and C++.
 #include "simulator/faults/rules.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -35,7 +36,8 @@ class RandomRules {
     const size_t size = 1 + below(4);
     while (plan.rules.size() < size) {
       FaultRule drawn = rule(plan.rules);
-      if (problem_of(drawn).empty()) plan.rules.push_back(std::move(drawn));
+      const bool is_new = std::ranges::find(plan.rules, drawn) == plan.rules.end();
+      if (is_new && problem_of(drawn).empty()) plan.rules.push_back(std::move(drawn));
     }
     return plan;
   }
@@ -312,10 +314,19 @@ TEST(FaultRules, PointAtWhatIsWrongAndNameTheNearestWord) {
       {"rank 99999999999 at step 1: crash", "expected a number, a range such as 0-3, * or any"},
       {"a = store at start: gone; b = rank 0 after c: crash", "there is no rule \"c\""},
       {"a = rank 0 after b: crash; b = rank 1 after a: crash", "it follows itself"},
-      {"a = rank 0 at start: crash; a = rank 1 at start: crash", "there are two rules \"a\""}};
+      {"a = rank 0 at start: crash; a = rank 1 at start: crash", "there are two rules \"a\""},
+      {"rank any at start: crash; rank any at start: crash",
+       "this rule stands twice, and what it draws follows from its text: both would do the same; "
+       "give one of them a name at character 27"},
+      {"rank 0 at start: crash at most 2 at most 3", "this guard stands twice at character 34"},
+      {"rank 0 at start: crash if world >= 2 if world >= 3", "this guard stands twice"},
+      {"rank 0 at start: crash in life 0 in life 0", "this guard stands twice"},
+      {"rank 0 at start: skew(1s, 1e400ppm)", "expected a drift of at most 1000000ppm"},
+      {"rank 0 at start: skew(1s, -1000001ppm)", "expected a drift of at most 1000000ppm"}};
   for (const auto& [text, error] : expected) EXPECT_THAT(error_of(text), HasSubstr(error)) << text;
   EXPECT_EQ(error_of("rank 3 at step 1: exit(255)"), "");
   EXPECT_EQ(error_of("rank 3 with 1 at store: crash"), "");
+  EXPECT_EQ(error_of("a = rank any at start: crash; rank any at start: crash"), "");
 }
 
 TEST(FaultRules, AreRefusedIfTheyCanNeverFire) {
@@ -335,6 +346,12 @@ TEST(FaultRules, AreRefusedIfTheyCanNeverFire) {
       {"rank 1 at step 3: slow(0.5) for 3 files", "slow does not last for a number of file sites"},
       {"rank 1 at step 3: crash in life 1", "life 1 never comes"},
       {"rank 1 at step 3: crash at most 0", "at most 0 is never"},
+      {"rank 1 at start: crash if world >= 5 if world <= 4",
+       "no world has at most 4 ranks and at least 5"},
+      {"rank 1 at start: crash if world <= 0", "no world has at most 0 ranks"},
+      {"rank 1 at start: slow(1)", "slow(1) is the usual speed"},
+      {"rank 1 at start: skew(0)", "skew(0) leaves the clock as it is"},
+      {"link nic of node 0 at start: flap(999ns)", "flap has a period of at least 1us"},
       {"a = rank 0 at start: crash; rank 1 after a: torn", "torn strikes at file, not after"}};
   for (const auto& [text, error] : expected) {
     EXPECT_THAT(error_of(text), AllOf(HasSubstr("can never fire"), HasSubstr(error))) << text;
