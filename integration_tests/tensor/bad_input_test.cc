@@ -161,6 +161,20 @@ TEST(BadModel, WithQuantisedWeights) {
                     HasSubstr("divide the model as it was before, or leave the parameter whole")));
 }
 
+TEST(BadModel, ThatWasQuantised) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator(with_tp(2, SmallLayersImpl::plan()));
+    const auto module = std::make_shared<SmallLayersImpl>(
+        [](SmallLayersImpl& m, const Tensor& x) { return m.head(x); });
+    auto model = load_and_quantize_model(module, {.load_in_8bit = true, .torch_dtype = "fp32"});
+    EXPECT_THAT(value_error_of([&] { accelerator.prepare(model); }),
+                AllOf(HasSubstr("\"query.weight\" has values that something else keeps, as where "
+                                "weights are quantised"),
+                      HasSubstr("divide the model as it was before, or leave the parameter "
+                                "whole")));
+  });
+}
+
 TEST(BadModel, ThatADeviceMapHasPlaced) {
   Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
     Accelerator accelerator(with_tp(2, SmallLayersImpl::plan()));
