@@ -107,6 +107,7 @@ TEST(TensorParallelProgram, DividesLayersAsTheFlagsSay) {
   const Losses one = losses_of(run("--num_processes 1", "")),
                one_without_dropout = losses_of(run("--num_processes 1", "--dropout 0"));
   EXPECT_LT(one.last, one.first);
+  EXPECT_THAT(run("--simulate 1x2 --dry_run" + mesh, ""), HasSubstr("mesh: tp 2\n"));
   const std::string simulated = run("--simulate 1x2" + mesh, "--print_layout");
   EXPECT_THAT(simulated,
               AllOf(HasSubstr("layout of 2 ranks, tp 2: rank 0 has "),
