@@ -191,16 +191,22 @@ int copies_of(const PlannedParameter& parameter, int64_t groups, int ranks) {
                                                                : 1;
 }
 
+// The program's own plan for the model; null: the model may bring one.
+const TensorParallelPlan* given_plan(const torch::nn::Module& module,
+                                     const KwargsHandlers& handlers) {
+  const TensorParallelPlans& by_class = handlers.tensor_parallel_by_class;
+  if (!by_class.empty()) {
+    const auto found = by_class.find(module_class_name(module));
+    if (found != by_class.end()) return &found->second;
+  }
+  return handlers.tensor_parallel ? &*handlers.tensor_parallel : nullptr;
+}
+
 }  // namespace
 
 std::optional<TensorParallelPlan> find_plan(const torch::nn::Module& module,
                                             const KwargsHandlers& handlers) {
-  const TensorParallelPlans& by_class = handlers.tensor_parallel_by_class;
-  if (!by_class.empty()) {
-    const auto found = by_class.find(module_class_name(module));
-    if (found != by_class.end()) return found->second;
-  }
-  if (handlers.tensor_parallel) return handlers.tensor_parallel;
+  if (const TensorParallelPlan* const given = given_plan(module, handlers)) return *given;
   const auto* structure = dynamic_cast<const ModelStructure*>(&module);
   return structure != nullptr ? structure->tensor_parallel_plan() : std::nullopt;
 }
@@ -280,16 +286,16 @@ std::optional<Cut> cut_of(const PlannedParameter& parameter, int ranks) {
 
 std::shared_ptr<const ModelLayout> tensor_parallel_layout(const LayoutContext& context) {
   const int ranks = context.mesh.size(MeshAxis::kTp);
+  const torch::nn::Module& module = *context.model.module();
   if (ranks == 1) {
-    const std::optional<TensorParallelPlan>& given = context.handlers.tensor_parallel;
-    if (given && given->sequence_parallel) {
+    const TensorParallelPlan* const given = given_plan(module, context.handlers);
+    if (given != nullptr && given->sequence_parallel) {
       TORCH_WARN(
           "tensor parallelism: the plan has sequence shards, but tp_size is 1, so that "
           "sequences stay whole; set tp_size to 2 or more, or sequence_parallel to false");
     }
     return nullptr;
   }
-  const torch::nn::Module& module = *context.model.module();
   const std::optional<TensorParallelPlan> plan = find_plan(module, context.handlers);
   TORCH_CHECK_VALUE(plan, "tensor parallelism: tp_size=", ranks,
                     ", but nothing says how ranks divide ", "a ", module_class_name(module),
