@@ -323,6 +323,26 @@ TEST(CompiledLayers, ThatRanksDivideAreRefused) {
   }
 }
 
+TEST(CompiledLayers, ThatAreStagesOrDividedExpertsAreRefused) {
+  const auto refusal = [](const ParallelismOptions& sizes,
+                          const std::function<void(Accelerator&)>& prepare) {
+    Cluster cluster("1x2:h100");
+    cluster.run_on_every_rank([&](Rank&) {
+      Accelerator accelerator(compiled({.parallelism_config = ParallelismConfig(sizes)}, true));
+      EXPECT_THAT(error_of([&] { prepare(accelerator); }),
+                  HasSubstr("layers, stages, sequences or experts that ranks divide are not "
+                            "recorded"));
+    });
+  };
+  refusal({.pp_size = 2}, [](Accelerator& accelerator) {
+    accelerator.prepare(nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)));
+  });
+  refusal({.dp_shard_size = 2, .ep_size = 2}, [](Accelerator& accelerator) {
+    accelerator.prepare(MixtureOfExperts(
+        MixtureOptions{.hidden = 8, .intermediate = 8, .router = {.experts = 4}}));
+  });
+}
+
 TEST_P(Compile, SaysThatNothingIsCompiledWithoutBlocks) {
   make_cluster().run_on_every_rank([](Rank&) {
     Accelerator accelerator(compiled({}, true));
