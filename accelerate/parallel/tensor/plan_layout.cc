@@ -73,6 +73,21 @@ void check_class(const PlannedParameter& parameter, const std::string& name) {
                     parameter.rule.pattern, "\" names, belongs to a ", name, ", ", why);
 }
 
+// That each option has a meaning beside the rule's style.
+void check_options(const TensorRule& rule) {
+  const auto check = [&rule](bool is_fine, const char* option, const char* whose) {
+    TORCH_CHECK_VALUE(is_fine, "tensor parallelism: the rule \"", rule.pattern, "\" has ", option,
+                      ", which is for ", whose, ", but its style is ", to_string(rule.style),
+                      "; leave it out, or give the rule another style");
+  };
+  const bool divides = rule.style != kReplicate;
+  check(!rule.gather_output || rule.style == kColumn, "gather_output", "column layers");
+  check(!rule.split_input || rule.style == kRow, "split_input", "row layers");
+  check(!rule.partial_gradient || !divides, "partial_gradient", "parameters that all ranks have");
+  check(rule.blocks.empty() || divides, "blocks", "layers that ranks divide");
+  check(rule.groups == 0 || divides, "groups", "layers that ranks divide");
+}
+
 // The first rule for a parameter of this name, in a module of this class; all that match have one
 // more in `matched`.
 TensorRule rule_for(const TensorParallelPlan& plan, const std::string& name,
@@ -223,6 +238,7 @@ std::optional<int> PlannedParameter::cut_dim() const {
 
 std::vector<PlannedParameter> planned_parameters(const torch::nn::Module& module,
                                                  const TensorParallelPlan& plan) {
+  std::ranges::for_each(plan.rules, &check_options);
   const Modules classes = classes_of(module);
   std::vector<bool> matched(plan.rules.size());
   std::vector<PlannedParameter> planned;
