@@ -27,6 +27,7 @@ namespace {
 using simulator::Cluster;
 using simulator::Rank;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 namespace nn = torch::nn;
 
@@ -340,6 +341,19 @@ TEST(CompiledLayers, ThatAreStagesOrDividedExpertsAreRefused) {
   refusal({.dp_shard_size = 2, .ep_size = 2}, [](Accelerator& accelerator) {
     accelerator.prepare(MixtureOfExperts(
         MixtureOptions{.hidden = 8, .intermediate = 8, .router = {.experts = 4}}));
+  });
+}
+
+TEST(CompileModes, ThatCaptureGraphsAreSaidToBeTheDefault) {
+  const c10::WarningUtils::WarnAlways each_time;
+  Cluster("1x1").run_on_every_rank([](Rank&) {
+    const RecordedWarnings warnings;
+    Accelerator accelerator({.dynamo_plugin = TorchDynamoPlugin{.backend = DynamoBackend::kInductor,
+                                                                .mode = "reduce-overhead"}});
+    accelerator.prepare(Net());
+    EXPECT_THAT(warnings.texts(), Contains(HasSubstr("mode=reduce-overhead captures CUDA graphs, "
+                                                     "which this version does not; its packages "
+                                                     "are those of mode=default")));
   });
 }
 
