@@ -336,11 +336,11 @@ TEST(CompiledLayers, ThatAreStagesOrDividedExpertsAreRefused) {
     });
   };
   refusal({.pp_size = 2}, [](Accelerator& accelerator) {
-    accelerator.prepare(nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)));
+    accelerator.prepare(nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)).ptr());
   });
   refusal({.dp_shard_size = 2, .ep_size = 2}, [](Accelerator& accelerator) {
-    accelerator.prepare(MixtureOfExperts(
-        MixtureOptions{.hidden = 8, .intermediate = 8, .router = {.experts = 4}}));
+    const MixtureOptions options{.hidden = 8, .intermediate = 8, .router = {.experts = 4}};
+    accelerator.prepare(MixtureOfExperts(options).ptr());
   });
 }
 
