@@ -110,7 +110,7 @@ TEST(EstimateOfParts, IsThatOfTheLayoutAlongPp) {
   }
 }
 
-// Of experts and of all else; of the part along tp where there is such an axis.
+// Compares experts and all else with what a rank has; `of_rank` is its part along tp.
 void expect_as_placed(const Architecture& of_rank, const Elements& own) {
   const auto part = launcher::estimate::ep_part(of_rank, 2);
   ASSERT_TRUE(part.ok()) << part.status();

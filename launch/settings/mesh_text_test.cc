@@ -10,7 +10,7 @@
 namespace accelerate::launcher::settings {
 namespace {
 
-// Of the mesh with sizes by the names of axes.
+// The text for a mesh with these sizes, by the names of axes.
 std::string text_of(const TypedFlags& sizes, bool is_used = true) {
   TypedFlags typed;
   if (is_used) typed["use_parallelism_config"] = {"true"};
