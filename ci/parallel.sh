@@ -26,8 +26,8 @@ tools/dev shell env ACCELERATE_PIPELINE_SEEDS=1000 \
   "$bin/integration_tests/pipeline/window_times_test" --gtest_filter='LateRanks.ChangeNoGradient' >/dev/null
 echo 'parallel: 1,000 seeds with a late rank: the gradients of each schedule are the same bits'
 tools/dev test --test_env=ACCELERATE_ORDERS_OF_RANKS=20 --test_filter='*InEveryOrderOfRanks*' \
-  "//$folder:oracle_test" //integration_tests/pipeline:oracle_test
-echo 'parallel: 20 orders of ranks: trainings with divided layers and with stages are the same bits'
+  "//$folder:oracle_test" //integration_tests/{pipeline,experts}:oracle_test
+echo 'parallel: 20 orders of ranks: trainings with divided layers, stages and experts are the same bits'
 tools/dev test --test_env=ACCELERATE_ORACLE_STEPS=all --test_timeout=900 "//$folder:oracle_test" \
   //integration_tests/{pipeline,megatron,experts}:oracle_test
 echo 'parallel: all steps: trainings with divided layers, stages and experts are those of one process'

@@ -266,9 +266,9 @@ std::string layouts_markdown() {
       "Use this when you combine axes and techniques, and want to know which combinations work."
       "\n\n"
       "Which axes of a [mesh](parallelism.md) and which techniques a job may have together. Sizes, "
-      "accumulation, precision\nand recomputation are free. The library, `accelerate launch` and "
-      "this page read one table (`accelerate/base/rank_layout.h`);\n`accelerate plan "
-      "--layouts_markdown` prints the page.\n\n"
+      "accumulation, precision\nand recomputation are free, but for MS-AMP's fp8, which takes no "
+      "shards. The library, `accelerate launch` and this page\nread one table "
+      "(`accelerate/base/rank_layout.h`); `accelerate plan --layouts_markdown` prints the page.\n\n"
       "A number is that of the rule below that forbids the pair by itself. A larger product is "
       "legal "
       "if it breaks none of the rules.\n\n";

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <torch/version.h>
 #include <nlohmann/json.hpp>
@@ -115,6 +117,13 @@ class Packages final : public CompileBackend {
     }
     if (!program->device.is_cpu()) {
       advice_ = absl::StrCat("packages are for CPUs, and it is on ", program->device.str());
+      return nullptr;
+    }
+    // That of the Python which makes packages. A text has the dtypes that an operator was given.
+    if (const at::ScalarType dtype = c10::get_default_dtype_as_scalartype(); dtype != at::kFloat) {
+      advice_ = absl::StrCat("packages make new tensors in Float, and the default dtype is ",
+                             c10::toString(dtype),
+                             "; give tensors their dtypes, and leave torch::set_default_dtype out");
       return nullptr;
     }
     if (!cache_.ok()) {

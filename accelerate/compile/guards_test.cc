@@ -10,6 +10,8 @@
 #include <vector>
 
 #include <ATen/autocast_mode.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/ScalarTypeToTypeMeta.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -17,14 +19,19 @@
 
 #include "accelerate/compile/backends.h"
 #include "accelerate/compile/compile_regions.h"
+#include "accelerate/compile/packages/package.h"
 #include "accelerate/compile/region_program.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/platform/host_files.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/recorded_warnings.h"
 
 namespace accelerate {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using torch::Tensor;
 namespace nn = torch::nn;
 
@@ -301,6 +308,85 @@ TEST_F(GuardsTest, AnotherDeviceIsAnotherRegion) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(model(nowhere, nowhere).is_meta());
   EXPECT_EQ(compile_report(model)->regions, 2);
   EXPECT_EQ(compile_report(model)->compiled_calls, 2);
+}
+
+// Its activation may be replaced by one of another class, which has no tensors either.
+struct ActivatedImpl : nn::Module {
+  ActivatedImpl() { register_module("activation", nn::ReLU()); }
+  Tensor forward(const Tensor& x) {
+    nn::Module& activation = *children().front();
+    if (auto* relu = dynamic_cast<nn::ReLUImpl*>(&activation)) return relu->forward(x);
+    return dynamic_cast<nn::TanhImpl&>(activation).forward(x);
+  }
+};
+TORCH_MODULE(Activated);
+
+TEST_F(GuardsTest, ALayerOfAnotherClassMakesAnotherRegion) {
+  Activated net;
+  auto model = compile_regions(net, kBlind);
+  const Tensor x = torch::full({4}, 0.5f);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(torch::equal(model(x), x));
+  ASSERT_EQ(codes().size(), 1);
+  net->replace_module("activation", nn::Tanh());
+  EXPECT_TRUE(torch::equal(codes().front()->forward({x}).outputs.at(0), x))
+      << "the code alone computes with the layer that was there";
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(torch::equal(model(x), x.tanh())) << i;
+  EXPECT_EQ(compile_report(model)->regions, 2);
+  EXPECT_EQ(compile_report(model)->compiled_calls, 2);
+}
+
+// Tensors that are given no dtype have this one.
+class DefaultDtype {
+ public:
+  explicit DefaultDtype(at::ScalarType dtype) {
+    c10::set_default_dtype(c10::scalarTypeToTypeMeta(dtype));
+  }
+  ~DefaultDtype() { c10::set_default_dtype(before_); }
+  DefaultDtype(const DefaultDtype&) = delete;
+  DefaultDtype& operator=(const DefaultDtype&) = delete;
+
+ private:
+  const caffe2::TypeMeta before_ = c10::get_default_dtype();
+};
+
+struct RaisedImpl : nn::Module {
+  Tensor forward(const Tensor& x) { return x * weight + torch::ones({3}); }
+  Tensor weight = register_parameter("weight", torch::ones({3}, torch::kFloat));
+};
+TORCH_MODULE(Raised);
+
+// A package has one dtype of new tensors, so that programs of two dtypes differ.
+TEST_F(GuardsTest, AnotherDefaultDtypeIsAnotherRegionWithAProgramOfItsOwn) {
+  Raised net;
+  auto model = compile_regions(net, {.backend = DynamoBackend::kAotEager, .fullgraph = true});
+  const torch::NoGradGuard no_grad;
+  const Tensor x = torch::ones({3}, torch::kFloat);
+  for (const at::ScalarType dtype : {torch::kFloat, torch::kDouble}) {
+    const DefaultDtype scope(dtype);
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(is_equal(model(x), torch::full({3}, 2, dtype))) << i;
+  }
+  EXPECT_EQ(compile_report(model)->regions, 2);
+  EXPECT_EQ(compile_report(model)->programs, 2);
+  EXPECT_EQ(compile_report(model)->compiled_calls, 2);
+}
+
+// The Python that makes packages has float32.
+TEST_F(GuardsTest, AnotherDefaultDtypeHasNoPackages) {
+  const TemporaryFolder folder;
+  runtime_.environment().set(env::kCompileCache, folder.path());
+  runtime_.environment().set(env::kCompileRecord, "true");
+  const DefaultDtype scope(torch::kDouble);
+  RecordedWarnings warnings;
+  Raised net;
+  auto model = compile_regions(net, {.backend = DynamoBackend::kInductor});
+  const torch::NoGradGuard no_grad;
+  for (int i = 0; i < 3; ++i) model(torch::ones({3}, torch::kFloat));
+  ASSERT_EQ(warnings.texts().size(), 1);
+  EXPECT_THAT(warnings.texts()[0],
+              AllOf(HasSubstr("packages make new tensors in Float"),
+                    HasSubstr("the default dtype is Double; give tensors their dtypes")));
+  EXPECT_THAT(list_regions(folder.path()).value(), IsEmpty());
+  EXPECT_EQ(compile_report(model)->compiled_calls, 0);
 }
 
 // Where both inputs have no dimensions, a number's dtype counts for nothing.

@@ -12,6 +12,7 @@
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/Storage.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
@@ -187,7 +188,12 @@ void RegionRecorder::begin(const std::vector<at::Tensor>& tensors, size_t first_
     const bool is_buffer = i >= first_buffer && i < first_input;
     (is_buffer ? values_->buffers : values_->inputs).insert(storage_of(tensor));
   }
-  text_ = absl::StrCat(Json{{"region", 1}, {"inputs", std::move(inputs)}}.dump(), "\n");
+  Json head = {{"region", 1}, {"inputs", std::move(inputs)}};
+  // Operators that are given no dtype are recorded without one, so that their results follow it.
+  if (const at::ScalarType dtype = c10::get_default_dtype_as_scalartype(); dtype != at::kFloat) {
+    head["default_dtype"] = static_cast<int>(dtype);
+  }
+  text_ = absl::StrCat(head.dump(), "\n");
 }
 
 void RegionRecorder::end_forward(const std::vector<at::Tensor>& outputs) {

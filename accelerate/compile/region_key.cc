@@ -1,12 +1,16 @@
 #include "accelerate/compile/region_key.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
@@ -54,7 +58,9 @@ class Builder {
   }
 
   void add_module(const torch::nn::Module& module) {
-    words_.push_back(module.is_training() ? 1 : 0);
+    // An address is even, so that there is room for the mode.
+    static_assert(alignof(std::type_info) > 1);
+    words_.push_back(reinterpret_cast<intptr_t>(&typeid(module)) | (module.is_training() ? 1 : 0));
     const auto* slot = dynamic_cast<const HookSlot*>(&module);
     call_.has_hooks |= slot != nullptr && slot->hook() != nullptr;
     for (const auto& each : parameters_of(module)) {
@@ -82,11 +88,13 @@ class Builder {
     for (size_t i = 0; i < tensors.size(); ++i) add(tensors[i], i);
   }
 
-  // Which kinds of devices automatic mixed precision is about.
+  // Automatic mixed precision is about kinds of devices. Tensors that are made inside have the
+  // default dtype where they are given none.
   void add_modes() {
     words_.push_back((at::GradMode::is_enabled() ? 1 : 0) |
                      (c10::InferenceMode::is_enabled() ? 2 : 0) |
-                     (at::autocast::is_autocast_cache_enabled() ? 4 : 0));
+                     (at::autocast::is_autocast_cache_enabled() ? 4 : 0) |
+                     static_cast<int64_t>(c10::get_default_dtype_as_scalartype()) << 3);
     c10::DeviceType type = c10::kCPU;
     for (const at::Tensor& tensor : call_.tensors) {
       if (tensor.defined() && !tensor.is_cpu()) type = tensor.device().type();

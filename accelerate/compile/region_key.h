@@ -2,10 +2,11 @@
 /// call.
 ///
 /// Guarded are, of each parameter, buffer and input: its dtype, device, sizes, strides, whether it
-/// requires a gradient, and with which of the others it shares memory; how many there are; whether
-/// each submodule trains or evaluates; whether gradients are recorded; what automatic mixed
-/// precision casts to; and inputs that are not tensors. Members of the module that are not tensors
-/// are not seen: they are as they were when the region was recorded.
+/// requires a gradient, and with which of the others it shares memory; how many there are; the
+/// class of each submodule, and whether it trains or evaluates; whether gradients are recorded;
+/// what automatic mixed precision casts to; the default dtype; and inputs that are not tensors.
+/// Members of the module that are not tensors are not seen: they are as they were when the region
+/// was recorded.
 ///
 /// Threads: values.
 #pragma once

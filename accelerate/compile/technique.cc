@@ -57,6 +57,11 @@ std::unique_ptr<Technique> make_compile_technique(const TechniqueContext& contex
     TORCH_WARN_ONCE("dynamo_plugin: a mode and options are for packages; they have no effect on ",
                     to_string(backend_of(*plugin)));
   }
+  if (plugin->mode == "reduce-overhead") {
+    TORCH_WARN_ONCE(
+        "dynamo_plugin: mode=reduce-overhead captures CUDA graphs, which this version does not; "
+        "its packages are those of mode=default");
+  }
   return std::make_unique<CompileTechnique>(context.model.module(), *plugin);
 }
 

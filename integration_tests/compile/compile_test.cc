@@ -28,6 +28,7 @@ namespace {
 using simulator::Cluster;
 using simulator::Rank;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 namespace nn = torch::nn;
 
@@ -342,6 +343,39 @@ TEST(CompiledLayers, ThatRanksDivideAreRefused) {
                             "recorded; set the sizes of pp, tp, cp, sp and ep to 1"));
     });
   }
+}
+
+TEST(CompiledLayers, ThatAreStagesOrDividedExpertsAreRefused) {
+  const auto refusal = [](const ParallelismOptions& sizes,
+                          const std::function<void(Accelerator&)>& prepare) {
+    Cluster cluster("1x2:h100");
+    cluster.run_on_every_rank([&](Rank&) {
+      Accelerator accelerator(compiled({.parallelism_config = ParallelismConfig(sizes)}, true));
+      EXPECT_THAT(error_of([&] { prepare(accelerator); }),
+                  HasSubstr("layers, stages, sequences or experts that ranks divide are not "
+                            "recorded"));
+    });
+  };
+  refusal({.pp_size = 2}, [](Accelerator& accelerator) {
+    accelerator.prepare(nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)).ptr());
+  });
+  refusal({.dp_shard_size = 2, .ep_size = 2}, [](Accelerator& accelerator) {
+    const MixtureOptions options{.hidden = 8, .intermediate = 8, .router = {.experts = 4}};
+    accelerator.prepare(MixtureOfExperts(options).ptr());
+  });
+}
+
+TEST(CompileModes, ThatCaptureGraphsAreSaidToBeTheDefault) {
+  const c10::WarningUtils::WarnAlways each_time;
+  Cluster("1x1").run_on_every_rank([](Rank&) {
+    const RecordedWarnings warnings;
+    Accelerator accelerator({.dynamo_plugin = TorchDynamoPlugin{.backend = DynamoBackend::kInductor,
+                                                                .mode = "reduce-overhead"}});
+    accelerator.prepare(Net());
+    EXPECT_THAT(warnings.texts(), Contains(HasSubstr("mode=reduce-overhead captures CUDA graphs, "
+                                                     "which this version does not; its packages "
+                                                     "are those of mode=default")));
+  });
 }
 
 TEST_P(Compile, SaysThatNothingIsCompiledWithoutBlocks) {

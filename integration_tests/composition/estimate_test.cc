@@ -110,21 +110,36 @@ TEST(EstimateOfParts, IsThatOfTheLayoutAlongPp) {
   }
 }
 
+// Compares experts and all else with what a rank has; `of_rank` is its part along tp.
+void expect_as_placed(const Architecture& of_rank, const Elements& own) {
+  const auto part = launcher::estimate::ep_part(of_rank, 2);
+  ASSERT_TRUE(part.ok()) << part.status();
+  Elements rest = own;
+  double experts = 0;
+  std::erase_if(rest, [&experts](const auto& each) {
+    const bool is_expert = absl::StrContains(each.first, ".experts.");
+    if (is_expert) experts += each.second;
+    return is_expert;
+  });
+  EXPECT_GT(experts, 0);
+  EXPECT_EQ(part->experts, experts * sizeof(float));
+  EXPECT_EQ(estimated(part->rest), rest);
+}
+
 TEST(EstimateOfParts, IsThatOfTheLayoutAlongEp) {
   for_each_rank({.ranks = {.dp_shard = 2, .ep = 2, .experts = true}},
                 [](const Architecture& whole, const Elements& own, int /*rank*/) {
-                  const auto part = launcher::estimate::ep_part(whole, 2);
+                  expect_as_placed(whole, own);
+                });
+}
+
+// Ranks along tp have a part of the inside of each expert.
+TEST(EstimateOfParts, IsThatOfTheLayoutAlongTpAndEp) {
+  for_each_rank({.ranks = {.dp_shard = 2, .tp = 2, .ep = 2, .experts = true}},
+                [](const Architecture& whole, const Elements& own, int /*rank*/) {
+                  const auto part = launcher::estimate::tp_part(whole, 2);
                   ASSERT_TRUE(part.ok()) << part.status();
-                  Elements rest = own;
-                  double experts = 0;
-                  std::erase_if(rest, [&experts](const auto& each) {
-                    const bool is_expert = absl::StrContains(each.first, ".experts.");
-                    if (is_expert) experts += each.second;
-                    return is_expert;
-                  });
-                  EXPECT_GT(experts, 0);
-                  EXPECT_EQ(part->experts, experts * sizeof(float));
-                  EXPECT_EQ(estimated(part->rest), rest);
+                  expect_as_placed(part->architecture, own);
                 });
 }
 

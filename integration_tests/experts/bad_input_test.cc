@@ -122,9 +122,11 @@ TEST(UnevenInputs, OfRanksThatTrainAlikeAreRefused) {
     Cluster("1x4:h100").run_on_every_rank([&](Rank&) {
       Accelerator accelerator(with(each.first));
       EXPECT_THAT(value_error_of([&] { (void)accelerator.join_uneven_inputs(); }),
-                  HasSubstr(std::string("every rank must train on data of its own, but ranks are "
-                                        "arranged as ") +
-                            each.second));
+                  AllOf(HasSubstr(std::string("every rank must train on data of its own, but ranks "
+                                              "are arranged as ") +
+                                  each.second),
+                        HasSubstr("set all sizes of the parallelism_config but dp_replicate_size "
+                                  "to 1")));
     });
   }
 }
@@ -134,7 +136,9 @@ TEST(LocalSgdWithExperts, IsRefused) {
     Accelerator accelerator(with({.dp_shard_size = 2, .ep_size = 2}));
     lm::Lm net(tiny_experts(1));
     auto model = accelerator.prepare(net.ptr());
-    EXPECT_THAT(value_error_of([&] { LocalSGD(accelerator, model, 2); }), HasSubstr("LocalSGD: "));
+    EXPECT_THAT(value_error_of([&] { LocalSGD(accelerator, model, 2); }),
+                HasSubstr("LocalSGD: ranks of a FSDP job cannot train independently; only those of "
+                          "NO and MULTI_* can"));
   });
 }
 

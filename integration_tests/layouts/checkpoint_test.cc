@@ -459,7 +459,7 @@ TEST(CheckpointOfParts, ATensorOfAPartsSizesIsNotTheWholeOne) {
               Each(HasSubstr("up ([4, 6] there, [8, 6] in the model)")));
 }
 
-// Which file, of how many ranks, and what of which tensor.
+// Which file, of which layout, and what of which tensor.
 TEST(CheckpointOfParts, AMissingShardIsNamedWithWhatItHad) {
   const auto disk = std::make_shared<SimDisk>();
   saved_under(tp_and_replicas(), disk);
@@ -468,8 +468,8 @@ TEST(CheckpointOfParts, AMissingShardIsNamedWithWhatItHad) {
   EXPECT_THAT(errors_of_loading(tp_rows(), disk),
               Each(HasSubstr(absl::StrCat(
                   path,
-                  " is missing; with it, of what 4 ranks saved, \"down\" [3:6, 0:4] and "
-                  "parts of "))));
+                  " is missing; with it, of what 4 ranks saved (dp_replicate 2 x tp 2), "
+                  "\"down\" [3:6, 0:4] and parts of "))));
 }
 
 // A rank's rows of a fused tensor reach into the rows of both ranks that load them.

@@ -107,6 +107,7 @@ TEST(TensorParallelProgram, DividesLayersAsTheFlagsSay) {
   const Losses one = losses_of(run("--num_processes 1", "")),
                one_without_dropout = losses_of(run("--num_processes 1", "--dropout 0"));
   EXPECT_LT(one.last, one.first);
+  EXPECT_THAT(run("--simulate 1x2 --dry_run" + mesh, ""), HasSubstr("mesh: tp 2\n"));
   const std::string simulated = run("--simulate 1x2" + mesh, "--print_layout");
   EXPECT_THAT(simulated,
               AllOf(HasSubstr("layout of 2 ranks, tp 2: rank 0 has "),
@@ -120,6 +121,9 @@ TEST(TensorParallelProgram, DividesLayersAsTheFlagsSay) {
   expect_near(
       losses_of(run("--num_processes 2" + mesh, "--sequence_parallel --parallel_loss --dropout 0")),
       one_without_dropout);
+  expect_near(losses_of(run("--simulate 1x2" + mesh,
+                            "--sequence_parallel --keep_gathered_inputs --dropout 0")),
+              one_without_dropout);
 }
 
 // Ranks have different numbers of tokens with labels: with sp the first of four has none.
@@ -242,6 +246,7 @@ TEST(LmProgram, RefusesFlagsInASentence) {
   EXPECT_THAT(refusal("--heads 3"), HasSubstr("3 heads cannot share a hidden size of 128"));
   EXPECT_THAT(refusal("--layers 0"), HasSubstr("layers is 0, not at least 1"));
   EXPECT_THAT(refusal("--resume"), HasSubstr("--resume requires --output_dir"));
+  EXPECT_THAT(refusal("--skew=-1"), HasSubstr("--skew"));
 }
 
 // The example that ranks train by ZeRO, by flags and by a configuration of DeepSpeed.

@@ -1,21 +1,12 @@
 #include "integration_tests/tensor/answers.h"
 
-#include <cstdlib>
 #include <fstream>
 
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/numbers.h"
-
 namespace accelerate {
 
 const char* text_of(lm::Blocks blocks) { return blocks == lm::Blocks::kGpt ? "gpt" : "llama"; }
-
-uint64_t orders_of_ranks() {
-  uint64_t orders = 0;
-  const char* const given = std::getenv("ACCELERATE_ORDERS_OF_RANKS");
-  return given != nullptr && absl::SimpleAtoi(given, &orders) ? orders : 5;
-}
 
 const Answer* Answers::find(const std::string& layout, lm::Blocks blocks) const {
   const auto found = by_name.find(layout + ", " + text_of(blocks));

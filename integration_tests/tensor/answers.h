@@ -31,10 +31,6 @@ struct Answers {
 /// Errors: an exception of JSON's for a file that has something else, or is not there.
 Answers read_answers(const std::string& path);
 
-/// How many seeds of the cluster a test takes that repeats a training in other orders of ranks: as
-/// ACCELERATE_ORDERS_OF_RANKS and so ci/parallel.sh say, else five.
-uint64_t orders_of_ranks();
-
 /// "gpt" or "llama".
 const char* text_of(lm::Blocks blocks);
 

@@ -123,15 +123,20 @@ TEST(BadPlan, WithSequenceShardsAndNothingThatIsCut) {
 }
 
 TEST(BadPlan, WithSequenceShardsWithoutTp) {
-  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
-    const RecordedWarnings warnings;
-    Accelerator accelerator(with_tp(1, SmallLayersImpl::plan(/*sequence_shards=*/true)));
-    accelerator.prepare(std::make_shared<SmallLayersImpl>(
-        [](SmallLayersImpl& m, const Tensor& x) { return m.head(x); }));
-    EXPECT_THAT(warnings.texts(),
-                Contains(AllOf(HasSubstr("the plan has sequence shards, but tp_size is 1"),
-                               HasSubstr("set tp_size to 2 or more"))));
-  });
+  for (const char* of_class : {"", "SmallLayers"}) {
+    Cluster("1x1:h100").run_on_every_rank([of_class](Rank&) {
+      const RecordedWarnings warnings;
+      TensorParallelPlan plan = SmallLayersImpl::plan(/*sequence_shards=*/true);
+      plan.model_class = of_class;
+      Accelerator accelerator(with_tp(1, plan));
+      accelerator.prepare(std::make_shared<SmallLayersImpl>(
+          [](SmallLayersImpl& m, const Tensor& x) { return m.head(x); }));
+      EXPECT_THAT(warnings.texts(),
+                  Contains(AllOf(HasSubstr("the plan has sequence shards, but tp_size is 1"),
+                                 HasSubstr("set tp_size to 2 or more"))))
+          << "of class \"" << of_class << "\"";
+    });
+  }
 }
 
 // ---- Models.
@@ -159,6 +164,20 @@ TEST(BadModel, WithQuantisedWeights) {
               AllOf(HasSubstr("\"codes\" has values that something else keeps, as where weights "
                               "are quantised"),
                     HasSubstr("divide the model as it was before, or leave the parameter whole")));
+}
+
+TEST(BadModel, ThatWasQuantised) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator(with_tp(2, SmallLayersImpl::plan()));
+    const auto module = std::make_shared<SmallLayersImpl>(
+        [](SmallLayersImpl& m, const Tensor& x) { return m.head(x); });
+    auto model = load_and_quantize_model(module, {.load_in_8bit = true, .torch_dtype = "fp32"});
+    EXPECT_THAT(value_error_of([&] { accelerator.prepare(model); }),
+                AllOf(HasSubstr("\"query.weight\" has values that something else keeps, as where "
+                                "weights are quantised"),
+                      HasSubstr("divide the model as it was before, or leave the parameter "
+                                "whole")));
+  });
 }
 
 TEST(BadModel, ThatADeviceMapHasPlaced) {

@@ -232,6 +232,9 @@ TEST(CutOutputs, RefuseALossByHand) {
                       HasSubstr("of which each rank along tp has 6 of 12"),
                       HasSubstr("parallel_cross_entropy(model, ...)")));
     EXPECT_THAT(value_error_of([&] { logits.max(-1); }), HasSubstr("aten::max on rank"));
+    EXPECT_THAT(value_error_of([&] { logits.cumsum(-1); }), HasSubstr("aten::cumsum on rank"));
+    EXPECT_THAT(value_error_of([&] { torch::layer_norm(logits, {6}); }),
+                HasSubstr("aten::layer_norm on rank"));
     const Tensor loss = parallel_cross_entropy(model, logits, targets);
     EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-5);
     accelerator.backward(loss);

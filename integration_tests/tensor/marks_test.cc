@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -86,6 +87,21 @@ TEST(MarksOfFeatures, RefuseWhatGoesByPlaces) {
        [](auto& m, const Tensor& x) {
          return torch::conv1d(m.query(x).transpose(1, 2), torch::ones({3, 8, 1}, x.options()));
        }},
+      {"aten::max_pool1d needs all of",
+       [](auto& m, const Tensor& x) { return torch::max_pool1d(m.query(x), 3, 1, 1); }},
+      {"aten::batch_norm normalises",
+       [](auto& m, const Tensor& x) {
+         return torch::batch_norm(m.query(x), {}, {}, {}, {}, /*training=*/true, 0.1, 1e-5, false);
+       }},
+      {"aten::batch_norm normalises",
+       [](auto& m, const Tensor& x) {
+         return torch::instance_norm(m.query(x), {}, {}, {}, {}, /*use_input_stats=*/true, 0.1,
+                                     1e-5, false);
+       }},
+      {"aten::unfold takes ranges of",
+       [](auto& m, const Tensor& x) { return m.query(x).unfold(-1, 2, 1); }},
+      {"aten::cdist needs all of",
+       [](auto& m, const Tensor& x) { return torch::cdist(m.query(x), m.key(x)); }},
       {"aten::cross_entropy_loss needs all of",
        [](auto& m, const Tensor& x) {
          return torch::cross_entropy_loss(m.query(x).flatten(0, 1),
@@ -114,6 +130,10 @@ TEST(MarksOfFeatures, StandBehindDimsThatComeAndGo) {
       [](auto& m, const Tensor& x) { return m.query(x).select(0, 2).flip({1}); },
       [](auto& m, const Tensor& x) { return m.query(x).sum(0).flip({1}); },
       [](auto& m, const Tensor& x) { return m.query(x).sum(0, /*keepdim=*/true).flip({2}); },
+      [](auto& m, const Tensor& x) { return m.query(x).unfold(1, 2, 1).flip({2}); },
+      [](auto& m, const Tensor& x) {
+        return torch::avg_pool1d(m.query(x).transpose(1, 2), 2).flip({1});
+      },
   };
   for (size_t i = 0; i < refused.size(); ++i) {
     EXPECT_THAT(refusal_of(refused[i]), HasSubstr("rank 1: aten::flip moves along all of")) << i;
@@ -135,6 +155,21 @@ TEST(MarksOfFeatures, GoWithTheOrderOfDims) {
   EXPECT_EQ(
       refusal_of([](auto& m, const Tensor& x) { return m.query(x).permute({2, 0, 1}).flip({1}); }),
       "no error");
+}
+
+// In the second dim each feature has statistics of its own. Those that are given are not computed.
+TEST(MarksOfFeatures, PassBatchNormsThatTakeThemOneByOne) {
+  EXPECT_EQ(refusal_of([](auto& m, const Tensor& x) {
+              return torch::batch_norm(m.query(x).transpose(1, 2), {}, {}, {}, {},
+                                       /*training=*/true, 0.1, 1e-5, false);
+            }),
+            "no error");
+  EXPECT_EQ(refusal_of([](auto& m, const Tensor& x) {
+              const Tensor mean = torch::zeros({4}, x.options());
+              return torch::batch_norm(m.query(x), {}, {}, mean, mean + 1, /*training=*/false, 0.1,
+                                       1e-5, false);
+            }),
+            "no error");
 }
 
 // The first half of what a rank has is not the rank's part of the first half.
@@ -232,6 +267,14 @@ TEST(MarksOfSequences, RefuseWhatGoesByTokens) {
        [](auto& m, const Tensor& x) { return m.head(shard_sequence(x).narrow(1, 0, 1)); }},
       {"aten::cumsum goes along all of",
        [](auto& m, const Tensor& x) { return m.head(shard_sequence(x).cumsum(1)); }},
+      // Gradients of its weights would be refused as well.
+      {"aten::lstm needs all of",
+       [](auto&, const Tensor& x) {
+         const torch::NoGradGuard no_grad;
+         torch::nn::LSTM lstm(torch::nn::LSTMOptions(8, 8).batch_first(true));
+         lstm->to(x.device());
+         return std::get<0>(lstm(shard_sequence(x)));
+       }},
       {"aten::cat puts other values beside",
        [](auto& m, const Tensor& x) {
          return m.head(torch::cat({x.narrow(1, 0, 1), shard_sequence(x)}, 1));

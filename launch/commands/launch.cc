@@ -384,7 +384,8 @@ int run(const Options& options, Invocation& invocation) {
     }
   }
   if (settings.flag("dry_run")) {
-    invocation.out << plan::to_text(*plan) << settings::pipeline_text(settings).value_or("");
+    invocation.out << plan::to_text(*plan) << settings::mesh_text(settings)
+                   << settings::pipeline_text(settings).value_or("");
     return finish(invocation);
   }
   if (settings.is_set("seeds")) {

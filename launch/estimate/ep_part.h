@@ -13,7 +13,7 @@ namespace accelerate::launcher::estimate {
 struct EpPart {
   /// The model without its experts.
   Architecture rest;
-  /// The experts that each rank has, which no other axis divides: bytes in float32.
+  /// The experts that each rank has, whose rows no shards divide: bytes in float32.
   double experts = 0;
 };
 

@@ -22,10 +22,11 @@ absl::string_view usual_word(absl::string_view module) {
   static const auto& words = *new WordMap<absl::string_view>(word_map<absl::string_view>({
       {"rowwise",
        "attention.output.dense attention.dense output.dense dense_4h_to_h attention.project "
-       "mlp.down o_proj out_proj down_proj fc2"},
+       "mlp.down mlp.shared.down o_proj out_proj down_proj fc2"},
       {"colwise",
-       "intermediate.dense dense_h_to_4h attention.qkv mlp.gate mlp.up q_proj k_proj v_proj "
-       "qkv_proj query_key_value query key value gate_proj up_proj fc1"},
+       "intermediate.dense dense_h_to_4h attention.qkv mlp.gate mlp.up mlp.shared.gate "
+       "mlp.shared.up q_proj k_proj v_proj qkv_proj query_key_value query key value gate_proj "
+       "up_proj fc1"},
       {"packed_colwise", "gate_up_proj"},
       {"embedding_rowwise", "embed_tokens word_embeddings tokens wte"},
       {"colwise_rep", "lm_head head"},
@@ -105,6 +106,15 @@ int divided_dim(absl::string_view word, size_t dims) {
   return dim < static_cast<int>(dims) ? dim : -1;
 }
 
+// The dim of a tensor of all experts behind each other, as a MixtureOfExperts has them, that is
+// their inside, which ranks along tp divide whatever a plan says; -1: another tensor.
+int inside_dim(const ArchitectureTensor& tensor) {
+  if (tensor.shape.size() != 3) return -1;
+  const std::string name = absl::StrCat(".", tensor.name);
+  if (absl::EndsWith(name, ".experts.gate") || absl::EndsWith(name, ".experts.up")) return 1;
+  return absl::EndsWith(name, ".experts.down") ? 2 : -1;
+}
+
 // The last part of the name of a tensor's module: "k_proj".
 std::string layer_of(const std::string& tensor) {
   const std::string module = module_of(tensor);
@@ -150,7 +160,8 @@ absl::Status check_fused(const Architecture& architecture, const Words& words, i
 
 // Errors: InvalidArgument where the ranks do not divide the dim evenly; the tensor stays whole.
 absl::Status divide(ArchitectureTensor& tensor, absl::string_view word, int64_t ranks) {
-  const int dim = divided_dim(word, tensor.shape.size());
+  const int inside = inside_dim(tensor);
+  const int dim = inside >= 0 ? inside : divided_dim(word, tensor.shape.size());
   if (dim < 0) return absl::OkStatus();
   int64_t& length = tensor.shape[static_cast<size_t>(dim)];
   const int64_t blocks = absl::StartsWith(word, "packed") ? 2 : 1;

@@ -136,6 +136,39 @@ TEST(TpPart, FollowsThePlanRatherThanTheNames) {
   }
 }
 
+// Open for more members.
+constexpr char kExperts[] = R"({
+  "modules": {"blocks": {"repeat": 1, "modules": {
+    "attention": {"modules": {
+      "qkv": {"parameters": {"weight": [24, 8]}}, "project": {"parameters": {"weight": [8, 8]}}}},
+    "mlp": {"modules": {
+      "router": {"parameters": {"weight": [4, 8]}},
+      "experts": {"parameters": {"gate": [4, 6, 8], "up": [4, 6, 8], "down": [4, 8, 6]}},
+      "shared": {"modules": {
+        "gate": {"parameters": {"weight": [6, 8]}}, "up": {"parameters": {"weight": [6, 8]}},
+        "down": {"parameters": {"weight": [8, 6]}}}}}}}}})";
+
+TEST(TpPart, DividesTheInsideOfEachExpert) {
+  const char* const plan = R"({"blocks.*.attention.qkv": "colwise",
+                               "blocks.*.attention.project": "rowwise"})";
+  const double attention = (24 + 8) * 8, router = 4 * 8, shared = 3 * 6 * 8, experts = 4 * shared;
+  EXPECT_EQ(elements_of(part_of(described(kExperts), 2).architecture),
+            attention / 2 + router + experts / 2 + shared / 2);
+  const TpPart part = part_of(described(kExperts, plan), 2);
+  EXPECT_EQ(elements_of(part.architecture), attention / 2 + router + experts / 2 + shared)
+      << "the plan leaves the shared expert whole";
+  for (const ArchitectureTensor& tensor : part.architecture.tensors) {
+    if (tensor.name == "blocks.0.mlp.experts.gate") {
+      EXPECT_EQ(tensor.shape, std::vector<int64_t>({4, 3, 8}));
+    } else if (tensor.name == "blocks.0.mlp.experts.down") {
+      EXPECT_EQ(tensor.shape, std::vector<int64_t>({4, 8, 3}));
+    }
+  }
+  EXPECT_EQ(error_of(described(kExperts, plan), 4),
+            "\"blocks.0.mlp.experts.down\" has 6 features along dim 2, which 4 ranks do not divide "
+            "evenly; --tp_size 3 does");
+}
+
 TEST(TpPart, NamesATiedTensorByAnyOfItsNames) {
   const char* const modules = R"({"modules": {
       "embed": {"parameters": {"weight": [8, 4]}}, "out": {"parameters": {"weight": [8, 4]}}},

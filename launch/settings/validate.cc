@@ -321,6 +321,13 @@ absl::Status check_ranks(Settings& settings, const Machine& machine) {
   return absl::OkStatus();
 }
 
+// Whether replicas take the ranks that are left, as beside ranks along sp without batches of their
+// own.
+bool fills_replicas(const Settings& settings) {
+  return settings.number("parallelism_config_sp_size") > 1 &&
+         settings.number(kMeshSizes[0]) == 1 && settings.number(kMeshSizes[1]) == 1;
+}
+
 // By the table that the ranks read.
 absl::Status check_layout(const Settings& settings) {
   const auto illegal = find_illegal(layout_of(settings));
@@ -438,11 +445,7 @@ absl::Status check_mesh_size(const Settings& settings, int64_t ranks) {
     total = std::min<int64_t>(total * size, int64_t{1} << 40);
     if (size > 1) given.push_back(settings.describe(name));
   }
-  // With sequence parallel ranks and no batches of their own, replicas take the rest.
-  const bool fills_replicas = settings.number("parallelism_config_sp_size") > 1 &&
-                              settings.number(kMeshSizes[0]) == 1 &&
-                              settings.number(kMeshSizes[1]) == 1;
-  if (total == 1 || total == ranks || (fills_replicas && ranks % total == 0)) {
+  if (total == 1 || total == ranks || (fills_replicas(settings) && ranks % total == 0)) {
     return check_layout(settings);
   }
   std::string advice = "give sizes whose product is the number of ranks";
@@ -479,6 +482,14 @@ std::string note_on_defaults(const Settings& settings) {
     }
   }
   return absl::StrJoin(defaults, ", ");
+}
+
+std::string mesh_text(const Settings& settings) {
+  const RankLayout layout = layout_of(settings);
+  const bool has_mesh = settings.flag("use_parallelism_config") && layout.num_ranks() > 1;
+  if (!has_mesh || settings.is_sagemaker()) return "";
+  return absl::StrCat("mesh: ", layout.text(),
+                      fills_replicas(settings) ? ", in as many replicas as ranks allow" : "", "\n");
 }
 
 std::string note_on_mesh(const Settings& settings) {

@@ -64,6 +64,11 @@ absl::Status check_mesh_size(const Settings& settings, int64_t ranks);
 /// configuration file or flags set them all.
 std::string note_on_defaults(const Settings& settings);
 
+/// How ranks are arranged, as a line of a plan that is shown: "mesh: dp_shard 4 x tp 2, ep 2", with
+/// a newline; empty where all ranks are replicas, and for a job of SageMaker, which is shown as it
+/// is.
+std::string mesh_text(const Settings& settings);
+
 /// Which sizes of a mesh were typed and have no effect, because --use_parallelism_config is
 /// missing, as one note; empty for none.
 std::string note_on_mesh(const Settings& settings);

@@ -51,9 +51,10 @@ absl::StatusOr<uint32_t> read_through(
   return crc;
 }
 
-// What is lost with a file of a folder of shards: how many ranks wrote the folder, and the first of
-// the tensors of which the file had a part. Empty where no metadata beside it says so.
-std::string lost_with(FileSystem& files, const std::string& path) {
+// What is lost with a file of a folder of shards: how many ranks wrote the folder, how these were
+// arranged, and the first of the tensors of which the file had a part. Empty where no metadata
+// beside it says so.
+std::string lost_with(FileSystem& files, const std::string& path, const std::string& mesh) {
   const std::string folder = parent_path(path);
   const absl::StatusOr<std::string> text =
       read_file(files, join_path(folder, kShardedMetadataFile));
@@ -70,7 +71,8 @@ std::string lost_with(FileSystem& files, const std::string& path) {
     if (++others == 0) first = absl::StrCat("\"", name, "\" ", box_text(shard->box()));
   }
   if (others < 0) return "";
-  return absl::StrCat("; with it, of what ", metadata->world_size, " ranks saved, ", first,
+  return absl::StrCat("; with it, of what ", metadata->world_size, " ranks saved",
+                      mesh.empty() ? "" : absl::StrCat(" (", mesh, ")"), ", ", first,
                       others > 0 ? absl::StrCat(" and parts of ", others, " other tensors") : "");
 }
 
@@ -425,7 +427,7 @@ absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& 
     const absl::StatusOr<FileInfo> info = files.info(file_path);
     if (absl::IsNotFound(info.status())) {
       return absl::DataLossError(
-          absl::StrCat(file_path, " is missing", lost_with(files, file_path)));
+          absl::StrCat(file_path, " is missing", lost_with(files, file_path, manifest->mesh)));
     }
     if (!info.ok()) return info.status();
     if (info->size != file.size || info->is_directory) {

@@ -73,7 +73,7 @@ absl::Status abandon_checkpoint(FileSystem& files, const std::string& checkpoint
 /// The manifest of a complete checkpoint: all its files exist, with the right sizes. Their contents
 /// are verified by CheckpointReader, or by verify_checkpoint.
 /// Errors: NotFound, or DataLoss naming what is missing or wrong; of a missing file of shards also
-///         how many ranks saved them, and a tensor of which it had a part.
+///         how many ranks saved them, how these were arranged, and a tensor of which it had a part.
 absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& checkpoint);
 
 /// The same, with every file's checksum. Reads everything.

@@ -79,6 +79,11 @@ int train(int argc, char** argv) {
                  "who chooses experts: the router, or a fixed rule, which needs no values")
       ->capture_default_str()
       ->check(CLI::IsMember({"learned", "balanced", "skewed"}));
+  app.add_option("--skew", options.skew,
+                 "with --routing skewed: how many times the mean number of tokens the first expert "
+                 "has")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--mixed_precision", options.mixed_precision, "default: what the launcher says")
       ->check(CLI::IsMember({"no", "bf16", "fp16", "fp8"}));
   app.add_option("--batch_size", options.batch_size, "sequences of each rank in a micro-step")

@@ -101,6 +101,7 @@ Lm built_model(const Options& options, Accelerator& accelerator) {
   rules.router.balance_loss = options.balance_loss;
   rules.router.z_loss = options.z_loss;
   rules.router.routing = accelerate::from_string<accelerate::Routing>(options.routing);
+  rules.router.skew = options.skew;
   if (options.capacity_factor > 0) rules.router.capacity_factor = options.capacity_factor;
   const auto built = [&] { return Lm(options.config, rules); };
   if (accelerator.distributed_type() != accelerate::DistributedType::kFsdp) return built();

@@ -19,6 +19,7 @@ struct Options {
   double balance_loss = 0.01;
   double z_loss = 0;
   std::string routing = "learned";   ///< or "balanced", "skewed"
+  double skew = 2;                   ///< of a skewed routing
   std::string mixed_precision = {};  ///< "no", "bf16", "fp16", "fp8"; empty: the launcher's
   int64_t batch_size = 4;            ///< sequences of a rank in each micro-step
   std::optional<int64_t> gradient_accumulation_steps = {};  ///< absent: the launcher's

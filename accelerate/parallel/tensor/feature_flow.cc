@@ -172,7 +172,21 @@ void FeatureFlow::find_way(const OperatorCall& call, const OperatorFacts& facts,
       if (from_end_ <= normalised) fault_ = "normalises";
       break;
     }
+    case Kind::kBatchNorm: {
+      is_pointwise_ = loses_ = true;
+      way_ = Way::kAlong;
+      const c10::IValue* const trains = argument_at(call, facts, facts.training);
+      const bool has_statistics = trains == nullptr || trains->toBool();
+      if (argument == 0 && dim_ != 1 && has_statistics) fault_ = "normalises";
+      break;
+    }
     case Kind::kAllDims: fault_ = "needs all of"; break;
+    case Kind::kLastDims:
+      if (from_end_ <= facts.last_dims) fault_ = "needs all of";
+      break;
+    case Kind::kWindows:
+      if (is_named(facts.dimension)) fault_ = "takes ranges of";
+      break;
     case Kind::kProduct:
     case Kind::kAddedProduct:
     case Kind::kLinear: go_through_product(call, facts, argument); break;

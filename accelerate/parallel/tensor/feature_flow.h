@@ -5,7 +5,8 @@
 /// dims; where an operator is not known, it goes along where the result has the same length there,
 /// and is lost otherwise. An operator that would compute something else of a part than of the whole
 /// has a fault: a sum, a norm or a softmax along the dim, a product that adds up along it, a
-/// convolution, what goes by places or numbers along it, a view with lengths of the whole.
+/// convolution, a pool, a recurrent layer, what goes by places or numbers along it, a view with
+/// lengths of the whole.
 ///
 /// Views may make one dim of several, of which the last ones are a part, and take it apart again:
 /// the dim then consists of as many pieces (TensorMark::pieces) as the first ones have elements.

@@ -31,9 +31,14 @@ Kind kind_of(std::string_view name) {
       {kJoin, "cat"},
       {kRange, "chunk glu narrow slice split split_with_sizes"},
       {kAllDims,
-       "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution "
-       "cross_entropy_loss dot group_norm masked_scatter masked_select multinomial "
-       "native_group_norm nll_loss nll_loss_nd nonzero renorm take vdot"},
+       "_cdist_forward _cudnn_rnn _pdist_forward _trilinear addbmm addmv addr cdist col2im conv1d "
+       "conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution "
+       "cross_entropy_loss diag_embed diagonal dot group_norm gru im2col lstm masked_scatter "
+       "masked_select mkldnn_rnn_layer multinomial native_group_norm nll_loss nll_loss_nd nonzero "
+       "pdist renorm rnn_relu rnn_tanh take trace vdot"},
+      {kBatchNorm,
+       "_batch_norm_impl_index _batch_norm_with_update _native_batch_norm_legit batch_norm "
+       "cudnn_batch_norm native_batch_norm"},
       {kEinsum, "einsum"},
       {kFlip, "flip"},
       {kGather, "gather index_select"},
@@ -51,11 +56,13 @@ Kind kind_of(std::string_view name) {
       {kMatrixTranspose, "t"},
       {kTranspose, "transpose"},
       {kTriangle, "tril triu"},
+      {kWindows, "unfold"},
       {kSameDims, "view_as_complex view_as_real"},
   }));
   // The ways to compute attention, which give statistics besides.
   if (name.starts_with("_scaled_dot_product")) return kAttention;
   if (name.starts_with("new_") || name.starts_with("empty")) return kCreation;
+  if (name.starts_with("upsample_") || name.find("pool") != name.npos) return kLastDims;
   const auto found = kinds.find(absl::string_view(name.data(), name.size()));
   return found == kinds.end() ? kPointwise : found->second;
 }
@@ -66,6 +73,12 @@ std::string_view name_of(const c10::OperatorHandle& op) {
   if (name.starts_with(kSpace)) name.remove_prefix(kSpace.size());
   if (name.ends_with('_')) name.remove_suffix(1);
   return name;
+}
+
+// As "avg_pool2d" says it.
+int last_dims_of(std::string_view name) {
+  if (name.find("1d") != name.npos) return 1;
+  return name.find("2d") != name.npos ? 2 : 3;
 }
 
 bool gives_same_values_of(const c10::FunctionSchema& schema) {
@@ -108,6 +121,9 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   equation = position("equation");
   tensors = position("tensors");
   start_dim = position("start_dim");
+  dimension = position("dimension");
+  training = position("training");
+  last_dims = kind == Kind::kLastDims ? last_dims_of(name) : 0;
 }
 
 const OperatorFacts& facts_of(const c10::OperatorHandle& op) {

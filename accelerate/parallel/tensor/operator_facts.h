@@ -28,11 +28,14 @@ struct OperatorFacts {
     kSelect,
     kReduction,
     kNorm,
+    kBatchNorm,  ///< along all dims but the second one, where it trains
     kAllDims,
+    kLastDims,  ///< places in the last dims, as pools do; see last_dims
     kProduct,
     kAddedProduct,   ///< a product, added to the first argument
     kVectorProduct,  ///< of a matrix and a vector
     kRange,          ///< takes some of a dim that follow each other
+    kWindows,        ///< takes ranges of a dim, which become a new last dim
     kGather,         ///< reads at numbers along a dim
     kScatter,        ///< writes at numbers along a dim
     kIndex,          ///< reads at numbers of several dims
@@ -60,6 +63,9 @@ struct OperatorFacts {
   /// The positions of arguments with these names; -1 for an operator without one.
   int dim, dim0, dim1, dims, normalized_shape, other;
   int start, end, step, length, chunks, split_size, indices, equation, tensors, start_dim;
+  int dimension, training;
+  /// For kLastDims: how many.
+  int last_dims;
 };
 
 /// The facts live as long as the thread.

@@ -73,6 +73,21 @@ void check_class(const PlannedParameter& parameter, const std::string& name) {
                     parameter.rule.pattern, "\" names, belongs to a ", name, ", ", why);
 }
 
+// That each option has a meaning beside the rule's style.
+void check_options(const TensorRule& rule) {
+  const auto check = [&rule](bool is_fine, const char* option, const char* whose) {
+    TORCH_CHECK_VALUE(is_fine, "tensor parallelism: the rule \"", rule.pattern, "\" has ", option,
+                      ", which is for ", whose, ", but its style is ", to_string(rule.style),
+                      "; leave it out, or give the rule another style");
+  };
+  const bool divides = rule.style != kReplicate;
+  check(!rule.gather_output || rule.style == kColumn, "gather_output", "column layers");
+  check(!rule.split_input || rule.style == kRow, "split_input", "row layers");
+  check(!rule.partial_gradient || !divides, "partial_gradient", "parameters that all ranks have");
+  check(rule.blocks.empty() || divides, "blocks", "layers that ranks divide");
+  check(rule.groups == 0 || divides, "groups", "layers that ranks divide");
+}
+
 // The first rule for a parameter of this name, in a module of this class; all that match have one
 // more in `matched`.
 TensorRule rule_for(const TensorParallelPlan& plan, const std::string& name,
@@ -191,16 +206,22 @@ int copies_of(const PlannedParameter& parameter, int64_t groups, int ranks) {
                                                                : 1;
 }
 
+// The program's own plan for the model; null: the model may bring one.
+const TensorParallelPlan* given_plan(const torch::nn::Module& module,
+                                     const KwargsHandlers& handlers) {
+  const TensorParallelPlans& by_class = handlers.tensor_parallel_by_class;
+  if (!by_class.empty()) {
+    const auto found = by_class.find(module_class_name(module));
+    if (found != by_class.end()) return &found->second;
+  }
+  return handlers.tensor_parallel ? &*handlers.tensor_parallel : nullptr;
+}
+
 }  // namespace
 
 std::optional<TensorParallelPlan> find_plan(const torch::nn::Module& module,
                                             const KwargsHandlers& handlers) {
-  const TensorParallelPlans& by_class = handlers.tensor_parallel_by_class;
-  if (!by_class.empty()) {
-    const auto found = by_class.find(module_class_name(module));
-    if (found != by_class.end()) return found->second;
-  }
-  if (handlers.tensor_parallel) return handlers.tensor_parallel;
+  if (const TensorParallelPlan* const given = given_plan(module, handlers)) return *given;
   const auto* structure = dynamic_cast<const ModelStructure*>(&module);
   return structure != nullptr ? structure->tensor_parallel_plan() : std::nullopt;
 }
@@ -217,6 +238,7 @@ std::optional<int> PlannedParameter::cut_dim() const {
 
 std::vector<PlannedParameter> planned_parameters(const torch::nn::Module& module,
                                                  const TensorParallelPlan& plan) {
+  std::ranges::for_each(plan.rules, &check_options);
   const Modules classes = classes_of(module);
   std::vector<bool> matched(plan.rules.size());
   std::vector<PlannedParameter> planned;
@@ -280,16 +302,16 @@ std::optional<Cut> cut_of(const PlannedParameter& parameter, int ranks) {
 
 std::shared_ptr<const ModelLayout> tensor_parallel_layout(const LayoutContext& context) {
   const int ranks = context.mesh.size(MeshAxis::kTp);
+  const torch::nn::Module& module = *context.model.module();
   if (ranks == 1) {
-    const std::optional<TensorParallelPlan>& given = context.handlers.tensor_parallel;
-    if (given && given->sequence_parallel) {
+    const TensorParallelPlan* const given = given_plan(module, context.handlers);
+    if (given != nullptr && given->sequence_parallel) {
       TORCH_WARN(
           "tensor parallelism: the plan has sequence shards, but tp_size is 1, so that "
           "sequences stay whole; set tp_size to 2 or more, or sequence_parallel to false");
     }
     return nullptr;
   }
-  const torch::nn::Module& module = *context.model.module();
   const std::optional<TensorParallelPlan> plan = find_plan(module, context.handlers);
   TORCH_CHECK_VALUE(plan, "tensor parallelism: tp_size=", ranks,
                     ", but nothing says how ranks divide ", "a ", module_class_name(module),

@@ -37,9 +37,10 @@ struct PlannedParameter {
 };
 
 /// All parameters of a model, in its order, whether they are cut already or not.
-/// Errors: c10::ValueError naming a pattern without a match and a name that is near; a tied
-///         parameter that rules cut in two ways; and a module that is not divided, which are LSTM
-///         and its kin, convolutions, MultiheadAttention and Bilinear, with what is.
+/// Errors: c10::ValueError naming a pattern without a match and a name that is near; a rule with an
+///         option that has no meaning beside its style; a tied parameter that rules cut in two
+///         ways; and a module that is not divided, which are LSTM and its kin, convolutions,
+///         MultiheadAttention and Bilinear, with what is.
 std::vector<PlannedParameter> planned_parameters(const torch::nn::Module& module,
                                                  const TensorParallelPlan& plan);
 

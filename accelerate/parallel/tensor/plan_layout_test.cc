@@ -174,6 +174,22 @@ TEST(TensorParallelLayout, RefusesAPatternWithoutAMatch) {
               HasSubstr("\"dwn\" names no parameter of the Model; did you mean down?"));
 }
 
+TEST(TensorParallelLayout, RefusesOptionsWithoutAMeaning) {
+  const auto model = std::make_shared<ModelImpl>();
+  EXPECT_THAT(refused(model, {{.pattern = "down", .style = kRow, .gather_output = true}}),
+              HasSubstr("the rule \"down\" has gather_output, which is for column layers, but its "
+                        "style is row; leave it out, or give the rule another style"));
+  EXPECT_THAT(refused(model, {{.pattern = "up", .style = kColumn, .split_input = true}}),
+              HasSubstr("has split_input, which is for row layers, but its style is column"));
+  // Each rank has all of the bias's gradient.
+  EXPECT_THAT(refused(model, {{.pattern = "down", .style = kRow, .partial_gradient = true}}),
+              HasSubstr("has partial_gradient, which is for parameters that all ranks have"));
+  EXPECT_THAT(refused(model, {{.pattern = "norm", .blocks = {1, 1}}}),
+              HasSubstr("has blocks, which is for layers that ranks divide"));
+  EXPECT_THAT(refused(model, {{.pattern = "norm", .groups = 2}}),
+              HasSubstr("has groups, which is for layers that ranks divide"));
+}
+
 TEST(TensorParallelLayout, NamesATpSizeThatDivides) {
   const auto model = std::make_shared<ModelImpl>();
   EXPECT_THAT(refused(model, {{.pattern = "up", .style = kColumn}}, /*tp=*/3),

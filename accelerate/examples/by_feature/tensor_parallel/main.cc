@@ -23,6 +23,9 @@ int train(int argc, char** argv) {
   CLI::App app("Trains a small language model whose layers are divided among ranks");
   app.add_flag("--sequence_parallel", options.sequence_parallel,
                "between divided layers each rank has a part of every sequence");
+  app.add_flag("--keep_gathered_inputs", options.keep_gathered_inputs,
+               "what layers gather of such parts stays for the backward pass: less is sent, more "
+               "is kept");
   app.add_flag("--parallel_loss", options.parallel_loss,
                "each rank keeps its part of the logits, of which the loss is computed");
   app.add_flag("--print_layout", options.print_layout,

@@ -31,6 +31,7 @@ at::Tensor counting_sequences(int64_t count) {
 Result train(const Options& options) {
   accelerate::TensorParallelPlan plan = plan_of_small_lm();
   plan.sequence_parallel = options.sequence_parallel;
+  plan.keep_gathered_inputs = options.keep_gathered_inputs;
   plan.parallel_loss = options.parallel_loss;
   accelerate::Accelerator accelerator({.kwargs_handlers = {plan}});
   accelerate::set_seed(options.seed);

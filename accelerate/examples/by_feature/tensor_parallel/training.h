@@ -8,6 +8,7 @@ namespace tensor_parallel {
 
 struct Options {
   bool sequence_parallel = false;
+  bool keep_gathered_inputs = false;
   bool parallel_loss = false;
   bool print_layout = false;
   double dropout = 0.1;
