@@ -324,8 +324,8 @@ absl::Status check_ranks(Settings& settings, const Machine& machine) {
 // Whether replicas take the ranks that are left, as beside ranks along sp without batches of their
 // own.
 bool fills_replicas(const Settings& settings) {
-  return settings.number("parallelism_config_sp_size") > 1 &&
-         settings.number(kMeshSizes[0]) == 1 && settings.number(kMeshSizes[1]) == 1;
+  return settings.number("parallelism_config_sp_size") > 1 && settings.number(kMeshSizes[0]) == 1 &&
+         settings.number(kMeshSizes[1]) == 1;
 }
 
 // By the table that the ranks read.
