@@ -5,8 +5,8 @@
 # A program records its regions in the build root, Python with the torch of the build root's LibTorch compiles them on
 # the host, and the program trains with the packages: three models, 20 steps, weights that change in place and come from
 # load_state. Every loss and parameter must be within 1e-5 of the training without packages; 24 equal blocks share one
-# package, which takes a part of the time that the same model takes as one region: the lane prints both. Then calls differ from what a package was made of, and packages are tampered with: each must be left alone
-# with one line. At last it prints rows for the table of accelerate/docs/compile.md: what packages bring on this CPU,
+# package, which takes a part of the time that the same model takes as one region: the lane prints both. Then calls
+# differ from what a package was made of, and packages are tampered with: each must be left alone with one line. At last it prints rows for the table of accelerate/docs/compile.md: what packages bring on this CPU,
 # and what is predicted of simulated devices.
 #
 # With a BUILD_DIR of ci/newest_torch.sh, below the checkout, the programs and the release are those that it has built;

@@ -46,7 +46,7 @@ Batches one_pass(const Loader& loader) {
   return begin_of_pass(loader, -1);
 }
 
-// Of several shares a round is short that lacks samples for all of them.
+// A round of several shares is short if it lacks samples for all of them.
 TEST(LoaderShare, EndsAPassThatIsLeftBeforeItsLastShortRound) {
   const auto next_pass = [](int64_t batches) {
     const DataLoader loader(list(11), {.batch_size = 2, .shuffle = true, .generator = seeded(3)});

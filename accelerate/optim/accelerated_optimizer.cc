@@ -23,7 +23,7 @@
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/optim/step_in_parts.h"
 #include "accelerate/precision/autocast.h"
-#include "accelerate/runtime/runtime.h"
+#include "accelerate/runtime/optimizer_steps.h"
 #include "accelerate/tensors/portable.h"
 #include "accelerate/tensors/state_dict.h"
 
@@ -107,7 +107,7 @@ at::Tensor internal::SharedOptimizer::step(GradientState& gradient_state, StepOp
   // The others made their step in the backward pass.
   const bool made_before =
       dynamic_cast<const optim::FusedBackwardOptimizer*>(optimizer.get()) != nullptr;
-  if (Runtime* runtime = made_before ? nullptr : Runtime::find_current()) runtime->note_step();
+  if (!made_before) note_optimizer_step();
   return loss;
 }
 

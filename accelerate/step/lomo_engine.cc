@@ -10,7 +10,7 @@
 #include "accelerate/forward/technique.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/precision/autocast.h"
-#include "accelerate/runtime/runtime.h"
+#include "accelerate/runtime/optimizer_steps.h"
 #include "accelerate/step/trained_parameters.h"
 #include "accelerate/step/training_state.h"
 
@@ -90,7 +90,7 @@ void LomoEngine::fused_backward(const at::Tensor& loss, std::optional<double> le
   dynamic_cast<optim::FusedBackwardOptimizer&>(*optimizer.optimizer)
       .fused_backward(loss, learning_rate);
   drop_cast_weights();
-  if (Runtime* runtime = Runtime::find_current()) runtime->note_step();
+  note_optimizer_step();
 }
 
 }  // namespace accelerate::internal

@@ -209,7 +209,7 @@ void declare(CLI::App& app, Options& options) {
   app.allow_extras();
 }
 
-// `app` lives as long as its command.
+// The application lives as long as its command.
 RunCommand declare_simulate(CLI::App& app) {
   const auto options = std::make_shared<Options>();
   declare(app, *options);

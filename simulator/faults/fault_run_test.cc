@@ -250,7 +250,7 @@ TEST(FaultRun, LastsAsLongAsItSays) {
   EXPECT_THAT(timed.lasting(FaultKind::kIoError, 2, 7), IsEmpty());
 }
 
-// Of a shared disk all ranks, of a node's own those of the node.
+// A shared disk is that of all ranks, and a node's own disk that of its ranks.
 TEST(FaultRun, FillsTheDiskOfThoseWhoUseIt) {
   for (const bool is_shared : {true, false}) {
     FaultGrounds on = grounds();

@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Of a run that begins at 03:04:05 on 2 January 2026.
+// For a run that begins at 03:04:05 on 2 January 2026.
 FileOptions options_of(TrackerDict init_kwargs, int rank = 0) {
   simulator::SimDisk disk;
   Environment environment;

@@ -104,7 +104,7 @@ TEST(ShardedMetadata, FindsTheShardsOfTensorsThatAreListed) {
     return text_of(shards_within(metadata, "x", row_box({4, 3}, first, count)));
   };
   const std::string a = "shard_00000.safetensors 0+2; ", b = "shard_00001.safetensors 2+2; ";
-  EXPECT_EQ(within(1, 1), a) << "which ends where the second one begins";
+  EXPECT_EQ(within(1, 1), a) << "the first shard ends where the second one begins";
   EXPECT_EQ(within(2, 1), b);
   EXPECT_EQ(within(1, 2), a + b);
   EXPECT_EQ(within(3, 0), "");
@@ -141,7 +141,7 @@ TEST(ShardedMetadata, RefusesRowsThatNobodyWrites) {
   EXPECT_THAT(problem_with([](auto& m) { m.writers[0][0] = "../a"; }), HasSubstr("plain"));
   EXPECT_THAT(problem_with([](auto& m) { m.tensors["x"].shape = {INT64_MAX}; }),
               HasSubstr("shape"));
-  // Of so many rows a part's end has no number, though the bytes have one.
+  // The end of a part of so many rows has no number, though the bytes have one.
   const auto with_rows = [&](int64_t rows) {
     return problem_with([rows](auto& m) {
       m.tensors["x"].dtype = "U8";

@@ -533,7 +533,7 @@ TEST(Scheduler, RunsItsCourseWhereGoingOnIsNotMeant) {
                                    scheduler_of<CosineAnnealingLR>({.T_max = 4})},
                     .milestones = {3}}),
             7);
-  // Of parts that run side by side the longest decides, wherever it stands.
+  // The longest of parts that run side by side decides, wherever it stands.
   EXPECT_EQ(end_of(std::type_identity<ChainedScheduler>(),
                    {.schedulers = {scheduler_of<CosineAnnealingLR>({.T_max = 4}),
                                    scheduler_of<PolynomialLR>({.total_iters = 9}),

@@ -34,6 +34,7 @@
 #include "accelerate/precision/fp8_model.h"
 #include "accelerate/precision/job_precision.h"
 #include "accelerate/precision/techniques.h"
+#include "accelerate/runtime/optimizer_steps.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/libtorch_releases.h"
 #include "accelerate/tensors/state_dict.h"
@@ -219,7 +220,7 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
  private:
   // A prepared pass is reduced once no hook is expected any more.
   void count_pass() {
-    if (passes_.prepare(params_, !expect_autograd_hooks_) && names_passes_) {
+    if (passes_.prepare(optimizer_steps(), !expect_autograd_hooks_) && names_passes_) {
       update_process_group(passes_.named(group_));
     }
   }

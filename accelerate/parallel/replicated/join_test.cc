@@ -89,8 +89,8 @@ TEST(JoinScope, TakesInAnyTechniqueThatCanBeJoined) {
   });
 }
 
-// By rank: how many passes it makes, and which rank's state the others get. Of ranks that trained
-// equally long the last is asked; where all did, nobody is.
+// By rank: how many passes it makes, and which rank's state the others get. The last of
+// ranks that trained equally long is asked; where all did, nobody is.
 TEST(JoinScope, TakesTheStateOfARankThatTrainedLongest) {
   struct Case {
     std::vector<int> passes;

@@ -5,13 +5,11 @@
 
 namespace accelerate::internal {
 
-bool NamedPasses::prepare(const std::vector<at::Tensor>& parameters, bool reduced) {
-  int64_t version = 0;
-  for (const at::Tensor& parameter : parameters) version += parameter._version();
-  pass_ = version_ != version ? 1 : pass_ + (reduced ? 1 : 0);
-  version_ = version;
+bool NamedPasses::prepare(int64_t steps, bool reduced) {
+  pass_ = steps_ != steps ? 1 : pass_ + (reduced ? 1 : 0);
+  steps_ = steps;
   std::string purpose;
-  if (pass_ > 1) {
+  if (pass_ > 1 && pass_ < kMost) {
     purpose = absl::StrCat("gradients of backward pass ", pass_, " since the last step");
   }
   if (purpose == purpose_) return false;

@@ -46,23 +46,28 @@ class ReducerGroup final : public c10d::ProcessGroup {
   const AllReduce all_reduce_;
 };
 
-/// Counts the backward passes that are reduced between two changes of the parameters. All-reduces
-/// of a second one have a CollectivePurpose, so that their calls differ from those of the next
-/// step. If some ranks alone make such a pass, that difference says so, where otherwise gradients
-/// of one step would be added to those of another, until one rank waits for the others for ever.
+/// Counts the backward passes that are reduced between two steps of the job's prepared optimizers.
+/// All-reduces of a second one have a CollectivePurpose, so that their calls differ from those of
+/// the next step. If some ranks alone make such a pass, that difference says so, where otherwise
+/// gradients of one step would be added to those of another, until one rank waits for the others
+/// for ever.
 class NamedPasses {
  public:
-  /// A pass is prepared. `reduced`: whether the pass that was prepared before this one, if any, has
-  /// reduced its gradients. Returns whether the purpose has changed.
-  bool prepare(const std::vector<at::Tensor>& parameters, bool reduced);
-  /// The prepared pass's; empty if it is the first one since the parameters changed.
+  /// From here on passes have no names, so that a program that steps without prepared optimizers
+  /// makes none.
+  static constexpr int64_t kMost = 32;
+
+  /// A pass is prepared behind so many steps. `reduced`: whether the pass that was prepared before
+  /// this one, if any, has reduced its gradients. Returns whether the purpose has changed.
+  bool prepare(int64_t steps, bool reduced);
+  /// The prepared pass's; empty if it is the first one since the last step.
   const std::string& purpose() const { return purpose_; }
   /// The group for the prepared pass's all-reduces on `group`, which is itself without a purpose.
   ProcessGroupPtr named(const ProcessGroupPtr& group) const;
 
  private:
-  int64_t pass_ = 0;                // since the parameters changed
-  std::optional<int64_t> version_;  // of all parameters, when a pass was last prepared
+  int64_t pass_ = 0;              // since the last step
+  std::optional<int64_t> steps_;  // when a pass was last prepared
   std::string purpose_;
 };
 

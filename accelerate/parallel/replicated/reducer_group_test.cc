@@ -13,21 +13,27 @@ namespace {
 
 constexpr char kSecond[] = "gradients of backward pass 2 since the last step";
 
-TEST(NamedPasses, AreThoseAfterTheFirstSinceParametersChanged) {
-  const std::vector<at::Tensor> parameters = {at::zeros({2}), at::zeros({3})};
+TEST(NamedPasses, AreThoseAfterTheFirstSinceAStep) {
   NamedPasses passes;
-  EXPECT_FALSE(passes.prepare(parameters, /*reduced=*/true));
+  EXPECT_FALSE(passes.prepare(/*steps=*/5, /*reduced=*/true));
   EXPECT_EQ(passes.purpose(), "");
   // Two forward passes before the backward pass.
-  EXPECT_FALSE(passes.prepare(parameters, /*reduced=*/false));
-  EXPECT_TRUE(passes.prepare(parameters, /*reduced=*/true));
+  EXPECT_FALSE(passes.prepare(/*steps=*/5, /*reduced=*/false));
+  EXPECT_TRUE(passes.prepare(/*steps=*/5, /*reduced=*/true));
   EXPECT_EQ(passes.purpose(), kSecond);
-  EXPECT_FALSE(passes.prepare(parameters, /*reduced=*/false));
-  EXPECT_TRUE(passes.prepare(parameters, /*reduced=*/true));
+  EXPECT_FALSE(passes.prepare(/*steps=*/5, /*reduced=*/false));
+  EXPECT_TRUE(passes.prepare(/*steps=*/5, /*reduced=*/true));
   EXPECT_EQ(passes.purpose(), "gradients of backward pass 3 since the last step");
-  parameters[1].add_(1);  // an optimizer that trains some parameters
-  EXPECT_TRUE(passes.prepare(parameters, /*reduced=*/true));
+  EXPECT_TRUE(passes.prepare(/*steps=*/6, /*reduced=*/true));
   EXPECT_EQ(passes.purpose(), "");
+  // Steps that nobody notes.
+  for (int64_t pass = 2; pass < NamedPasses::kMost; ++pass) {
+    EXPECT_TRUE(passes.prepare(/*steps=*/6, /*reduced=*/true));
+  }
+  EXPECT_NE(passes.purpose(), "");
+  EXPECT_TRUE(passes.prepare(/*steps=*/6, /*reduced=*/true));
+  EXPECT_EQ(passes.purpose(), "");
+  EXPECT_FALSE(passes.prepare(/*steps=*/6, /*reduced=*/true));
 }
 
 // Notes the purposes of its all-reduces.
@@ -44,10 +50,9 @@ class NotingGroup final : public c10d::ProcessGroup {
 
 TEST(NamedPasses, AreThePurposesOfTheirAllReduces) {
   const auto noting = c10::make_intrusive<NotingGroup>();
-  const std::vector<at::Tensor> parameters = {at::zeros({2})};
   NamedPasses passes;
   for (int pass = 0; pass < 2; ++pass) {
-    passes.prepare(parameters, /*reduced=*/true);
+    passes.prepare(/*steps=*/5, /*reduced=*/true);
     std::vector<at::Tensor> gradients = {at::zeros({2})};
     passes.named(noting)->allreduce(gradients);
   }

@@ -19,7 +19,7 @@ struct ModelPlan;
 
 class ReplicaCheck {
  public:
-  /// Of the ranks of a group.
+  /// Compares the ranks of a group.
   explicit ReplicaCheck(ProcessGroupPtr group);
 
   /// Lets ranks compare by themselves where the Runtime does not, as in debug mode. `plan`: of the
