@@ -87,7 +87,8 @@ template <typename Field, typename... Classes>
 void take_object(Field& field, const json& value, std::type_identity<std::variant<Classes...>>) {
   const std::string name = string_field(value, "$object");
   const bool known =
-      ((name == Classes::kName ? (field = object_of<Classes>(value), true) : false) || ...);
+      ((name == name_of_class(Classes()) ? (field = object_of<Classes>(value), true) : false) ||
+       ...);
   if (!known) throw CaseError("$object: unknown " + name);
 }
 
@@ -277,7 +278,7 @@ json value_json(const T& value) {
                                                       : "float64";
     return {{"$dtype", name}};
   } else if constexpr (HasFields<T>) {
-    json object = {{"$object", T::kName}};
+    json object = {{"$object", name_of_class(value)}};
     visit_fields(value,
                  [&](const char* name, const auto& member) { object[name] = value_json(member); });
     return object;
