@@ -401,7 +401,7 @@ TEST(MemoryOfFunctions, IsActivationsInEachForwardPass) {
       const int64_t before = activations();
       const int64_t parameters = held(simulator::MemoryCategory::kParameters);
       const int64_t temporaries = held(simulator::MemoryCategory::kTemporaries);
-      const Tensor loss = DoubleOfNext::apply(layer(x)).sum();
+      const Tensor hidden = layer(x), doubled = DoubleOfNext::apply(hidden), loss = doubled.sum();
       // The layer's result, the next numbers, their doubles, and a block for the sum.
       EXPECT_EQ(activations() - before, 3 * kBytes + 512);
       EXPECT_EQ(held(simulator::MemoryCategory::kParameters), parameters);

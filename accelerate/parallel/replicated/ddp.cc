@@ -111,9 +111,11 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
     };
     if (!is_prepared()) prepare(outputs_of(sink.lock()));
   }
-  // The group of the coming all-reduces, which may name passes.
+  // The group of the coming all-reduces, which may name passes: those from here on, since ranks
+  // have made more of them than others where they were not named.
   void use_group(ProcessGroupPtr group, bool names_passes) {
     group_ = std::move(group);
+    if (names_passes && !names_passes_) passes_ = {};
     names_passes_ = names_passes;
     update_process_group(names_passes ? passes_.named(group_) : group_);
   }
