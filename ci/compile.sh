@@ -6,8 +6,9 @@
 # the host, and the program trains with the packages: three models, 20 steps, weights that change in place and come from
 # load_state. Every loss and parameter must be within 1e-5 of the training without packages; 24 equal blocks share one
 # package, which takes a part of the time that the same model takes as one region: the lane prints both. Then calls
-# differ from what a package was made of, and packages are tampered with: each must be left alone with one line. At last it prints rows for the table of accelerate/docs/compile.md: what packages bring on this CPU,
-# and what is predicted of simulated devices.
+# differ from what a package was made of, and packages are tampered with: each must be left alone with one line. At last
+# it prints rows for the table of accelerate/docs/compile.md: what packages bring on this CPU, and what is predicted of
+# simulated devices.
 #
 # With a BUILD_DIR of ci/newest_torch.sh, below the checkout, the programs and the release are those that it has built;
 # they lack the language model, so nothing is predicted.
