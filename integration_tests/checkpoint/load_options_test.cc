@@ -269,7 +269,7 @@ TEST_P(LoadState, MomentsFollowTheNamesOfTheirParameters) {
       Accelerator accelerator;
       torch::manual_seed(3);
       const auto square = torch::nn::LinearOptions(2, 2).bias(false);
-      torch::nn::Sequential net(torch::nn::Linear(square), torch::nn::Linear(square));
+      torch::nn::Sequential net{torch::nn::Linear(square), torch::nn::Linear(square)};
       std::vector<torch::Tensor> parameters = net->parameters();
       if (resumes) std::ranges::reverse(parameters);
       const std::shared_ptr<torch::optim::Optimizer> sgd = std::make_shared<torch::optim::SGD>(

@@ -121,7 +121,7 @@ TEST(Replicas, OfAnotherSizeDifferWithoutAnElement) {
 
 TEST(Replicas, NameTheRanksWhoseTensorsAreOthers) {
   const at::Tensor tensor = at::zeros({2});
-  const auto error_of = [](Replicas& replicas, int rank, const NamedTensors& tensors) {
+  const auto error_of = [](Replicas& replicas, int rank, const Replicas::NamedTensors& tensors) {
     try {
       replicas.check(rank, "the model", 2, tensors);
     } catch (const c10::Error& error) {
@@ -141,7 +141,7 @@ TEST(Replicas, NameTheRanksWhoseTensorsAreOthers) {
 // Each of several models has checks of its own, in which all ranks take part.
 TEST(Replicas, AreComparedByModelUntilTheLastRank) {
   Replicas replicas;
-  const NamedTensors zero{{"weight", at::zeros({2})}}, one{{"weight", at::ones({2})}};
+  const Replicas::NamedTensors zero{{"weight", at::zeros({2})}}, one{{"weight", at::ones({2})}};
   for (const int rank : {0, 1}) {
     EXPECT_NO_THROW(replicas.check(rank, "one model", 3, zero));
     EXPECT_NO_THROW(replicas.check(rank, "another", 3, one));
