@@ -415,6 +415,14 @@ struct Match {
   std::vector<std::vector<int64_t>> params;
 };
 
+// Throws.
+void refuse_size(size_t group, size_t parameters) {
+  TORCH_CHECK_VALUE(false,
+                    "loaded state dict contains a parameter group that doesn't match the size of "
+                    "optimizer's group: group ",
+                    group, " of the optimizer has ", parameters, " parameters");
+}
+
 Match match_by_name(const std::vector<SavedGroup>& saved, const Names& names,
                     const std::string& where) {
   std::unordered_map<std::string, std::pair<size_t, int64_t>> places;
@@ -433,8 +441,13 @@ Match match_by_name(const std::vector<SavedGroup>& saved, const Names& names,
     std::vector<int64_t>& params = match.params.emplace_back();
     for (const std::string& name : names[i]) {
       const auto found = places.find(name);
-      TORCH_CHECK_VALUE(found != places.end(), where, " has no parameter \"", name,
-                        "\", which is in the optimizer's group ", i);
+      if (found == places.end()) {
+        const bool has_size = std::ranges::any_of(
+            saved, [&](const SavedGroup& group) { return group.params.size() == names[i].size(); });
+        if (!has_size) refuse_size(i, names[i].size());
+        TORCH_CHECK_VALUE(false, where, " has no parameter \"", name,
+                          "\", which is in the optimizer's group ", i);
+      }
       TORCH_CHECK_VALUE(group.value_or(found->second.first) == found->second.first,
                         "the optimizer's group ", i, " has parameter \"", name, "\", which ", where,
                         " has in another group than those before it");
@@ -442,13 +455,20 @@ Match match_by_name(const std::vector<SavedGroup>& saved, const Names& names,
       params.push_back(found->second.second);
     }
     if (!group && next_empty < empty.size()) group = empty[next_empty++];
-    TORCH_CHECK_VALUE(group.has_value() && saved[*group].params.size() == params.size(),
-                      "loaded state dict contains a parameter group that doesn't match the size of "
-                      "optimizer's group: group ",
-                      i, " of the optimizer has ", params.size(), " parameters");
+    if (!group || saved[*group].params.size() != params.size()) refuse_size(i, params.size());
     match.groups.push_back(*group);
   }
   return match;
+}
+
+bool has_one_of(const std::vector<SavedGroup>& saved, const Names& names) {
+  return std::ranges::any_of(saved, [&](const SavedGroup& group) {
+    return std::ranges::any_of(group.names, [&](const std::string& name) {
+      return std::ranges::any_of(names, [&](const std::vector<std::string>& own) {
+        return std::ranges::find(own, name) != own.end();
+      });
+    });
+  });
 }
 
 Match match_groups(const Optimizer& optimizer, const std::vector<SavedGroup>& saved,
@@ -460,7 +480,8 @@ Match match_groups(const Optimizer& optimizer, const std::vector<SavedGroup>& sa
   const bool has_names = std::ranges::all_of(
       saved, [](const SavedGroup& group) { return group.names.size() == group.params.size(); });
   const std::optional<Names> names = names_of(optimizer, options.parameters);
-  if (names && has_names) return match_by_name(saved, *names, where);
+  // Where all names are others, as of a model in another wrapper, the order counts as in PyTorch.
+  if (names && has_names && has_one_of(saved, *names)) return match_by_name(saved, *names, where);
   Match match;
   for (size_t i = 0; i < groups.size(); ++i) {
     TORCH_CHECK_VALUE(saved[i].params.size() == groups[i].params().size(),

@@ -489,6 +489,11 @@ TEST_F(AdamStateDict, FindsParametersByName) {
   EXPECT_THAT(
       value_error_of([&] { load_optimizer_state_dict(other, saved, {.parameters = renamed}); }),
       HasSubstr("has no parameter \"d\""));
+  // A model in another wrapper: the order counts, in which group 0 has another size.
+  const NamedTensors wrapped = {{"m.b", others[4]}, {"m.c", others[1]}, {"m.a", others[0]}};
+  EXPECT_THAT(
+      value_error_of([&] { load_optimizer_state_dict(other, saved, {.parameters = wrapped}); }),
+      HasSubstr("doesn't match the size of optimizer's group: group 0"));
   torch::optim::Adam mixed(
       {OptimizerParamGroup({others[1], others[0]}), OptimizerParamGroup({others[4]}),
        OptimizerParamGroup(std::vector<at::Tensor>{})},
