@@ -7,7 +7,7 @@
 /// those of the whole follow. Where ranks have stages, each of these has the few blocks, and
 /// windows have two and three times as many micro-batches as there are stages.
 /// PlanRequest::is_exact takes the whole model instead, and so does a layout that needs more than
-/// nine tenths of the memory: an allocator's memory is in pieces, so that it may not fit.
+/// four fifths of the memory: an allocator's memory is in pieces, so that it may not fit.
 ///
 /// Units:   seconds, bytes.
 /// Errors:  std::invalid_argument for a request that no layout can meet.
