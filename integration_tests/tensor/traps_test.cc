@@ -147,12 +147,18 @@ TEST(NormsOfSequenceShards, AddHalfPrecisionUpInFloat32) {
 
 // T6
 TEST(RowLayers, AddTheirBiasOnce) {
+  struct Case {
+    bool sequence_shards, has_rows;
+  };
+  // torch::nn::Linear multiplies rows and adds the bias at once, but adds it to sequences apart.
   for (const int64_t tp : {1, 2, 4}) {
-    for (const bool sequence_shards : {false, true}) {
+    for (const auto& [sequence_shards, has_rows] :
+         {Case{false, false}, Case{true, false}, Case{false, true}}) {
       Cluster(cluster_of(tp)).run_on_every_rank([&](Rank&) {
         Accelerator accelerator(with_tp(tp, SmallLayersImpl::plan(sequence_shards)));
         const auto module =
             std::make_shared<SmallLayersImpl>([&](SmallLayersImpl& m, const Tensor& x) {
+              if (has_rows) return m.project(m.query(x.flatten(0, 1))).view_as(x);
               const Tensor output = m.project(m.query(shard_sequence(x)));
               EXPECT_EQ(output.size(1), sequence_shards ? 4 / tp : 4);
               return output;
@@ -164,7 +170,8 @@ TEST(RowLayers, AddTheirBiasOnce) {
         }
         auto model = accelerator.prepare(module);
         const Tensor output = model(small_inputs().to(accelerator.device())).cpu();
-        EXPECT_TRUE(torch::equal(output, torch::ones({6, 4, 8}))) << tp << sequence_shards;
+        EXPECT_TRUE(torch::equal(output, torch::ones({6, 4, 8})))
+            << tp << sequence_shards << has_rows;
       });
     }
   }
