@@ -4,34 +4,18 @@
 #include <optional>
 #include <vector>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/randint.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "accelerate/data/data_loader.h"
+#include "accelerate/testing/loader_passes.h"
 
 namespace accelerate {
 namespace {
 
 using ::testing::SizeIs;
-
-using Batches = std::vector<std::vector<int64_t>>;
-
-std::vector<int64_t> values(const at::Tensor& tensor) {
-  const int64_t* data = tensor.const_data_ptr<int64_t>();
-  return std::vector<int64_t>(data, data + tensor.numel());
-}
-
-template <typename Loader>
-Batches one_pass(const Loader& loader) {
-  Batches batches;
-  for (auto& batch : loader) batches.push_back(values(batch));
-  return batches;
-}
-
-at::Generator seeded(uint64_t seed) { return at::detail::createCPUGenerator(seed); }
 
 // Each sample is a random number from its worker's generator.
 struct Augmented {

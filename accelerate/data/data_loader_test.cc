@@ -23,6 +23,7 @@
 #include "absl/time/time.h"
 #include "accelerate/data/tensor_dataset.h"
 #include "accelerate/state/gradient_state.h"
+#include "accelerate/testing/loader_passes.h"
 #include "accelerate/testing/value_error.h"
 
 namespace accelerate {
@@ -35,44 +36,15 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-using Values = std::vector<int64_t>;
-using Batches = std::vector<Values>;
-
 using NumbersIterator = DataLoader<TensorDataset<1>>::Iterator;
 static_assert(std::input_iterator<NumbersIterator>);
 static_assert(std::sentinel_for<std::default_sentinel_t, NumbersIterator>);
 static_assert(std::is_nothrow_move_constructible_v<NumbersIterator>);
 static_assert(!std::is_copy_constructible_v<NumbersIterator>);
 
-Values values(const at::Tensor& tensor) {
-  const int64_t* data = tensor.const_data_ptr<int64_t>();
-  return Values(data, data + tensor.numel());
-}
-Values values(const std::tuple<at::Tensor>& batch) { return values(std::get<0>(batch)); }
-
 // Sample i is the number i.
 TensorDataset<1> numbers(int64_t size) { return make_tensor_dataset(at::arange(size)); }
-std::vector<int64_t> list(int64_t size) { return values(at::arange(size)); }
 
-template <typename Loader>
-Batches one_pass(const Loader& loader) {
-  Batches batches;
-  for (auto& batch : loader) batches.push_back(values(batch));
-  return batches;
-}
-
-// The first `count` batches.
-template <typename Loader>
-Batches begin_of_pass(const Loader& loader, int64_t count) {
-  Batches batches;
-  for (auto& batch : loader) {
-    batches.push_back(values(batch));
-    if (static_cast<int64_t>(batches.size()) == count) break;
-  }
-  return batches;
-}
-
-at::Generator seeded(uint64_t seed) { return at::detail::createCPUGenerator(seed); }
 void seed_default(uint64_t seed) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   generator.set_current_seed(seed);

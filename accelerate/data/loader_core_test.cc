@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/data/data_loader.h"
+#include "accelerate/testing/loader_passes.h"
 #include "accelerate/testing/recorded_warnings.h"
 #include "accelerate/testing/threaded_group.h"
 #include "accelerate/testing/value_error.h"
@@ -33,16 +33,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 using nlohmann::json;
-using Values = std::vector<int64_t>;
-using Batches = std::vector<Values>;
-
-at::Generator seeded(uint64_t seed) { return at::detail::createCPUGenerator(seed); }
-
-Values list(int64_t size) {
-  Values values(static_cast<size_t>(size));
-  std::iota(values.begin(), values.end(), 0);
-  return values;
-}
 
 struct Stream {
   int64_t count = 0;
@@ -64,23 +54,6 @@ struct StatefulStream : Stream {
   json state_dict() { return {{"at", at}}; }
   void load_state_dict(const json& state) { at = state.at("at").get<int64_t>(); }
 };
-
-// The first `count` batches, or all.
-template <typename Loader>
-Batches begin_of_pass(const Loader& loader, int64_t count) {
-  Batches batches;
-  for (auto& batch : loader) {
-    const int64_t* data = batch.template const_data_ptr<int64_t>();
-    batches.emplace_back(data, data + batch.numel());
-    if (static_cast<int64_t>(batches.size()) == count) break;
-  }
-  return batches;
-}
-
-template <typename Loader>
-Batches one_pass(const Loader& loader) {
-  return begin_of_pass(loader, -1);
-}
 
 // ---- Who reads what, and how much
 

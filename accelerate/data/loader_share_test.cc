@@ -2,49 +2,20 @@
 #include "accelerate/data/loader_core.h"
 
 #include <memory>
-#include <numeric>
 #include <vector>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
 #include "accelerate/data/data_loader.h"
 #include "accelerate/runtime/training_samples.h"
 #include "accelerate/testing/fake_runtime.h"
+#include "accelerate/testing/loader_passes.h"
 
 namespace accelerate {
 namespace {
 
 using internal::LoaderCore;
-
-using Values = std::vector<int64_t>;
-using Batches = std::vector<Values>;
-
-at::Generator seeded(uint64_t seed) { return at::detail::createCPUGenerator(seed); }
-
-Values list(int64_t size) {
-  Values values(static_cast<size_t>(size));
-  std::iota(values.begin(), values.end(), 0);
-  return values;
-}
-
-// The first `count` batches, or all.
-template <typename Loader>
-Batches begin_of_pass(const Loader& loader, int64_t count) {
-  Batches batches;
-  for (auto& batch : loader) {
-    const int64_t* data = batch.template const_data_ptr<int64_t>();
-    batches.emplace_back(data, data + batch.numel());
-    if (static_cast<int64_t>(batches.size()) == count) break;
-  }
-  return batches;
-}
-
-template <typename Loader>
-Batches one_pass(const Loader& loader) {
-  return begin_of_pass(loader, -1);
-}
 
 // A round of several shares is short if it lacks samples for all of them.
 TEST(LoaderShare, EndsAPassThatIsLeftBeforeItsLastShortRound) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -11,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/randint.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -20,6 +18,7 @@
 
 #include "accelerate/data/data_loader.h"
 #include "accelerate/state/gradient_state.h"
+#include "accelerate/testing/loader_passes.h"
 #include "accelerate/testing/threaded_group.h"
 #include "accelerate/testing/value_error.h"
 
@@ -32,28 +31,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
-using Values = std::vector<int64_t>;
-using Batches = std::vector<Values>;
-
-at::Generator seeded(uint64_t seed) { return at::detail::createCPUGenerator(seed); }
-
-Values list(int64_t size) {
-  Values values(static_cast<size_t>(size));
-  std::iota(values.begin(), values.end(), 0);
-  return values;
-}
-
-Values values(const at::Tensor& tensor) {
-  const int64_t* data = tensor.const_data_ptr<int64_t>();
-  return Values(data, data + tensor.numel());
-}
-
-template <typename Loader>
-Batches one_pass(const Loader& loader) {
-  Batches batches;
-  for (auto& batch : loader) batches.push_back(values(batch));
-  return batches;
-}
 
 Values joined(const Batches& batches) {
   Values all;

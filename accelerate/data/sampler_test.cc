@@ -1,4 +1,5 @@
 #include "accelerate/data/sampler.h"
+#include "accelerate/testing/loader_passes.h"
 
 #include <limits>
 #include <memory>
@@ -30,8 +31,6 @@ Values values(const at::Tensor& tensor) {
 
 Values begun(Sampler& sampler) { return values(sampler.begin_pass().tensor()); }
 Values whole_pass(Sampler& sampler) { return values(sampler.indices()); }
-
-at::Generator seeded(uint64_t seed) { return at::detail::createCPUGenerator(seed); }
 
 void seed_default(uint64_t seed) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();

@@ -18,6 +18,7 @@
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/recorded_warnings.h"
+#include "accelerate/testing/value_error.h"
 
 namespace accelerate {
 namespace {
@@ -27,16 +28,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-template <typename Function>
-std::string error_of(Function&& function) {
-  try {
-    function();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no ValueError";
-}
 
 torch::optim::SGD made_sgd() {
   return torch::optim::SGD({at::zeros({1})}, torch::optim::SGDOptions(1.0));
@@ -163,9 +154,9 @@ TEST(PreparedStepLr, OfLibTorchHasRatesAndAState) {
     resumed.step();
     EXPECT_EQ(resumed.get_last_lr(), scheduler.get_last_lr()) << i;
   }
-  EXPECT_THAT(error_of([&] { resumed.load_state_dict({{"_step_count", -1}}); }),
+  EXPECT_THAT(value_error_of([&] { resumed.load_state_dict({{"_step_count", -1}}); }),
               HasSubstr("\"_step_count\" is -1"));
-  EXPECT_THAT(error_of([&] { resumed.load_state_dict({{"last_epoch", 1}}); }),
+  EXPECT_THAT(value_error_of([&] { resumed.load_state_dict({{"last_epoch", 1}}); }),
               HasSubstr("_step_count"));
   EXPECT_EQ(resumed.state_dict(), scheduler.state_dict());
 }
@@ -202,7 +193,7 @@ TEST(PreparedOneCycle, IsNotSteppedBeyondItsLength) {
   for (int i = 0; i < 4; ++i) scheduler.step();
   EXPECT_EQ(cycle.last_epoch(), 5);
   AcceleratedScheduler untied(cycle, state, {.step_with_optimizer = false});
-  EXPECT_THAT(error_of([&] { untied.step(); }), HasSubstr("total_steps is 5"));
+  EXPECT_THAT(value_error_of([&] { untied.step(); }), HasSubstr("total_steps is 5"));
 }
 
 TEST(PreparedPlateau, GoesByEachMetricOnce) {
@@ -218,10 +209,10 @@ TEST(PreparedPlateau, GoesByEachMetricOnce) {
   EXPECT_EQ(plateau.num_bad_epochs(), 1);
   scheduler.step(1.0);
   EXPECT_THAT(scheduler.get_last_lr(), ElementsAre(0.5));
-  EXPECT_THAT(error_of([&] { scheduler.step(); }), HasSubstr("stepped with the metric"));
+  EXPECT_THAT(value_error_of([&] { scheduler.step(); }), HasSubstr("stepped with the metric"));
   optim::StepLR step(sgd, {.step_size = 1});
   AcceleratedScheduler other(step, state, {});
-  EXPECT_THAT(error_of([&] { other.step(1.0); }), HasSubstr("this scheduler takes none"));
+  EXPECT_THAT(value_error_of([&] { other.step(1.0); }), HasSubstr("this scheduler takes none"));
 }
 
 // ---- The warning about a schedule that is over too early.

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/optim/schedulers/schedulers.h"
+#include "accelerate/testing/value_error.h"
 
 namespace accelerate::optim {
 namespace {
@@ -30,16 +31,6 @@ double rate(torch::optim::Optimizer& optimizer) {
 
 double momentum(torch::optim::SGD& sgd) {
   return static_cast<torch::optim::SGDOptions&>(sgd.param_groups()[0].options()).momentum();
-}
-
-template <typename Function>
-std::string error_of(Function&& function) {
-  try {
-    function();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no ValueError";
 }
 
 using MakeAny = std::function<std::unique_ptr<Scheduler>(torch::optim::Optimizer&)>;
@@ -250,7 +241,7 @@ TEST(State, OneThatDoesNotFitChangesNothing) {
     } else {
       state[name] = value;
     }
-    const std::string error = error_of([&] { scheduler.load_state_dict(state); });
+    const std::string error = value_error_of([&] { scheduler.load_state_dict(state); });
     EXPECT_EQ(scheduler.state_dict(), before);
     return error;
   };
@@ -259,7 +250,7 @@ TEST(State, OneThatDoesNotFitChangesNothing) {
   EXPECT_THAT(refusal("start_factor", "much"), HasSubstr("\"much\" for \"start_factor\""));
   EXPECT_THAT(refusal("start_factor", 7), HasSubstr("start_factor must be"));
   EXPECT_THAT(refusal("base_lrs", {1.0, 2.0}), HasSubstr("for 2 parameter groups"));
-  EXPECT_THAT(error_of([&] { scheduler.load_state_dict(ordered_json::array()); }),
+  EXPECT_THAT(value_error_of([&] { scheduler.load_state_dict(ordered_json::array()); }),
               HasSubstr("is an object"));
 }
 

@@ -1,5 +1,6 @@
 // Rates step by step, against values worked out by hand or in closed form.
 #include "accelerate/optim/schedulers/schedulers.h"
+#include "accelerate/testing/value_error.h"
 
 #include <cmath>
 #include <memory>
@@ -73,16 +74,6 @@ std::vector<double> rates_of(const typename Kind::Options& options, int64_t step
 }
 
 auto are(const std::vector<double>& expected) { return Pointwise(DoubleNear(kRounding), expected); }
-
-template <typename Function>
-std::string error_of(Function&& function) {
-  try {
-    function();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no ValueError";
-}
 
 double half_cosine(double part) { return (1 + std::cos(std::numbers::pi * part)) / 2; }
 
@@ -177,7 +168,7 @@ TEST(OneCycleLR, RisesAndFallsWithTheMomentumAgainstIt) {
   }
   EXPECT_THAT(got, are(expected_rates));
   EXPECT_THAT(momenta, are(expected_momenta));
-  EXPECT_THAT(error_of([&] { scheduler.step(); }),
+  EXPECT_THAT(value_error_of([&] { scheduler.step(); }),
               HasSubstr("tried to step 11 times, but total_steps is 10"));
   EXPECT_EQ(scheduler.last_epoch(), 10);
   EXPECT_EQ(rate(sgd), got.back());
@@ -305,7 +296,7 @@ TEST(OneCycle, RefusesAMomentumOfOne) {
                             .decay_step_size = 1,
                             .decay_mom_rate = 0.1});
   for (int step = 0; step < 3; ++step) scheduler.step();
-  EXPECT_THAT(error_of([&] { scheduler.step(); }), HasSubstr("lower decay_mom_rate"));
+  EXPECT_THAT(value_error_of([&] { scheduler.step(); }), HasSubstr("lower decay_mom_rate"));
   EXPECT_EQ(scheduler.last_batch_iteration(), 2);
   EXPECT_DOUBLE_EQ(
       std::get<0>(
@@ -428,7 +419,7 @@ TEST(ReduceLROnPlateau, NeedsAMetric) {
   torch::optim::SGD sgd = made_sgd();
   ReduceLROnPlateau plateau(sgd);
   torch::optim::LRScheduler& scheduler = plateau;
-  EXPECT_THAT(error_of([&] { scheduler.step(); }), HasSubstr("needs the metric"));
+  EXPECT_THAT(value_error_of([&] { scheduler.step(); }), HasSubstr("needs the metric"));
   EXPECT_EQ(plateau.last_epoch(), 0);
 }
 
@@ -563,7 +554,7 @@ TEST(Scheduler, RunsItsCourseWhereGoingOnIsNotMeant) {
 TEST(Mistakes, AreNamed) {
   torch::optim::SGD sgd = made_sgd();
   auto refusal = [&]<typename Kind>(std::type_identity<Kind>, typename Kind::Options options) {
-    return error_of([&] { Kind(sgd, options); });
+    return value_error_of([&] { Kind(sgd, options); });
   };
   EXPECT_THAT(refusal(std::type_identity<StepLR>(), {}), HasSubstr("step_size must be at least 1"));
   EXPECT_THAT(refusal(std::type_identity<ExponentialLR>(), {}), HasSubstr("gamma"));
@@ -594,21 +585,22 @@ TEST(Mistakes, AreNamed) {
               HasSubstr("cycle_first_step_size must be at least 1"));
   EXPECT_THAT(refusal(std::type_identity<LRRangeTest>(), {.lr_range_test_step_size = 0}),
               HasSubstr("lr_range_test_step_size must be at least 1"));
-  EXPECT_THAT(error_of([&] { LambdaLR(sgd, LrLambda()); }), HasSubstr("a function is empty"));
-  EXPECT_THAT(error_of([&] { LambdaLR(sgd, std::vector<LrLambda>(2)); }),
+  EXPECT_THAT(value_error_of([&] { LambdaLR(sgd, LrLambda()); }), HasSubstr("a function is empty"));
+  EXPECT_THAT(value_error_of([&] { LambdaLR(sgd, std::vector<LrLambda>(2)); }),
               HasSubstr("expected one function or 1"));
-  EXPECT_THAT(error_of([&] { get_linear_schedule_with_warmup(sgd, -1, 2); }),
+  EXPECT_THAT(value_error_of([&] { get_linear_schedule_with_warmup(sgd, -1, 2); }),
               HasSubstr("must not be negative"));
-  EXPECT_THAT(error_of([&] { get_polynomial_decay_schedule_with_warmup(sgd, 1, 2, 1.0); }),
+  EXPECT_THAT(value_error_of([&] { get_polynomial_decay_schedule_with_warmup(sgd, 1, 2, 1.0); }),
               HasSubstr("must be smaller than the optimizer's rate"));
-  EXPECT_THAT(error_of([&] { get_inverse_sqrt_schedule(sgd, 1, 0); }), HasSubstr("timescale"));
+  EXPECT_THAT(value_error_of([&] { get_inverse_sqrt_schedule(sgd, 1, 0); }),
+              HasSubstr("timescale"));
   EXPECT_EQ(rate(sgd), 1);
 }
 
 TEST(Mistakes, OfOneCycleAreNamed) {
   torch::optim::SGD sgd = made_sgd();
   auto refusal = [&](const OneCycleLROptions& options) {
-    return error_of([&] { OneCycleLR(sgd, options); });
+    return value_error_of([&] { OneCycleLR(sgd, options); });
   };
   EXPECT_THAT(refusal({.max_lr = 1}), HasSubstr("give total_steps, or both epochs and"));
   EXPECT_THAT(refusal({.max_lr = 1, .epochs = 3}), HasSubstr("give total_steps, or both"));
@@ -617,7 +609,7 @@ TEST(Mistakes, OfOneCycleAreNamed) {
   EXPECT_THAT(refusal({.max_lr = {1, 2}, .total_steps = 5}),
               HasSubstr("max_lr: expected one number or 1, one for each parameter group, got 2"));
   torch::optim::LBFGS lbfgs({at::zeros({1})});
-  EXPECT_THAT(error_of([&] { OneCycleLR(lbfgs, {.max_lr = 1, .total_steps = 5}); }),
+  EXPECT_THAT(value_error_of([&] { OneCycleLR(lbfgs, {.max_lr = 1, .total_steps = 5}); }),
               HasSubstr("set cycle_momentum to false"));
 }
 
@@ -625,7 +617,7 @@ TEST(Mistakes, OfCombinationsAreNamed) {
   torch::optim::SGD sgd = made_sgd();
   const MakeScheduler step = scheduler_of<StepLR>({.step_size = 1});
   auto refusal = [&](const SequentialLROptions& options) {
-    return error_of([&] { SequentialLR(sgd, options); });
+    return value_error_of([&] { SequentialLR(sgd, options); });
   };
   EXPECT_THAT(refusal({}), HasSubstr("at least one scheduler"));
   EXPECT_THAT(refusal({.schedulers = {step, step}}), HasSubstr("a milestone between any two"));
@@ -633,7 +625,7 @@ TEST(Mistakes, OfCombinationsAreNamed) {
               HasSubstr("must be positive and rise, got 4 after 4"));
   EXPECT_THAT(refusal({.schedulers = {step, nullptr}, .milestones = {4}}),
               HasSubstr("scheduler 1 is empty"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(value_error_of([&] {
                 ChainedScheduler(sgd, {.schedulers = {scheduler_of<ReduceLROnPlateau>({})}});
               }),
               HasSubstr("scheduler 0 is a ReduceLROnPlateau"));

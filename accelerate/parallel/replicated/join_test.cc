@@ -1,6 +1,7 @@
 #include "accelerate/parallel/replicated/join.h"
 
 #include <memory>
+#include <numeric>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -64,28 +65,43 @@ class Counting final : public Technique, public Joinable {
   int leader_ = -1;
 };
 
+struct Joined {
+  int source = -1;  // whose state the others get
+  double total = 0;
+  int leader = -1;
+};
+
+// A rank that makes so many passes in a join scope.
+Joined joined(const ProcessGroupPtr& group, int passes) {
+  FakeRuntime runtime;
+  const RuntimeScope scope(runtime);
+  torch::nn::Linear net(1, 1);
+  const auto state = std::make_shared<ModelState>(net.ptr());
+  Techniques techniques;
+  techniques.push_back(std::make_unique<Counting>(group));
+  state->set_techniques(std::move(techniques));
+  PreparedModel<torch::nn::LinearImpl> model(net.ptr(), state);
+  std::vector<Joinable*> joinables;
+  state->add_joinables(joinables);
+  Joined result;
+  {
+    const JoinScope join(joinables, /*enabled=*/true,
+                         [&result](int rank) { result.source = rank; });
+    for (int pass = 0; pass < passes; ++pass) model(torch::ones({1, 1}));
+  }
+  const auto& counting = *find_technique<Counting>(model);
+  result.total = counting.total();
+  result.leader = counting.leader();
+  return result;
+}
+
 TEST(JoinScope, TakesInAnyTechniqueThatCanBeJoined) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
-    FakeRuntime runtime;
-    const RuntimeScope scope(runtime);
-    torch::nn::Linear net(1, 1);
-    const auto state = std::make_shared<ModelState>(net.ptr());
-    Techniques techniques;
-    techniques.push_back(std::make_unique<Counting>(group));
-    state->set_techniques(std::move(techniques));
-    PreparedModel<torch::nn::LinearImpl> model(net.ptr(), state);
-    std::vector<Joinable*> joinables;
-    state->add_joinables(joinables);
-    int source = -1;
-    {
-      const JoinScope join(joinables, /*enabled=*/true, [&source](int rank) { source = rank; });
-      // Rank 1 makes one pass less.
-      for (int pass = group->getRank(); pass < 2; ++pass) model(torch::ones({1, 1}));
-    }
-    const auto& counting = *find_technique<Counting>(model);
-    EXPECT_EQ(source, 0);
-    EXPECT_EQ(counting.leader(), group->getRank() == 0 ? -1 : 0);
-    EXPECT_EQ(counting.total(), 3) << "two ranks made the first pass, and one the second";
+    // Rank 1 makes one pass less.
+    const Joined rank = joined(group, 2 - group->getRank());
+    EXPECT_EQ(rank.source, 0);
+    EXPECT_EQ(rank.leader, group->getRank() == 0 ? -1 : 0);
+    EXPECT_EQ(rank.total, 3) << "two ranks made the first pass, and one the second";
   });
 }
 
@@ -100,26 +116,9 @@ TEST(JoinScope, TakesTheStateOfARankThatTrainedLongest) {
                                    {{0, 0, 1}, 2}, {{2, 2, 2}, -1}, {{0, 0, 0}, -1}};
   for (const Case& each : cases) {
     run_ranks(3, [&each](const ProcessGroupPtr& group) {
-      FakeRuntime runtime;
-      const RuntimeScope scope(runtime);
-      torch::nn::Linear net(1, 1);
-      const auto state = std::make_shared<ModelState>(net.ptr());
-      Techniques techniques;
-      techniques.push_back(std::make_unique<Counting>(group));
-      state->set_techniques(std::move(techniques));
-      PreparedModel<torch::nn::LinearImpl> model(net.ptr(), state);
-      std::vector<Joinable*> joinables;
-      state->add_joinables(joinables);
-      int caught_up_with = -1;
-      {
-        const JoinScope join(joinables, /*enabled=*/true,
-                             [&caught_up_with](int rank) { caught_up_with = rank; });
-        for (int pass = 0; pass < each.passes[group->getRank()]; ++pass) model(torch::ones({1, 1}));
-      }
-      EXPECT_EQ(caught_up_with, each.source);
-      int all = 0;
-      for (const int of_rank : each.passes) all += of_rank;
-      EXPECT_EQ(find_technique<Counting>(model)->total(), all);
+      const Joined rank = joined(group, each.passes[group->getRank()]);
+      EXPECT_EQ(rank.source, each.source);
+      EXPECT_EQ(rank.total, std::accumulate(each.passes.begin(), each.passes.end(), 0));
     });
   }
 }
