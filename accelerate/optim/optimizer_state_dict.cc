@@ -415,8 +415,7 @@ struct Match {
   std::vector<std::vector<int64_t>> params;
 };
 
-// Throws.
-void refuse_size(size_t group, size_t parameters) {
+[[noreturn]] void refuse_size(size_t group, size_t parameters) {
   TORCH_CHECK_VALUE(false,
                     "loaded state dict contains a parameter group that doesn't match the size of "
                     "optimizer's group: group ",
@@ -462,12 +461,11 @@ Match match_by_name(const std::vector<SavedGroup>& saved, const Names& names,
 }
 
 bool has_one_of(const std::vector<SavedGroup>& saved, const Names& names) {
+  std::unordered_set<std::string> own;
+  for (const std::vector<std::string>& each : names) own.insert(each.begin(), each.end());
   return std::ranges::any_of(saved, [&](const SavedGroup& group) {
-    return std::ranges::any_of(group.names, [&](const std::string& name) {
-      return std::ranges::any_of(names, [&](const std::vector<std::string>& own) {
-        return std::ranges::find(own, name) != own.end();
-      });
-    });
+    return std::ranges::any_of(group.names,
+                               [&](const std::string& name) { return own.contains(name); });
   });
 }
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -90,12 +91,22 @@ template <typename Options>
 Options options_of(void (*declare)(CLI::App&, Options&));
 
 /// Command::declare for a command that has its options in a struct: `declare` puts them on the
-/// application, and `run` gets the struct and the invocation.
-template <auto declare, auto run>
-RunCommand with_options(CLI::App& app) {
+/// application, and `run` gets the struct, the words that no option took if it wants them, and the
+/// invocation. `App` is CLI::App, which is complete where commands are declared.
+template <auto declare, auto run, typename App>
+RunCommand with_options(App& app) {
   auto options = std::make_shared<decltype(options_of(declare))>();
   declare(app, *options);
-  return [options](Invocation& invocation) { return run(*options, invocation); };
+  // The application lives as long as its command.
+  return [options, &app](Invocation& invocation) {
+    using Options = decltype(options_of(declare));
+    if constexpr (std::is_invocable_v<decltype(run), const Options&,
+                                      const std::vector<std::string>&, Invocation&>) {
+      return run(*options, app.remaining(), invocation);
+    } else {
+      return run(*options, invocation);
+    }
+  };
 }
 
 /// One command.

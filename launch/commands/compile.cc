@@ -5,7 +5,6 @@
 // programs load the packages and never wait for Python.
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,7 +35,7 @@ constexpr char kName[] = "compile";
 constexpr int kNoTorch = 3;
 
 struct Options {
-  std::string python;
+  std::string python = "python3";
   bool list = false;
   bool clear = false;
 };
@@ -184,9 +183,7 @@ int run(const Options& options, const std::vector<std::string>& words, Invocatio
   return make_packages(options, *cache, invocation);
 }
 
-RunCommand declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
-  options->python = "python3";
+void declare(CLI::App& app, Options& options) {
   app.usage("Usage: accelerate compile [OPTIONS] [LAUNCH OPTIONS] PROGRAM [ARGS...]");
   app.footer(
       "PROGRAM runs as accelerate launch runs it, with --dynamo_backend inductor unless another "
@@ -194,22 +191,19 @@ RunCommand declare(CLI::App& app) {
       "is named. A few steps are enough.\n"
       "Without PROGRAM what was recorded before and has no package is compiled.\n"
       "The cache is ACCELERATE_COMPILE_CACHE, or accelerate-cpp/regions in the cache of the user.");
-  app.add_option("--python", options->python,
+  app.add_option("--python", options.python,
                  "the Python that compiles, with torch of the release of LibTorch (default "
                  "python3)")
       ->type_name("PATH");
-  auto* list = app.add_flag("--list", options->list, "print what is in the cache");
-  app.add_flag("--clear", options->clear, "remove all that is in the cache")->excludes(list);
+  auto* list = app.add_flag("--list", options.list, "print what is in the cache");
+  app.add_flag("--clear", options.clear, "remove all that is in the cache")->excludes(list);
   // Behind the first word that is none of these, all belongs to launch and the program.
   app.prefix_command();
-  return [options, &app](Invocation& invocation) {
-    return run(*options, app.remaining(), invocation);
-  };
 }
 
 }  // namespace
 
 const Command kCompile = {kName, "Make packages of a program's regions, before its training.",
-                          declare};
+                          with_options<declare, run>};
 
 }  // namespace accelerate::launcher::commands

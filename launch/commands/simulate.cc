@@ -3,7 +3,6 @@
 // without a program: `--list`, what a SPEC may name, `--explain-op` and `--explain-collective`, how
 // long a kernel and a collective take, and `--from-dump`, what the dumps of a failed job tell.
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -209,17 +208,9 @@ void declare(CLI::App& app, Options& options) {
   app.allow_extras();
 }
 
-// The application lives as long as its command.
-RunCommand declare_simulate(CLI::App& app) {
-  const auto options = std::make_shared<Options>();
-  declare(app, *options);
-  return [options, &app](Invocation& invocation) {
-    return run(*options, app.remaining(), invocation);
-  };
-}
-
 }  // namespace
 
-const Command kSimulate = {kName, "Start a program on a simulated cluster.", declare_simulate};
+const Command kSimulate = {kName, "Start a program on a simulated cluster.",
+                           with_options<declare, run>};
 
 }  // namespace accelerate::launcher::commands

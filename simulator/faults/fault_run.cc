@@ -488,7 +488,6 @@ void FaultRun::begin_lasting(const SiteFault& fault, const Moment& moment) {
   Lasting lasting{.fault = fault,
                   .from_ns = is_at_time ? when.point.number : moment.now_ns,
                   .counts_as = moment.rank};
-  lasting.counts_files_of = fault.ranks;
   // A disk is full for all who use it.
   if (fault.effect->kind == FaultKind::kFull) {
     lasting.fault.ranks = grounds_.has_shared_disk
@@ -502,6 +501,7 @@ void FaultRun::begin_lasting(const SiteFault& fault, const Moment& moment) {
       lasting.until_step = sum_of(counts_[moment.rank].steps, span.number);
       break;
     case FaultSpan::Kind::kSites:
+      lasting.counts_files_of = fault.ranks;
       // The operation at which the rule fires is counted already.
       lasting.until_file =
           sum_of(files_of(lasting.counts_files_of), span.number) - (is_at_file ? 1 : 0);
@@ -548,8 +548,7 @@ std::vector<const FaultRun::Lasting*> FaultRun::lasting(FaultKind kind, int rank
     }
     if (counts_[each.counts_as].steps >= each.until_step) continue;
     // The operation that a rank makes is counted already.
-    const bool counts_files = each.fault.effect->lasts.kind == FaultSpan::Kind::kSites;
-    if (counts_files && files_of(each.counts_files_of) > each.until_file) continue;
+    if (files_of(each.counts_files_of) > each.until_file) continue;
     if (rank >= 0 && !each.fault.has(rank)) continue;
     found.push_back(&each);
   }

@@ -115,7 +115,7 @@ class FaultRun {
     int64_t until_step = kNever;            ///< of `counts_as`
     int64_t until_file = kNever;            ///< of `counts_files_of` together
     int counts_as = 0;                      ///< the rank at whose site it began
-    std::vector<int> counts_files_of = {};  ///< the rule's unit: a rank, or those with the disk
+    std::vector<int> counts_files_of = {};  ///< the rule's unit, if it lasts for files
   };
   /// Those of the kind that last for the rank at that time, or for any rank if that is -1. The
   /// pointers are valid as long as the FaultRun.

@@ -1,7 +1,6 @@
 #include "simulator/faults/kinds.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -39,9 +39,9 @@ int64_t whole_ns(double ns) { return static_cast<int64_t>(std::llround(std::min(
 absl::string_view CollectiveTime::name() const {
   static const auto* names = new std::vector<std::string>([] {
     std::vector<std::string> names;
-    for (size_t a = 0; a < kNumCollectiveAlgorithms; ++a) {
+    for (const CollectiveAlgorithm algorithm : values<CollectiveAlgorithm>()) {
       for (size_t p = 0; p < nccl::kNumProtocols; ++p) {
-        names.push_back(absl::StrCat(to_string(static_cast<CollectiveAlgorithm>(a)), " ",
+        names.push_back(absl::StrCat(to_string(algorithm), " ",
                                      nccl::to_string(static_cast<nccl::Protocol>(p))));
       }
     }

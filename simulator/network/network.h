@@ -67,7 +67,6 @@ enum class CollectiveAlgorithm {
   kNvlsTree,
   kPat,
 };
-inline constexpr size_t kNumCollectiveAlgorithms = 17;
 
 struct CollectiveTime {
   int64_t ns = 0;

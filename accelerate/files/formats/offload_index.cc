@@ -12,7 +12,6 @@
 #include "accelerate/base/dtype_names.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/status.h"
-#include "accelerate/files/formats/safetensors_header.h"
 
 namespace accelerate {
 namespace {

@@ -19,7 +19,6 @@
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/base/status.h"
-#include "accelerate/files/formats/safetensors_header.h"
 
 namespace accelerate {
 namespace {
