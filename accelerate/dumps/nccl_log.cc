@@ -192,7 +192,7 @@ class Reader {
     }
     for (const Process& process : processes_) {
       for (const Communicator& each : process.communicators) {
-        if (each.rank >= 0) members_[each.name].push_back(process.dump.history.rank);
+        if (each.rank >= 0) members_[each.name].insert(process.dump.history.rank);
       }
     }
   }
@@ -201,9 +201,7 @@ class Reader {
   RankDump finished(Process& process) {
     RankDump& dump = process.dump;
     for (size_t group = 0; group < dump.history.groups.size(); ++group) {
-      // A log may have a line twice.
-      const std::vector<int>& ranks = members_[dump.history.groups[group].name];
-      const std::set<int> members(ranks.begin(), ranks.end());
+      const std::set<int>& members = members_[dump.history.groups[group].name];
       dump.members[group].assign(members.begin(), members.end());
       const auto last = std::find_if(
           dump.history.operations.rbegin(), dump.history.operations.rend(),
@@ -214,7 +212,8 @@ class Reader {
   }
 
   std::vector<Process> processes_;
-  std::map<std::string, std::vector<int>> members_;  // by the communicator's name
+  // By the communicator's name. A log may have a line twice.
+  std::map<std::string, std::set<int>> members_;
 };
 
 }  // namespace

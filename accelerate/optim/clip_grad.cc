@@ -55,7 +55,7 @@ std::vector<Group> gradients_of(at::TensorList parameters) {
     if (!parameters[i].grad().defined()) continue;
     at::Tensor& grad = parameters[i].mutable_grad();
     // Multi-tensor operators do not write to views with flags, as the gradient of conj() is.
-    if (grad.is_conj() || grad.is_neg()) grad = internal::without_flags(grad);
+    grad = internal::without_flags(grad);
     if (!seen.insert(grad.unsafeGetTensorImpl()).second) continue;
     TORCH_CHECK_VALUE(grad.layout() == at::kStrided, "the gradient of parameter ", i,
                       " is sparse, which clipping does not support");

@@ -56,10 +56,8 @@ absl::StatusOr<uint32_t> read_through(
 // beside it says so.
 std::string lost_with(FileSystem& files, const std::string& path, const std::string& mesh) {
   const std::string folder = parent_path(path);
-  const absl::StatusOr<std::string> text =
-      read_file(files, join_path(folder, kShardedMetadataFile));
-  if (!text.ok()) return "";
-  const absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(*text);
+  const absl::StatusOr<ShardedMetadata> metadata =
+      read_file_as(files, join_path(folder, kShardedMetadataFile), parse_sharded_metadata);
   if (!metadata.ok()) return "";
   const std::string file = path.substr(folder.size() + 1);
   int64_t others = -1;
