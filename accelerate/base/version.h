@@ -3,6 +3,6 @@
 
 namespace accelerate {
 
-inline constexpr char kAccelerateVersion[] = "0.8.0";
+inline constexpr char kAccelerateVersion[] = "0.9.0";
 
 }  // namespace accelerate
