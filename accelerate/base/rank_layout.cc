@@ -262,7 +262,7 @@ std::vector<RankLayout> legal_layouts(int64_t ranks, const RankLayout& like) {
 
 std::string layouts_markdown() {
   std::string page =
-      "# Layouts\n\n"
+      "# Reference: layouts\n\n"
       "Use this when you combine axes and techniques, and want to know which combinations work."
       "\n\n"
       "Which axes of a [mesh](parallelism.md) and which techniques a job may have together. Sizes, "

@@ -15,7 +15,8 @@
   program  README.md and the quick tour have the same train.cc, which //integration_tests/outside compiles
   blocks   every page has marked blocks alone (run_page.py); pages of READERS_PAGES have at most 120 lines; a test
            runs each page that has C++ or commands of its own
-  pages    each page of accelerate/docs says below its title when to use it, and README.md there has it in one of its lists
+  pages    each page of accelerate/docs says below its title when to use it, and README.md there has it in one of its lists;
+           the title begins with the kind of the list's group: "Guide:" or "Tutorial:", "Concept:", "Reference:"
 """
 import os
 import re
@@ -256,6 +257,22 @@ def check_purpose(repo, page, text):
         yield f"{page}: {DOCS}/README.md has no link to this page"
 
 
+# The kinds of pages in the groups of README.md, by the beginnings of their titles.
+KINDS = {"How to": ("Guide: ", "Tutorial: "), "Concepts": ("Concept: ",), "Reference": ("Reference: ",)}
+
+
+def check_kinds(repo):
+    """The title of a page says the kind of its group."""
+    group = ""
+    for line in read(repo, f"{DOCS}/README.md").splitlines():
+        if line.startswith("## "):
+            group = line[3:].strip()
+        for name in re.findall(r"\]\((\w+\.md)\)", line) if line.startswith("- ") and group in KINDS else []:
+            page = f"{DOCS}/{name}"
+            if os.path.exists(os.path.join(repo, page)) and not read(repo, page).startswith(tuple(f"# {kind}" for kind in KINDS[group])):
+                yield f'{page}: a page below "{group}" has a title that begins with "{KINDS[group][0].strip()}"'
+
+
 def check_followed(repo, pages):
     """A page with C++ is in the test of pages, one with commands in the test of installations."""
     documents = read(repo, "integration_tests/documents/BUILD")
@@ -416,6 +433,8 @@ def findings(repo):
             yield from check_covered(page, text)
     if os.path.exists(os.path.join(repo, "integration_tests/outside/install_test.sh")):
         yield from check_followed(repo, pages)
+    if os.path.exists(os.path.join(repo, DOCS, "README.md")):
+        yield from check_kinds(repo)
     if os.path.exists(os.path.join(repo, DOCS, "status.md")):
         yield from check_status(repo)
     if os.path.exists(os.path.join(repo, "CHANGELOG.md")):

@@ -62,6 +62,8 @@ printf '# Documents\n\n[a](quicktour.md)\n' >"$small/accelerate/docs/README.md"
 printf '# A page\n\nUse this when in doubt.\n' >"$small/accelerate/docs/forgotten.md"
 finds 'quicktour.md: the first line below the title begins with "Use this when"' '# B\n\nThis page is about b.\n'
 finds 'forgotten.md: accelerate/docs/README.md has no link to this page' '\n'
+printf '## Concepts\n\n- [a](quicktour.md)\n- [b](forgotten.md)\n' >"$small/accelerate/docs/README.md"
+finds 'quicktour.md: a page below "Concepts" has a title that begins with "Concept:"' '# B\n\nUse this when in doubt.\n'
 rm "$small/accelerate/docs/README.md" "$small/accelerate/docs/forgotten.md"
 
 # README.md's table follows that of status.md.

@@ -15,7 +15,7 @@ import textwrap
 PAGE = "accelerate/docs/migration_names.md"
 ROOTS = ("accelerate", "launch/settings", "trackers", "simulator/run")
 WIDTH = 120
-HEAD = """# HF Accelerate's names, and where they are
+HEAD = """# Reference: HF Accelerate's names, and where they are
 
 Use this when you look up one name of HF Accelerate; [migration.md](migration.md) is the page to read. It has the public names of HF
 Accelerate 1.15, but for its commands, its test utilities and the parts of Megatron-LM. `tools/documents/migration.py`

@@ -55,7 +55,7 @@ FILLED = {
 IDLE = {"no_python", "fsdp_forward_prefetch", "zero3_init_flag", "pytorch_version", "transformers_version", "py_version"}
 STATES = ("done", "nearest", "missing")
 PARAMETERS_TITLE = "25. Parameters and their defaults"
-HEAD = """# Parity with HF Accelerate
+HEAD = """# Reference: parity with HF Accelerate
 
 Use this when you want to know whether a name of HF Accelerate 1.15 is here, under which name, and which test proves it. `tools/documents/parity.py` writes
 this page from `parity.txt` and `parity_parameters.txt` beside it; a test fails if the page is old, if a header lacks a name
