@@ -269,7 +269,8 @@ def check_kinds(repo):
             group = line[3:].strip()
         for name in re.findall(r"\]\((\w+\.md)\)", line) if line.startswith("- ") and group in KINDS else []:
             page = f"{DOCS}/{name}"
-            if os.path.exists(os.path.join(repo, page)) and not read(repo, page).startswith(tuple(f"# {kind}" for kind in KINDS[group])):
+            titles = tuple(f"# {kind}" for kind in KINDS[group])
+            if os.path.exists(os.path.join(repo, page)) and not read(repo, page).startswith(titles):
                 yield f'{page}: a page below "{group}" has a title that begins with "{KINDS[group][0].strip()}"'
 
 
