@@ -41,12 +41,6 @@ Names or_sites(Names names) {
   return names;
 }
 
-template <typename E>
-std::optional<E> value_of(const std::string& name) {
-  const int index = accelerate::internal::index_of_text<E>(name);
-  return index >= 0 ? std::optional(static_cast<E>(index)) : std::nullopt;
-}
-
 class Parser : public TextReader {
  public:
   using TextReader::TextReader;
