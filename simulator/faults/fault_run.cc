@@ -345,10 +345,10 @@ FaultRun::FaultRun(FaultRules plan, FaultGrounds grounds)
     const FaultRule& rule = plan_.rules[i];
     State& state = states_[i];
     outcomes_[i].rule = rule.to_string();
-    state.stream = kRuleStreams + hash_of(rule.to_string());
+    const uint64_t stream = kRuleStreams + hash_of(rule.to_string());
     std::vector<DeterministicRandom>& random = random_.emplace_back();
     for (int rank = 0; rank < grounds_.world_size; ++rank) {
-      random.push_back(DeterministicRandom::stream(grounds_.seed, state.stream + rank));
+      random.push_back(DeterministicRandom::stream(grounds_.seed, stream + rank));
     }
     state.is_for_this_world = is_for_world(rule, grounds_.world_size);
     if (!state.is_for_this_world) continue;
@@ -439,8 +439,6 @@ bool FaultRun::is_due(size_t rule, Unit& unit, const Moment& moment) {
   return false;
 }
 
-std::string FaultRun::place_of(int rank) const { return places_[rank]; }
-
 std::vector<SiteFault> FaultRun::fire(const Moment& moment) {
   std::vector<SiteFault> faults;
   const std::string& place = places_[moment.rank];
@@ -524,15 +522,14 @@ std::vector<SiteFault> FaultRun::reach(int rank, Site site, absl::string_view wo
 std::vector<SiteFault> FaultRun::progress(int rank, FaultPoint::Kind kind, int64_t now_ns) {
   SiteCounts& counts = counts_[rank];
   if (kind == FaultPoint::Kind::kStep) ++counts.steps;
-  if (!of_rank_[rank].empty()) {
-    const char* const name = kind == FaultPoint::Kind::kSave   ? "at save "
-                             : kind == FaultPoint::Kind::kLoad ? "at load "
-                                                               : "at step ";
-    places_[rank] =
-        kind == FaultPoint::Kind::kStart ? "at start" : absl::StrCat(name, count_of(rank, kind));
-  }
   std::vector<SiteFault> faults;
-  if (!of_rank_[rank].empty()) faults = fire({.rank = rank, .kind = kind, .now_ns = now_ns});
+  if (!of_rank_[rank].empty()) {
+    places_[rank] = absl::StrCat("at ", accelerate::to_string(kind));
+    if (kind != FaultPoint::Kind::kStart) {
+      absl::StrAppend(&places_[rank], " ", count_of(rank, kind));
+    }
+    faults = fire({.rank = rank, .kind = kind, .now_ns = now_ns});
+  }
   // A save and a load have their numbers when they begin.
   if (kind == FaultPoint::Kind::kSave) ++counts.saves;
   if (kind == FaultPoint::Kind::kLoad) ++counts.loads;
@@ -642,10 +639,8 @@ std::string FaultRun::why_unfired(size_t rule, int64_t end_ns) const {
   }
   int64_t most = 0;
   for (const int rank : unit.ranks) most = std::max(most, count_of(rank, point.kind));
-  const char* const what = point.kind == FaultPoint::Kind::kSave   ? " saves"
-                           : point.kind == FaultPoint::Kind::kLoad ? " loads"
-                                                                   : " steps";
-  std::string text = absl::StrCat(who, " made ", most, what);
+  std::string text =
+      absl::StrCat(who, " made ", most, " ", accelerate::to_string(point.kind), "s");
   if (point.kind == FaultPoint::Kind::kStep && most == 0) {
     absl::StrAppend(&text,
                     "; a step is that of an optimizer which an Accelerator has prepared, "

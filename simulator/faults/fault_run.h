@@ -103,7 +103,7 @@ class FaultRun {
   const SiteCounts& counts(int rank) const { return counts_[rank]; }
   const std::vector<SiteCounts>& all_counts() const { return counts_; }
   /// Where the rank is: its latest site or step.
-  std::string place_of(int rank) const;
+  const std::string& place_of(int rank) const { return places_[rank]; }
 
   /// A fault that lasts.
   struct Lasting {
@@ -151,7 +151,6 @@ class FaultRun {
     std::vector<Unit> units;
     int64_t drawn = 0;  // draws of a rule with a probability
     int64_t first_fired_ns = -1;
-    uint64_t stream = 0;
   };
   // Where a rank is.
   struct Moment {
