@@ -139,8 +139,8 @@ class SimFiles::Writer final : public WritableFile {
   absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
     const auto write = [&](int64_t bytes, bool durably) {
       const absl::Span<const std::byte> part = data.first(bytes);
-      const absl::Status written = durably ? SimDisk::write_through(*file_, offset, part)
-                                           : file_->write_at(offset, part);
+      const absl::Status written =
+          durably ? SimDisk::write_through(*file_, offset, part) : file_->write_at(offset, part);
       written.IgnoreError();  // The operation fails anyway.
     };
     ACCELERATE_RETURN_IF_ERROR(access_.begin_writing("write_at", data.size(), write));
