@@ -29,7 +29,6 @@
 #include "simulator/c10d/link_record.h"
 #include "simulator/cluster/cluster_setup.h"
 #include "simulator/cluster/failure_dump.h"
-#include "simulator/cluster/failure_kinds.h"
 #include "simulator/cluster/fault_actor.h"
 #include "simulator/cluster/libtorch_state.h"
 #include "simulator/cluster/sim_runtime.h"
