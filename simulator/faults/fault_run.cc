@@ -639,8 +639,7 @@ std::string FaultRun::why_unfired(size_t rule, int64_t end_ns) const {
   }
   int64_t most = 0;
   for (const int rank : unit.ranks) most = std::max(most, count_of(rank, point.kind));
-  std::string text =
-      absl::StrCat(who, " made ", most, " ", accelerate::to_string(point.kind), "s");
+  std::string text = absl::StrCat(who, " made ", most, " ", accelerate::to_string(point.kind), "s");
   if (point.kind == FaultPoint::Kind::kStep && most == 0) {
     absl::StrAppend(&text,
                     "; a step is that of an optimizer which an Accelerator has prepared, "

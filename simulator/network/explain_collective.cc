@@ -87,17 +87,15 @@ void explain_table(const CollectiveQuestion& question, nccl::Collective collecti
                    const nccl::Tuning& tuning, const nccl::Tuning::Choice& choice,
                    Explanation& text) {
   text.head("  algorithm  protocol    latency     bandwidth         time  channels");
-  for (size_t a = 0; a < nccl::kNumAlgorithms; ++a) {
-    for (size_t p = 0; p < nccl::kNumProtocols; ++p) {
-      const auto algorithm = static_cast<nccl::Algorithm>(a);
-      const auto protocol = static_cast<nccl::Protocol>(p);
+  for (const nccl::Algorithm algorithm : values<nccl::Algorithm>()) {
+    for (const nccl::Protocol protocol : values<nccl::Protocol>()) {
       const std::optional<double> us =
           tuning.us(collective, algorithm, protocol, question.bytes, question.reduction);
       if (!us.has_value()) continue;
       const nccl::Tuning::Entry& entry = tuning.entry(collective, algorithm, protocol);
       const bool is_chosen = algorithm == choice.algorithm && protocol == choice.protocol;
       text.head(absl::StrFormat(
-          "  %-9s  %-8s %9s %13s %12s %9d%s", nccl::to_string(algorithm), nccl::to_string(protocol),
+          "  %-9s  %-8s %9s %13s %12s %9d%s", to_string(algorithm), to_string(protocol),
           absl::StrFormat("%.1f us", entry.latency_us),
           absl::StrFormat("%.1f GB/s", entry.gb_per_second), time_text(1000 * *us),
           tuning.channels(algorithm, protocol, question.bytes), is_chosen ? "  chosen" : ""));
