@@ -32,6 +32,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/base/enum_text.h"
 #include "accelerate/platform/file_system.h"
 #include "simulator/core/random.h"
 
@@ -145,3 +146,9 @@ class SimDisk final : public FileSystem {
 };
 
 }  // namespace accelerate::simulator
+
+namespace accelerate {
+
+ACCELERATE_ENUM_TEXTS(simulator::Unsynced, "fate", "lost", "kept", "drawn")
+
+}  // namespace accelerate

@@ -67,6 +67,16 @@ double size_of(MathType type) {
   return 4;
 }
 
+// The share of the bandwidth for a kernel that writes so much of what it moves.
+double memory_share(const KernelTable& table, double written_share) {
+  constexpr double kAdd = 1.0 / 3;
+  constexpr double kCopy = 1.0 / 2;
+  const auto [read, copy, add] = std::array{table.read.value, table.copy.value, table.add.value};
+  if (written_share >= kCopy) return copy;
+  if (written_share >= kAdd) return add + (copy - add) * (written_share - kAdd) / (kCopy - kAdd);
+  return read + (add - read) * written_share / kAdd;
+}
+
 // The arithmetic of a product by tiles and waves.
 void tile_product(const DeviceModel& device, const KernelTable& table, const KernelWork& work,
                   KernelTime& time) {
@@ -274,7 +284,7 @@ KernelTime kernel_time(const DeviceModel& device, const KernelTable* table,
     time.ns = in_whole_ns(device, ideal_ns);
     return time;
   }
-  time.memory_share = table->memory_share(work.bytes > 0 ? work.written_bytes / work.bytes : 0);
+  time.memory_share = memory_share(*table, work.bytes > 0 ? work.written_bytes / work.bytes : 0);
   if (work.kind == KernelWork::Kind::kNorm) time.memory_share *= kNormSpeed;
   if (work.kind == KernelWork::Kind::kList) time.memory_share *= kListSpeed;
   time.memory_ns = work.bytes / (device.memory_bytes_per_second * time.memory_share) * kNs;
