@@ -376,16 +376,8 @@ bool SimRuntime::check_replicas(const std::string& what,
   return true;
 }
 
-void SimRuntime::note_step() {
-  if (actor_ != nullptr) actor_->progress(topology().rank, FaultPoint::Kind::kStep);
-}
-
-void SimRuntime::note_save() {
-  if (actor_ != nullptr) actor_->progress(topology().rank, FaultPoint::Kind::kSave);
-}
-
-void SimRuntime::note_load() {
-  if (actor_ != nullptr) actor_->progress(topology().rank, FaultPoint::Kind::kLoad);
+void SimRuntime::note(FaultPoint::Kind kind) {
+  if (actor_ != nullptr) actor_->progress(topology().rank, kind);
 }
 
 bool SimRuntime::note_batch() { return actor_ == nullptr || actor_->batch(topology().rank); }

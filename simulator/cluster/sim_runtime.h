@@ -85,9 +85,9 @@ class SimRuntime final : public Runtime {
                       const std::vector<int>& without,
                       const std::vector<std::pair<std::string, at::Tensor>>& tensors) override;
   // These ask the run's plan of faults.
-  void note_step() override;
-  void note_save() override;
-  void note_load() override;
+  void note_step() override { note(FaultPoint::Kind::kStep); }
+  void note_save() override { note(FaultPoint::Kind::kSave); }
+  void note_load() override { note(FaultPoint::Kind::kLoad); }
   bool note_batch() override;
   std::optional<absl::Time> termination() override;
   /// A fixed epoch plus the cluster's virtual time, as the node's clock shows it.
@@ -114,6 +114,8 @@ class SimRuntime final : public Runtime {
   bool is_dead() const { return faults_->is_dead(topology().rank); }
 
  private:
+  void note(FaultPoint::Kind kind);
+
   const std::shared_ptr<Fabric> fabric_;
   const std::shared_ptr<FaultPlan> faults_;
   FaultActor* actor_ = nullptr;

@@ -346,12 +346,10 @@ FaultRun::FaultRun(FaultRules plan, FaultGrounds grounds)
     State& state = states_[i];
     outcomes_[i].rule = rule.to_string();
     const uint64_t stream = kRuleStreams + hash_of(rule.to_string());
-    std::vector<DeterministicRandom>& random = random_.emplace_back();
     for (int rank = 0; rank < grounds_.world_size; ++rank) {
-      random.push_back(DeterministicRandom::stream(grounds_.seed, stream + rank));
+      state.random.push_back(DeterministicRandom::stream(grounds_.seed, stream + rank));
     }
-    state.is_for_this_world = is_for_world(rule, grounds_.world_size);
-    if (!state.is_for_this_world) continue;
+    if (!is_for_world(rule, grounds_.world_size)) continue;
     const FaultPoint& point = rule.when.point;
     std::vector<int> drawn;
     for (std::vector<int>& ranks : units_of(rule, grounds_)) {
@@ -419,7 +417,7 @@ bool FaultRun::is_due_with(size_t rule, Unit& unit, const Moment& moment) {
   const FaultWhen& when = plan_.rules[rule].when;
   if (!is_site_of(when.point, unit, moment)) return false;
   ++states_[rule].drawn;
-  const uint64_t drawn = random_[rule][moment.rank].next() >> 11;
+  const uint64_t drawn = states_[rule].random[moment.rank].next() >> 11;
   return static_cast<double>(drawn) * 0x1p-53 < when.probability;
 }
 
@@ -464,7 +462,7 @@ std::vector<SiteFault> FaultRun::fire(const Moment& moment) {
       SiteFault fault{.rule = rule,
                       .effect = &effect,
                       .ranks = unit.ranks,
-                      .random = DeterministicRandom(random_[rule][moment.rank].next())};
+                      .random = DeterministicRandom(states_[rule].random[moment.rank].next())};
       if (info_of(effect.kind).may_last) begin_lasting(fault, moment);
       faults.push_back(std::move(fault));
     }
@@ -651,9 +649,8 @@ std::string FaultRun::why_unfired(size_t rule, int64_t end_ns) const {
 std::vector<FaultOutcome> FaultRun::outcomes(int64_t end_ns) const {
   std::vector<FaultOutcome> outcomes = outcomes_;
   for (size_t i = 0; i < outcomes.size(); ++i) {
-    if (outcomes[i].fired == 0 && states_[i].is_for_this_world) {
-      outcomes[i].unfired = why_unfired(i, end_ns);
-    }
+    const bool is_for_this_world = !states_[i].units.empty();
+    if (outcomes[i].fired == 0 && is_for_this_world) outcomes[i].unfired = why_unfired(i, end_ns);
   }
   return outcomes;
 }

@@ -147,9 +147,9 @@ class FaultRun {
     std::set<std::string, std::less<>> other_words = {};
   };
   struct State {
-    bool is_for_this_world = true;
-    std::vector<Unit> units;
-    int64_t drawn = 0;  // draws of a rule with a probability
+    std::vector<Unit> units;                  // none if the rule is for worlds of another size
+    std::vector<DeterministicRandom> random;  // by rank
+    int64_t drawn = 0;                        // draws of a rule with a probability
     int64_t first_fired_ns = -1;
   };
   // Where a rank is.
@@ -178,7 +178,6 @@ class FaultRun {
   std::vector<FaultOutcome> outcomes_;
   // By rank: the rules and units that it belongs to, in the plan's order.
   std::vector<std::vector<std::pair<size_t, size_t>>> of_rank_;
-  std::vector<std::vector<DeterministicRandom>> random_;  // by rule and rank
   std::vector<SiteCounts> counts_;
   std::vector<std::string> places_;  // by rank
   std::set<std::string> groups_;     // that ranks have made
