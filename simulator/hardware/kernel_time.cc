@@ -54,18 +54,10 @@ bool same_units(MathType a, MathType b) {
   return unit(a) == unit(b);
 }
 
-// Bytes of an element.
-double size_of(MathType type) {
-  switch (type) {
-    case MathType::kFp64: return 8;
-    case MathType::kFp32: return 4;
-    case MathType::kFp16:
-    case MathType::kBf16: return 2;
-    case MathType::kFp8:
-    case MathType::kInt8: return 1;
-  }
-  return 4;
-}
+// Bytes of an element, by MathType.
+constexpr double kSizes[kNumMathTypes] = {8, 4, 2, 2, 1, 1};
+
+double size_of(MathType type) { return kSizes[static_cast<size_t>(type)]; }
 
 // The share of the bandwidth for a kernel that writes so much of what it moves.
 double memory_share(const KernelTable& table, double written_share) {

@@ -52,25 +52,17 @@ void explain_forms(const CollectiveQuestion& question, const ClosedForms& forms,
 }
 
 // Whose algorithms the closed forms are, and where they are from; null for those of any library.
-const char* library_name(CollectiveLibrary library) {
-  switch (library) {
-    case CollectiveLibrary::kRccl: return "RCCL 2.21.5";
-    case CollectiveLibrary::kHccl: return "HCCL";
-    case CollectiveLibrary::kHcl: return "HCL";
-    case CollectiveLibrary::kAny: break;
-  }
-  return nullptr;
-}
-
-const char* library_source(CollectiveLibrary library) {
-  switch (library) {
-    case CollectiveLibrary::kRccl: return "github.com/ROCm/rccl, src/graph/tuning.cc, restated";
-    case CollectiveLibrary::kHccl: return "gitcode.com/cann/hccl, docs, coll_algo_intro";
-    case CollectiveLibrary::kHcl: return "github.com/HabanaAI/HCL, all_reduce.cpp, restated";
-    case CollectiveLibrary::kAny: break;
-  }
-  return nullptr;
-}
+struct Library {
+  const char* name = nullptr;
+  const char* source = nullptr;
+};
+// By CollectiveLibrary.
+constexpr Library kLibraries[] = {
+    {},
+    {"RCCL 2.21.5", "github.com/ROCm/rccl, src/graph/tuning.cc, restated"},
+    {"HCCL", "gitcode.com/cann/hccl, docs, coll_algo_intro"},
+    {"HCL", "github.com/HabanaAI/HCL, all_reduce.cpp, restated"},
+};
 
 void explain_graph(absl::string_view name, const nccl::Graph& graph, bool one_node,
                    Explanation& text) {
@@ -197,15 +189,14 @@ absl::StatusOr<std::string> explain_collective(absl::string_view text, const Clu
   const Network network(ideal);
   Explanation out(kFirstColumn);
   out.head(absl::StrCat(text, " of ", world_size, " ranks on ", spec.to_string()));
-  const CollectiveLibrary library = collective_library(spec);
-  const char* const name = library_name(library);
+  const auto [name, source] = kLibraries[static_cast<size_t>(collective_library(spec))];
   out.head(name != nullptr ? absl::StrCat("closed forms of ", name) : "ideal");
   explain_forms(question, network.costs_of(ranks).forms, out);
   explain_result(
       question, world_size,
       static_cast<double>(network.collective(question.kind, ranks, question.bytes).ns) / 1000, out);
   if (name != nullptr) {
-    out.line("source", library_source(library));
+    out.line("source", source);
     out.head("A simulation takes the fastest of them (README of simulator/network).");
     return out.finish();
   }
