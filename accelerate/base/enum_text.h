@@ -2,6 +2,7 @@
 ///
 ///   to_string(PrecisionType::kBf16)       "bf16"
 ///   contains<PrecisionType>("int3")       false
+///   value_of<PrecisionType>("bf16")       PrecisionType::kBf16; nothing for other texts
 ///   values<PrecisionType>()               all members, in their order
 ///   from_string<PrecisionType>("bf16")    PrecisionType::kBf16 (accelerate/values/texts.h)
 ///
@@ -12,6 +13,7 @@
 
 #include <cstddef>
 #include <iterator>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -70,6 +72,12 @@ constexpr const char* to_string(E value) {
 template <EnumWithText E>
 bool contains(std::string_view text) {
   return internal::index_of_text<E>(text) >= 0;
+}
+
+template <EnumWithText E>
+std::optional<E> value_of(std::string_view text) {
+  const int index = internal::index_of_text<E>(text);
+  return index >= 0 ? std::optional(static_cast<E>(index)) : std::nullopt;
 }
 
 template <EnumWithText E>

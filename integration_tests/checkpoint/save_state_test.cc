@@ -207,7 +207,7 @@ TEST_P(SaveState, WhatHooksWriteIsPartOfTheCheckpoint) {
     EXPECT_TRUE(manifest.files.contains("below/" + name)) << name;
   }
   EXPECT_EQ(load(on(disk)), 1);
-  (*disk->open_file("/sim/x/below/hook_1.txt"))->damage(11);
+  SimDisk::damage(**disk->open("/sim/x/below/hook_1.txt"), 11);
   EXPECT_THAT(run(on(disk),
                   [&](Rank&) {
                     Accelerator accelerator;

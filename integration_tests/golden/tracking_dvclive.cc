@@ -43,7 +43,7 @@ class Recorder final : public trackers::Live {
     ++step_;
     replay_.call("Live().next_step");
   }
-  void flush() override {}
+  void flush(bool /*all*/) override {}
   void end() override { replay_.call("Live().end"); }
 
  private:

@@ -136,11 +136,11 @@ Message to_message(const Order& order) {
 
 absl::StatusOr<Order> to_order(const Message& message) {
   Order order;
-  const int kind = accelerate::internal::index_of_text<Order::Kind>(message.verb);
-  if (kind < 0) {
+  const auto kind = accelerate::value_of<Order::Kind>(message.verb);
+  if (!kind) {
     return absl::InvalidArgumentError(absl::StrCat("an unknown order '", message.verb, "'"));
   }
-  order.kind = static_cast<Order::Kind>(kind);
+  order.kind = *kind;
   bool complete = true;
   const auto number = [&](const char* name, int64_t least, int64_t most) {
     const std::optional<int64_t> value = message.number(name, least, most);

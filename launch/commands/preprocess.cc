@@ -27,11 +27,9 @@ struct Options {
 absl::StatusOr<TokenOptions> token_options(const Options& options) {
   TokenOptions tokens = options.tokens;
   const bool has_vocabulary = !tokens.vocabulary_file.empty();
-  const int kind = accelerate::internal::index_of_text<TokenizerKind>(options.tokenizer);
-  if (kind < 0) {
-    return absl::InvalidArgumentError("--tokenizer is bytes, vocabulary or numbers");
-  }
-  tokens.tokenizer = static_cast<TokenizerKind>(kind);
+  const auto kind = accelerate::value_of<TokenizerKind>(options.tokenizer);
+  if (!kind) return absl::InvalidArgumentError("--tokenizer is bytes, vocabulary or numbers");
+  tokens.tokenizer = *kind;
   if (options.input.empty() || tokens.output_prefix.empty()) {
     return absl::InvalidArgumentError(
         "a file of JSON lines and a prefix for the output are needed; see accelerate preprocess "

@@ -29,7 +29,6 @@
 #include "simulator/c10d/link_record.h"
 #include "simulator/cluster/cluster_setup.h"
 #include "simulator/cluster/failure_dump.h"
-#include "simulator/cluster/failure_kinds.h"
 #include "simulator/cluster/fault_actor.h"
 #include "simulator/cluster/libtorch_state.h"
 #include "simulator/cluster/sim_runtime.h"
@@ -199,10 +198,6 @@ class Run {
     return failures;
   }
 
-  std::optional<std::string> unnoticed_failure() const {
-    return simulator::unnoticed_failure(*fabric_);
-  }
-  std::vector<RankAtFailure> ranks_at_failure() const { return fabric_->ranks_at_failure(); }
   const Fabric& fabric() const { return *fabric_; }
   const std::vector<std::string>& fired_file_faults() const { return faults_->fired(); }
   // Empty without a plan.
@@ -554,7 +549,7 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
   fault_outcomes_ = run.fault_outcomes();
   sites_ = run.sites();
   std::vector<RankFailure> failures = run.failures();
-  std::optional<std::string> unnoticed = run.unnoticed_failure();
+  std::optional<std::string> unnoticed = unnoticed_failure(run.fabric());
   if (!unnoticed && options_.faults_must_strike) unnoticed = idle_fault(fault_outcomes_);
   std::string failure = failure_text(failures, unnoticed);
   if (witness) {
@@ -572,7 +567,7 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
   if (recorder) {
     std::optional<RunFailure> told;
     if (!failure.empty()) {
-      told = RunFailure{failure, run.ranks_at_failure(),
+      told = RunFailure{failure, run.fabric().ranks_at_failure(),
                         !failures.empty() && is_out_of_memory(failures[0].exception)};
     }
     write_report(*recorder, std::move(told));

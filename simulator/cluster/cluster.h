@@ -14,7 +14,6 @@
 ///          ranks take turns with LibTorch's process-wide state.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>

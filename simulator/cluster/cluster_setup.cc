@@ -21,6 +21,18 @@ namespace {
 // More ranks than these make folding pointless.
 constexpr size_t kMostTouchedRanks = 64;
 
+// The settings of LibTorch's allocator; the newer variable counts first, as there.
+void read_allocator_settings(const Environment& environment, ClusterSpec& spec) {
+  if (!spec.device) return;
+  for (const char* variable : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
+    const std::optional<std::string> settings = environment.get(variable);
+    if (!settings) continue;
+    const std::optional<std::string> problem = apply_allocator_settings(*settings, *spec.device);
+    TORCH_CHECK_VALUE(!problem, variable, ": ", problem.value_or(""));
+    return;
+  }
+}
+
 }  // namespace
 
 FaultGrounds grounds_of(const ClusterSpec& spec, const ClusterOptions& options) {
@@ -61,22 +73,6 @@ FoldPlan fold_plan(const ClusterSpec& spec, const ClusterOptions& options) {
   touched.insert(touched.end(), struck.begin(), struck.end());
   return FoldPlan(spec, *options.fold, touched, options.seed);
 }
-
-namespace {
-
-// The settings of LibTorch's allocator; the newer variable counts first, as there.
-void read_allocator_settings(const Environment& environment, ClusterSpec& spec) {
-  if (!spec.device) return;
-  for (const char* variable : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
-    const std::optional<std::string> settings = environment.get(variable);
-    if (!settings) continue;
-    const std::optional<std::string> problem = apply_allocator_settings(*settings, *spec.device);
-    TORCH_CHECK_VALUE(!problem, variable, ": ", problem.value_or(""));
-    return;
-  }
-}
-
-}  // namespace
 
 ClusterSpec parsed(absl::string_view text, const ClusterOptions& options) {
   absl::StatusOr<ClusterSpec> spec = ClusterSpec::parse(text);

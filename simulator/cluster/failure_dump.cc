@@ -7,6 +7,7 @@
 #include <system_error>
 #include <vector>
 
+#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 #include "absl/status/status.h"
@@ -18,6 +19,7 @@
 #include "accelerate/platform/file_system.h"
 #include "accelerate/platform/host_files.h"
 #include "simulator/c10d/communicator.h"
+#include "simulator/faults/deaths.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -62,6 +64,28 @@ RankDump dump_of(const Fabric& fabric, int rank) {
 }
 
 }  // namespace
+
+FailureCause cause_of(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const c10::DistError&) {
+    return FailureCause::kPeers;
+  } catch (const RankKilled& death) {
+    return death.is_cause() ? FailureCause::kOwn : FailureCause::kEnded;
+  } catch (...) {
+    return FailureCause::kOwn;
+  }
+}
+
+bool is_out_of_memory(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const c10::OutOfMemoryError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
 
 void write_failure(const std::string& folder, const FailedRun& failed) {
   const bool has_log = !failed.log_file.empty();

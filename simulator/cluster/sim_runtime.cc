@@ -18,6 +18,7 @@
 #include "accelerate/runtime/numerics.h"
 #include "simulator/c10d/communicators.h"
 #include "simulator/c10d/sim_backend.h"
+#include "simulator/core/scheduler.h"
 #include "simulator/device/op_watch.h"
 #include "simulator/hardware/presets.h"
 
@@ -79,10 +80,17 @@ class NamesOfBlocks final : public MemoryNames {
 
 struct Background::Shared {
   int rank;
-  Surroundings surroundings;
+  std::shared_ptr<Fabric> fabric;
+  std::shared_ptr<FaultPlan> faults;
   DeterministicRandom random;
   std::vector<Task*> tasks;  // unfinished tasks, oldest first
   Task* in_step = nullptr;   // the task whose step runs
+
+  void check_alive() const { faults->check_alive(rank); }
+  int64_t now_ns() const { return fabric->scheduler().now_ns(); }
+  void wait_for_files(int64_t ns) const {
+    fabric->sleep_for(absl::Nanoseconds(ns), SliceKind::kDisk);
+  }
 };
 
 class Background::Task final : public BackgroundTask {
@@ -105,11 +113,11 @@ class Background::Task final : public BackgroundTask {
 
   bool is_done() override {
     if (has_ended() || shared_->in_step != nullptr) return has_ended();
-    shared_->surroundings.check_alive();
+    shared_->check_alive();
     if (!is_done_ && !waits_for_files()) step();
-    shared_->surroundings.check_alive();
+    shared_->check_alive();
     // A caller that polls until the task is done must not keep other ranks from running.
-    if (!has_ended()) shared_->surroundings.scheduler().poll();
+    if (!has_ended()) shared_->fabric->scheduler().poll();
     return has_ended();
   }
 
@@ -121,9 +129,9 @@ class Background::Task final : public BackgroundTask {
   // Draws whether the task runs a step now, unless it waits for its files.
   bool is_next() {
     auto number = static_cast<int64_t>(shared_->random.below(one_in_));
-    if (RunWitness* witness = shared_->surroundings.witness()) {
+    if (RunWitness* witness = shared_->fabric->witness()) {
       number = witness->choose(shared_->rank, static_cast<int64_t>(one_in_), number,
-                               shared_->surroundings.scheduler().now_ns());
+                               shared_->now_ns());
     }
     const bool drawn = number == 0;
     return drawn && !waits_for_files();
@@ -148,15 +156,15 @@ class Background::Task final : public BackgroundTask {
     TORCH_CHECK(has_ended() || shared_->in_step == nullptr,
                 "a background step waits for a background task");
     for (int attempts = 0; !has_ended(); ++attempts) {
-      shared_->surroundings.check_alive();
-      Scheduler& scheduler = shared_->surroundings.scheduler();
+      shared_->check_alive();
+      Scheduler& scheduler = shared_->fabric->scheduler();
       if (waits_for_files()) {
-        shared_->surroundings.wait_for_files(absl::Nanoseconds(files_ns_ - scheduler.now_ns()));
+        shared_->wait_for_files(files_ns_ - scheduler.now_ns());
         attempts = 0;
         continue;
       }
       step();
-      shared_->surroundings.check_alive();
+      shared_->check_alive();
       if (is_done_ || waits_for_files()) continue;
       const absl::Duration pause =
           attempts < kQuickAttempts ? absl::Milliseconds(1) : absl::Seconds(1);
@@ -166,7 +174,7 @@ class Background::Task final : public BackgroundTask {
       }
       auto describe = [] { return std::string("in a background task that is not done"); };
       if (scheduler.block(describe, {.at = scheduler.now() + pause}) != Wake::kStalled) continue;
-      shared_->surroundings.check_alive();
+      shared_->check_alive();
       end();
       throw c10::DistBackendError(scheduler.stall_report());
     }
@@ -179,9 +187,7 @@ class Background::Task final : public BackgroundTask {
   }
 
   // Whether the last step's files still take time.
-  bool waits_for_files() const {
-    return files_ns_ > 0 && shared_->surroundings.scheduler().now_ns() < files_ns_;
-  }
+  bool waits_for_files() const { return files_ns_ > 0 && shared_->now_ns() < files_ns_; }
   bool has_ended() const { return is_done_ && !waits_for_files(); }
 
   const std::shared_ptr<Shared> shared_;
@@ -192,10 +198,12 @@ class Background::Task final : public BackgroundTask {
   std::exception_ptr error_;
 };
 
-Background::Background(uint64_t seed, int rank, Surroundings surroundings)
+Background::Background(uint64_t seed, int rank, std::shared_ptr<Fabric> fabric,
+                       std::shared_ptr<FaultPlan> faults)
     : shared_(std::make_shared<Shared>(
           Shared{.rank = rank,
-                 .surroundings = std::move(surroundings),
+                 .fabric = std::move(fabric),
+                 .faults = std::move(faults),
                  .random = DeterministicRandom::stream(seed, kBackgroundStreams + rank)})) {}
 
 Background::~Background() = default;
@@ -209,7 +217,7 @@ std::unique_ptr<BackgroundTask> Background::start(BackgroundStep step, Backgroun
 bool Background::in_step() const { return shared_->in_step != nullptr; }
 
 int64_t Background::now_ns() const {
-  const int64_t rank_ns = shared_->surroundings.scheduler().now_ns();
+  const int64_t rank_ns = shared_->now_ns();
   return in_step() ? std::max(rank_ns, shared_->in_step->files_ns()) : rank_ns;
 }
 
@@ -218,8 +226,7 @@ void Background::wait_until(int64_t ns) {
     shared_->in_step->set_files_ns(std::max(shared_->in_step->files_ns(), ns));
     return;
   }
-  const int64_t now_ns = shared_->surroundings.scheduler().now_ns();
-  shared_->surroundings.wait_for_files(absl::Nanoseconds(std::max<int64_t>(0, ns - now_ns)));
+  shared_->wait_for_files(std::max<int64_t>(0, ns - shared_->now_ns()));
 }
 
 void Background::occasion() {
@@ -243,15 +250,7 @@ SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Enviro
       faults_(std::move(faults)),
       lasting_files_(topology.rank, disk, faults_, queue),
       files_(topology.rank, std::move(disk), faults_, std::move(queue), in_memory),
-      background_(
-          seed, topology.rank,
-          {.check_alive = [faults = faults_, rank = topology.rank] { faults->check_alive(rank); },
-           .scheduler = [fabric = fabric_]() -> Scheduler& { return fabric->scheduler(); },
-           .wait_for_files =
-               [fabric = fabric_](absl::Duration duration) {
-                 fabric->sleep_for(duration, SliceKind::kDisk);
-               },
-           .witness = [fabric = fabric_] { return fabric->witness(); }}),
+      background_(seed, topology.rank, fabric_, faults_),
       random_(DeterministicRandom::stream(seed, topology.rank)),
       devices_(devices),
       device_(devices.empty() ? nullptr : devices[0]),
@@ -377,16 +376,8 @@ bool SimRuntime::check_replicas(const std::string& what,
   return true;
 }
 
-void SimRuntime::note_step() {
-  if (actor_ != nullptr) actor_->progress(topology().rank, FaultPoint::Kind::kStep);
-}
-
-void SimRuntime::note_save() {
-  if (actor_ != nullptr) actor_->progress(topology().rank, FaultPoint::Kind::kSave);
-}
-
-void SimRuntime::note_load() {
-  if (actor_ != nullptr) actor_->progress(topology().rank, FaultPoint::Kind::kLoad);
+void SimRuntime::note(FaultPoint::Kind kind) {
+  if (actor_ != nullptr) actor_->progress(topology().rank, kind);
 }
 
 bool SimRuntime::note_batch() { return actor_ == nullptr || actor_->batch(topology().rank); }

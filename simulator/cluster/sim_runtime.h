@@ -11,7 +11,6 @@
 #include "simulator/c10d/fabric.h"
 #include "simulator/cluster/fault_actor.h"
 #include "simulator/core/random.h"
-#include "simulator/core/scheduler.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/disk/disk_queue.h"
 #include "simulator/disk/file_faults.h"
@@ -35,16 +34,8 @@ namespace accelerate::simulator {
 /// FileFault) runs no further steps. Threads: the rank's thread, which holds the baton.
 class Background {
  public:
-  /// `check_alive` throws when the rank is dead; `scheduler` and `wait_for_files` throw when the
-  /// run is over.
-  struct Surroundings {
-    std::function<void()> check_alive;
-    std::function<Scheduler&()> scheduler;
-    std::function<void(absl::Duration)> wait_for_files;
-    /// The run's witness; null: none.
-    std::function<RunWitness*()> witness;
-  };
-  Background(uint64_t seed, int rank, Surroundings surroundings);
+  Background(uint64_t seed, int rank, std::shared_ptr<Fabric> fabric,
+             std::shared_ptr<FaultPlan> faults);
   ~Background();
 
   std::unique_ptr<BackgroundTask> start(BackgroundStep step, BackgroundStart start);
@@ -94,9 +85,9 @@ class SimRuntime final : public Runtime {
                       const std::vector<int>& without,
                       const std::vector<std::pair<std::string, at::Tensor>>& tensors) override;
   // These ask the run's plan of faults.
-  void note_step() override;
-  void note_save() override;
-  void note_load() override;
+  void note_step() override { note(FaultPoint::Kind::kStep); }
+  void note_save() override { note(FaultPoint::Kind::kSave); }
+  void note_load() override { note(FaultPoint::Kind::kLoad); }
   bool note_batch() override;
   std::optional<absl::Time> termination() override;
   /// A fixed epoch plus the cluster's virtual time, as the node's clock shows it.
@@ -123,6 +114,8 @@ class SimRuntime final : public Runtime {
   bool is_dead() const { return faults_->is_dead(topology().rank); }
 
  private:
+  void note(FaultPoint::Kind kind);
+
   const std::shared_ptr<Fabric> fabric_;
   const std::shared_ptr<FaultPlan> faults_;
   FaultActor* actor_ = nullptr;

@@ -1,7 +1,6 @@
 #include "simulator/disk/file_faults.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,15 +16,6 @@ constexpr const char* kUnsyncedNames[] = {"kLost", "kKept", "kDrawn"};
 // By FileFaultKind.
 constexpr FaultKind kKinds[] = {FaultKind::kCrash, FaultKind::kPowerLoss, FaultKind::kTorn,
                                 FaultKind::kFull,  FaultKind::kIoError,   FaultKind::kBitFlip};
-// By Unsynced, in rules.
-constexpr const char* kUnsyncedWords[] = {"lost", "kept", "drawn"};
-
-Unsynced unsynced_of(const FaultEffect& effect) {
-  for (size_t i = 0; i < std::size(kUnsyncedWords); ++i) {
-    if (effect.word == kUnsyncedWords[i]) return static_cast<Unsynced>(i);
-  }
-  return Unsynced::kLost;
-}
 
 FaultRules rules_of(const std::vector<FileFault>& faults) {
   FaultRules plan;
@@ -64,7 +54,7 @@ FaultRule rule_of(const FileFault& fault) {
   const bool damages =
       fault.kind == FileFaultKind::kMachineDies || fault.kind == FileFaultKind::kTornWrite;
   if (damages && fault.unsynced != Unsynced::kLost) {
-    effect.word = kUnsyncedWords[static_cast<size_t>(fault.unsynced)];
+    effect.word = accelerate::to_string(fault.unsynced);
   }
   if (fault.kind == FileFaultKind::kTornWrite) effect.count = fault.bytes;
   if (fault.kind == FileFaultKind::kBitFlip) {
@@ -135,7 +125,8 @@ void FaultPlan::kill_machine(const SiteFault& fault, bool of_plan, const Operati
                                      ? hooks_.machine_of(operation.rank)
                                      : IndexSet::every().below(own_.grounds().world_size);
   for (const int rank : ranks) deaths_->kill(rank, how, /*is_cause=*/false);
-  disk_of(operation.rank)->crash(unsynced_of(*fault.effect), fault.random);
+  const auto unsynced = value_of<Unsynced>(fault.effect->word).value_or(Unsynced::kLost);
+  disk_of(operation.rank)->crash(unsynced, fault.random);
   if (hooks_.machine_died) hooks_.machine_died();
 }
 

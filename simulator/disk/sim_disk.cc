@@ -125,7 +125,7 @@ struct SimDisk::Node {
   }
 };
 
-class SimDisk::Reader final : public SimReadableFile {
+class SimDisk::Reader final : public ReadableFile {
  public:
   Reader(NodePtr node, std::string path)
       : node_(std::move(node)), size_(node_->size()), path_(std::move(path)) {}
@@ -146,7 +146,7 @@ class SimDisk::Reader final : public SimReadableFile {
     return std::shared_ptr<const absl::Span<const std::byte>>(mapping, &mapping->span);
   }
 
-  void damage(int64_t bit) override { node_->damage(bit); }
+  void damage(int64_t bit) const { node_->damage(bit); }
 
  private:
   const NodePtr node_;
@@ -154,7 +154,7 @@ class SimDisk::Reader final : public SimReadableFile {
   const std::string path_;
 };
 
-class SimDisk::Writer final : public SimWritableFile {
+class SimDisk::Writer final : public WritableFile {
  public:
   Writer(const SimDisk& disk, NodePtr node, std::string path)
       : disk_(disk), node_(std::move(node)), path_(std::move(path)) {}
@@ -163,8 +163,9 @@ class SimDisk::Writer final : public SimWritableFile {
     return write(offset, data, /*through=*/false);
   }
 
-  absl::Status write_through(int64_t offset, absl::Span<const std::byte> data) override {
-    return write(offset, data, /*through=*/true);
+  absl::Status write(int64_t offset, absl::Span<const std::byte> data, bool through) {
+    if (is_closed_) return cannot("write", path_, "it was closed");
+    return disk_.write(*node_, path_, offset, data, through);
   }
 
   absl::Status sync() override {
@@ -179,18 +180,13 @@ class SimDisk::Writer final : public SimWritableFile {
   }
 
  private:
-  absl::Status write(int64_t offset, absl::Span<const std::byte> data, bool through) {
-    if (is_closed_) return cannot("write", path_, "it was closed");
-    return disk_.write(*node_, path_, offset, data, through);
-  }
-
   const SimDisk& disk_;
   const NodePtr node_;
   const std::string path_;
   bool is_closed_ = false;
 };
 
-class SimDisk::Scratch final : public SimScratchFile {
+class SimDisk::Scratch final : public ScratchFile {
  public:
   Scratch(const SimDisk& disk, NodePtr node, std::string path)
       : disk_(disk), node_(std::move(node)), path_(std::move(path)) {}
@@ -203,7 +199,7 @@ class SimDisk::Scratch final : public SimScratchFile {
     return disk_.write(*node_, path_, offset, data, /*through=*/false);
   }
 
-  void damage(int64_t bit) override { node_->damage(bit); }
+  void damage(int64_t bit) const { node_->damage(bit); }
 
  private:
   const SimDisk& disk_;
@@ -414,13 +410,26 @@ SimDisk::NodePtr SimDisk::survivor(const Node& node, Unsynced unsynced,
   return left;
 }
 
-absl::StatusOr<std::unique_ptr<SimReadableFile>> SimDisk::open_file(const std::string& path) {
+void SimDisk::damage(const ReadableFile& file, int64_t bit) {
+  dynamic_cast<const Reader&>(file).damage(bit);
+}
+
+void SimDisk::damage(const ScratchFile& file, int64_t bit) {
+  dynamic_cast<const Scratch&>(file).damage(bit);
+}
+
+absl::Status SimDisk::write_through(WritableFile& file, int64_t offset,
+                                    absl::Span<const std::byte> data) {
+  return dynamic_cast<Writer&>(file).write(offset, data, /*through=*/true);
+}
+
+absl::StatusOr<std::unique_ptr<ReadableFile>> SimDisk::open(const std::string& path) {
   ACCELERATE_ASSIGN_OR_RETURN(Place place, find_existing("open", path));
   if (place.node->is_folder) return cannot("read", path, "it is a folder");
   return std::make_unique<Reader>(place.node, path);
 }
 
-absl::StatusOr<std::unique_ptr<SimWritableFile>> SimDisk::create_file(const std::string& path) {
+absl::StatusOr<std::unique_ptr<WritableFile>> SimDisk::create(const std::string& path) {
   ACCELERATE_ASSIGN_OR_RETURN(Place place, find("write", path));
   if (place.node != nullptr && place.node->is_folder) {
     return cannot("write", path, "it is a folder");
@@ -434,25 +443,12 @@ absl::StatusOr<std::unique_ptr<SimWritableFile>> SimDisk::create_file(const std:
   return std::make_unique<Writer>(*this, place.node, path);
 }
 
-absl::StatusOr<std::unique_ptr<SimScratchFile>> SimDisk::open_scratch_file(
-    const std::string& path) {
+absl::StatusOr<std::unique_ptr<ScratchFile>> SimDisk::open_scratch(const std::string& path) {
   ACCELERATE_RETURN_IF_ERROR(find("open the scratch file", path).status());
   std::erase_if(scratch_, [](const std::weak_ptr<Node>& each) { return each.expired(); });
   auto node = std::make_shared<Node>();
   scratch_.push_back(node);
   return std::make_unique<Scratch>(*this, std::move(node), path);
-}
-
-absl::StatusOr<std::unique_ptr<ReadableFile>> SimDisk::open(const std::string& path) {
-  return open_file(path);
-}
-
-absl::StatusOr<std::unique_ptr<WritableFile>> SimDisk::create(const std::string& path) {
-  return create_file(path);
-}
-
-absl::StatusOr<std::unique_ptr<ScratchFile>> SimDisk::open_scratch(const std::string& path) {
-  return open_scratch_file(path);
 }
 
 absl::StatusOr<FileInfo> SimDisk::info(const std::string& path) {

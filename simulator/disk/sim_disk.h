@@ -32,6 +32,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/base/enum_text.h"
 #include "accelerate/platform/file_system.h"
 #include "simulator/core/random.h"
 
@@ -55,24 +56,6 @@ struct SimDiskOptions {
   bool can_exchange = true;
 };
 
-class SimReadableFile : public ReadableFile {
- public:
-  /// Flips a bit of the file on the disk, durably. Existing maps keep the old bit.
-  virtual void damage(int64_t bit) = 0;
-};
-
-class SimWritableFile : public WritableFile {
- public:
-  /// Like write_at, but these bytes are durable at once; the others are as durable as before.
-  virtual absl::Status write_through(int64_t offset, absl::Span<const std::byte> data) = 0;
-};
-
-class SimScratchFile : public ScratchFile {
- public:
-  /// Flips a bit of the file on the disk.
-  virtual void damage(int64_t bit) = 0;
-};
-
 class SimDisk final : public FileSystem {
  public:
   explicit SimDisk(SimDiskOptions options = {});
@@ -89,12 +72,18 @@ class SimDisk final : public FileSystem {
   /// these.
   int64_t operations(int rank) const;
 
+  // For open files of a SimDisk alone.
+
+  /// Flips a bit of the file on the disk, durably. Existing maps keep the old bit.
+  static void damage(const ReadableFile& file, int64_t bit);
+  static void damage(const ScratchFile& file, int64_t bit);
+  /// Like write_at, but these bytes are durable at once; the others are as durable as before.
+  static absl::Status write_through(WritableFile& file, int64_t offset,
+                                    absl::Span<const std::byte> data);
+
   absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<ScratchFile>> open_scratch(const std::string& path) override;
-  absl::StatusOr<std::unique_ptr<SimReadableFile>> open_file(const std::string& path);
-  absl::StatusOr<std::unique_ptr<SimWritableFile>> create_file(const std::string& path);
-  absl::StatusOr<std::unique_ptr<SimScratchFile>> open_scratch_file(const std::string& path);
   absl::StatusOr<FileInfo> info(const std::string& path) override;
   absl::StatusOr<std::vector<std::string>> list(const std::string& directory) override;
   absl::Status make_directories(const std::string& path) override;
@@ -157,3 +146,9 @@ class SimDisk final : public FileSystem {
 };
 
 }  // namespace accelerate::simulator
+
+namespace accelerate {
+
+ACCELERATE_ENUM_TEXTS(simulator::Unsynced, "fate", "lost", "kept", "drawn")
+
+}  // namespace accelerate

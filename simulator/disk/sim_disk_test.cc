@@ -321,7 +321,7 @@ TEST(SimDisk, DamagesTheMedium) {
   SimDisk disk;
   ASSERT_TRUE(write_file(disk, "/sim/file", "aaa").ok());
   auto map = (*disk.open("/sim/file"))->map();
-  (*disk.open_file("/sim/file"))->damage(8 + 1);
+  SimDisk::damage(**disk.open("/sim/file"), 8 + 1);
   EXPECT_EQ(get(disk, "/sim/file"), "aca");
   EXPECT_EQ(text_of(**map), "aaa");
   disk.crash(Unsynced::kLost);
@@ -332,9 +332,9 @@ TEST(SimDisk, WritesThroughToTheMedium) {
   SimDisk disk;
   put(disk, "/sim/file", "old text", /*synced=*/true);
   ASSERT_TRUE(disk.sync_directory("/sim").ok());
-  auto file = disk.create_file("/sim/file");
+  auto file = disk.create("/sim/file");
   ASSERT_TRUE((*file)->write_at(0, bytes_of("new")).ok());
-  ASSERT_TRUE((*file)->write_through(4, bytes_of("TE")).ok());
+  ASSERT_TRUE(SimDisk::write_through(**file, 4, bytes_of("TE")).ok());
   EXPECT_EQ(get(disk, "/sim/file"), std::string("new\0TE", 6));
   disk.crash(Unsynced::kLost);
   EXPECT_EQ(get(disk, "/sim/file"), "old TExt");

@@ -42,9 +42,14 @@ class SimFiles final : public FileSystem {
   int parallelism() const override { return 1; }
 
  private:
+  struct Access;
+  class Reader;
+  class Writer;
+  class Scratch;
+
   bool is_simulated(const std::string& path) const;
-  const std::shared_ptr<DiskQueue>& queue_of(const std::string& path) const;
-  FileSystem& owner(const std::string& path);
+  FileSystem& owner(const std::string& path) const;
+  Access access_to(const std::string& path) const;
   absl::Status begin(const char* name, const std::string& path, bool needs_room = false);
   absl::Status begin(const char* name, const std::string& first, const std::string& second);
 

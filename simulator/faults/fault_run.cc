@@ -345,13 +345,11 @@ FaultRun::FaultRun(FaultRules plan, FaultGrounds grounds)
     const FaultRule& rule = plan_.rules[i];
     State& state = states_[i];
     outcomes_[i].rule = rule.to_string();
-    state.stream = kRuleStreams + hash_of(rule.to_string());
-    std::vector<DeterministicRandom>& random = random_.emplace_back();
+    const uint64_t stream = kRuleStreams + hash_of(rule.to_string());
     for (int rank = 0; rank < grounds_.world_size; ++rank) {
-      random.push_back(DeterministicRandom::stream(grounds_.seed, state.stream + rank));
+      state.random.push_back(DeterministicRandom::stream(grounds_.seed, stream + rank));
     }
-    state.is_for_this_world = is_for_world(rule, grounds_.world_size);
-    if (!state.is_for_this_world) continue;
+    if (!is_for_world(rule, grounds_.world_size)) continue;
     const FaultPoint& point = rule.when.point;
     std::vector<int> drawn;
     for (std::vector<int>& ranks : units_of(rule, grounds_)) {
@@ -419,7 +417,7 @@ bool FaultRun::is_due_with(size_t rule, Unit& unit, const Moment& moment) {
   const FaultWhen& when = plan_.rules[rule].when;
   if (!is_site_of(when.point, unit, moment)) return false;
   ++states_[rule].drawn;
-  const uint64_t drawn = random_[rule][moment.rank].next() >> 11;
+  const uint64_t drawn = states_[rule].random[moment.rank].next() >> 11;
   return static_cast<double>(drawn) * 0x1p-53 < when.probability;
 }
 
@@ -438,8 +436,6 @@ bool FaultRun::is_due(size_t rule, Unit& unit, const Moment& moment) {
   }
   return false;
 }
-
-std::string FaultRun::place_of(int rank) const { return places_[rank]; }
 
 std::vector<SiteFault> FaultRun::fire(const Moment& moment) {
   std::vector<SiteFault> faults;
@@ -466,7 +462,7 @@ std::vector<SiteFault> FaultRun::fire(const Moment& moment) {
       SiteFault fault{.rule = rule,
                       .effect = &effect,
                       .ranks = unit.ranks,
-                      .random = DeterministicRandom(random_[rule][moment.rank].next())};
+                      .random = DeterministicRandom(states_[rule].random[moment.rank].next())};
       if (info_of(effect.kind).may_last) begin_lasting(fault, moment);
       faults.push_back(std::move(fault));
     }
@@ -524,15 +520,14 @@ std::vector<SiteFault> FaultRun::reach(int rank, Site site, absl::string_view wo
 std::vector<SiteFault> FaultRun::progress(int rank, FaultPoint::Kind kind, int64_t now_ns) {
   SiteCounts& counts = counts_[rank];
   if (kind == FaultPoint::Kind::kStep) ++counts.steps;
-  if (!of_rank_[rank].empty()) {
-    const char* const name = kind == FaultPoint::Kind::kSave   ? "at save "
-                             : kind == FaultPoint::Kind::kLoad ? "at load "
-                                                               : "at step ";
-    places_[rank] =
-        kind == FaultPoint::Kind::kStart ? "at start" : absl::StrCat(name, count_of(rank, kind));
-  }
   std::vector<SiteFault> faults;
-  if (!of_rank_[rank].empty()) faults = fire({.rank = rank, .kind = kind, .now_ns = now_ns});
+  if (!of_rank_[rank].empty()) {
+    places_[rank] = absl::StrCat("at ", accelerate::to_string(kind));
+    if (kind != FaultPoint::Kind::kStart) {
+      absl::StrAppend(&places_[rank], " ", count_of(rank, kind));
+    }
+    faults = fire({.rank = rank, .kind = kind, .now_ns = now_ns});
+  }
   // A save and a load have their numbers when they begin.
   if (kind == FaultPoint::Kind::kSave) ++counts.saves;
   if (kind == FaultPoint::Kind::kLoad) ++counts.loads;
@@ -642,10 +637,7 @@ std::string FaultRun::why_unfired(size_t rule, int64_t end_ns) const {
   }
   int64_t most = 0;
   for (const int rank : unit.ranks) most = std::max(most, count_of(rank, point.kind));
-  const char* const what = point.kind == FaultPoint::Kind::kSave   ? " saves"
-                           : point.kind == FaultPoint::Kind::kLoad ? " loads"
-                                                                   : " steps";
-  std::string text = absl::StrCat(who, " made ", most, what);
+  std::string text = absl::StrCat(who, " made ", most, " ", accelerate::to_string(point.kind), "s");
   if (point.kind == FaultPoint::Kind::kStep && most == 0) {
     absl::StrAppend(&text,
                     "; a step is that of an optimizer which an Accelerator has prepared, "
@@ -657,9 +649,8 @@ std::string FaultRun::why_unfired(size_t rule, int64_t end_ns) const {
 std::vector<FaultOutcome> FaultRun::outcomes(int64_t end_ns) const {
   std::vector<FaultOutcome> outcomes = outcomes_;
   for (size_t i = 0; i < outcomes.size(); ++i) {
-    if (outcomes[i].fired == 0 && states_[i].is_for_this_world) {
-      outcomes[i].unfired = why_unfired(i, end_ns);
-    }
+    const bool is_for_this_world = !states_[i].units.empty();
+    if (outcomes[i].fired == 0 && is_for_this_world) outcomes[i].unfired = why_unfired(i, end_ns);
   }
   return outcomes;
 }

@@ -103,7 +103,7 @@ class FaultRun {
   const SiteCounts& counts(int rank) const { return counts_[rank]; }
   const std::vector<SiteCounts>& all_counts() const { return counts_; }
   /// Where the rank is: its latest site or step.
-  std::string place_of(int rank) const;
+  const std::string& place_of(int rank) const { return places_[rank]; }
 
   /// A fault that lasts.
   struct Lasting {
@@ -147,11 +147,10 @@ class FaultRun {
     std::set<std::string, std::less<>> other_words = {};
   };
   struct State {
-    bool is_for_this_world = true;
-    std::vector<Unit> units;
-    int64_t drawn = 0;  // draws of a rule with a probability
+    std::vector<Unit> units;                  // none if the rule is for worlds of another size
+    std::vector<DeterministicRandom> random;  // by rank
+    int64_t drawn = 0;                        // draws of a rule with a probability
     int64_t first_fired_ns = -1;
-    uint64_t stream = 0;
   };
   // Where a rank is.
   struct Moment {
@@ -179,7 +178,6 @@ class FaultRun {
   std::vector<FaultOutcome> outcomes_;
   // By rank: the rules and units that it belongs to, in the plan's order.
   std::vector<std::vector<std::pair<size_t, size_t>>> of_rank_;
-  std::vector<std::vector<DeterministicRandom>> random_;  // by rule and rank
   std::vector<SiteCounts> counts_;
   std::vector<std::string> places_;  // by rank
   std::set<std::string> groups_;     // that ranks have made

@@ -41,12 +41,6 @@ Names or_sites(Names names) {
   return names;
 }
 
-template <typename E>
-std::optional<E> value_of(const std::string& name) {
-  const int index = accelerate::internal::index_of_text<E>(name);
-  return index >= 0 ? std::optional(static_cast<E>(index)) : std::nullopt;
-}
-
 class Parser : public TextReader {
  public:
   using TextReader::TextReader;
@@ -573,13 +567,10 @@ FaultRule rule_from(const DocumentNode& object) {
   constexpr int64_t kMost = std::numeric_limits<int>::max();
   if (object.has("in_life")) rule.in_life = object.at("in_life").integer("a number", 0);
   if (object.has("at_most")) rule.at_most = object.at("at_most").integer("a number", 0);
-  if (object.has("world_at_least")) {
-    rule.world_at_least =
-        static_cast<int>(object.at("world_at_least").integer("a number of ranks", 0, kMost));
-  }
-  if (object.has("world_at_most")) {
-    rule.world_at_most =
-        static_cast<int>(object.at("world_at_most").integer("a number of ranks", 0, kMost));
+  for (const auto& [key, guard] : {std::pair("world_at_least", &rule.world_at_least),
+                                   std::pair("world_at_most", &rule.world_at_most)}) {
+    const auto given = object.find(key);
+    if (given) *guard = static_cast<int>(given->integer("a number of ranks", 0, kMost));
   }
   if (const std::string problem = problem_of(rule); !problem.empty()) {
     object.refuse(absl::StrCat("this rule can never fire: ", problem));

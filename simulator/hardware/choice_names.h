@@ -32,10 +32,8 @@ std::vector<std::string> choice_names() {
 
 template <typename Choice>
 std::optional<Choice> choice_of(absl::string_view name) {
-  for (const Choice choice : accelerate::values<Choice>()) {
-    if (is_for_users(choice) && name == accelerate::to_string(choice)) return choice;
-  }
-  return std::nullopt;
+  const std::optional<Choice> choice = accelerate::value_of<Choice>({name.data(), name.size()});
+  return choice && is_for_users(*choice) ? choice : std::nullopt;
 }
 
 }  // namespace accelerate::simulator::internal

@@ -9,7 +9,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "accelerate/base/message_text.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"
 

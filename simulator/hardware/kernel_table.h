@@ -99,9 +99,6 @@ struct KernelTable {
   std::vector<Attention> attention;
   /// By [backward][causal], ascending by head_dim.
   std::array<std::array<std::vector<AttentionCurve>, 2>, 2> curves;
-
-  /// The share of the bandwidth for a kernel that writes so much of what it moves.
-  double memory_share(double written_share) const;
 };
 
 }  // namespace accelerate::simulator

@@ -54,17 +54,19 @@ bool same_units(MathType a, MathType b) {
   return unit(a) == unit(b);
 }
 
-// Bytes of an element.
-double size_of(MathType type) {
-  switch (type) {
-    case MathType::kFp64: return 8;
-    case MathType::kFp32: return 4;
-    case MathType::kFp16:
-    case MathType::kBf16: return 2;
-    case MathType::kFp8:
-    case MathType::kInt8: return 1;
-  }
-  return 4;
+// Bytes of an element, by MathType.
+constexpr double kSizes[kNumMathTypes] = {8, 4, 2, 2, 1, 1};
+
+double size_of(MathType type) { return kSizes[static_cast<size_t>(type)]; }
+
+// The share of the bandwidth for a kernel that writes so much of what it moves.
+double memory_share(const KernelTable& table, double written_share) {
+  constexpr double kAdd = 1.0 / 3;
+  constexpr double kCopy = 1.0 / 2;
+  const auto [read, copy, add] = std::array{table.read.value, table.copy.value, table.add.value};
+  if (written_share >= kCopy) return copy;
+  if (written_share >= kAdd) return add + (copy - add) * (written_share - kAdd) / (kCopy - kAdd);
+  return read + (add - read) * written_share / kAdd;
 }
 
 // The arithmetic of a product by tiles and waves.
@@ -274,7 +276,7 @@ KernelTime kernel_time(const DeviceModel& device, const KernelTable* table,
     time.ns = in_whole_ns(device, ideal_ns);
     return time;
   }
-  time.memory_share = table->memory_share(work.bytes > 0 ? work.written_bytes / work.bytes : 0);
+  time.memory_share = memory_share(*table, work.bytes > 0 ? work.written_bytes / work.bytes : 0);
   if (work.kind == KernelWork::Kind::kNorm) time.memory_share *= kNormSpeed;
   if (work.kind == KernelWork::Kind::kList) time.memory_share *= kListSpeed;
   time.memory_ns = work.bytes / (device.memory_bytes_per_second * time.memory_share) * kNs;

@@ -1,6 +1,7 @@
 #include "simulator/network/closed_forms.h"
 
 #include <bit>
+#include <utility>
 #include <vector>
 
 namespace accelerate::simulator::internal {
@@ -12,33 +13,45 @@ constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-Placement place(const ClusterSpec& spec, absl::Span<const int> ranks) {
-  Placement placement{.members = static_cast<int>(ranks.size())};
-  std::vector<int> nics_of_first_node;
-  for (size_t begin = 0; begin < ranks.size();) {
-    const int node = ranks[begin] / spec.ranks_per_node;
-    std::vector<int> nics;  // Ascending, because ranks are.
-    int on_nic = 0;
-    int in_node = 0;
-    for (; begin < ranks.size() && ranks[begin] / spec.ranks_per_node == node; ++begin) {
-      ++in_node;
-      const auto [first, last] = nics_of_local_rank(spec, ranks[begin] % spec.ranks_per_node);
-      for (int nic = first; nic < last; ++nic) {
-        on_nic = !nics.empty() && nics.back() == nic ? on_nic + 1 : 1;
-        if (on_nic == 1) nics.push_back(nic);
-        placement.most_on_nic = std::max(placement.most_on_nic, on_nic);
+std::vector<NodePart> parts_of(const ClusterSpec& spec, absl::Span<const int> ranks) {
+  std::vector<NodePart> parts;
+  int node = -1;
+  for (const int rank : ranks) {
+    if (std::exchange(node, rank / spec.ranks_per_node) != rank / spec.ranks_per_node) {
+      parts.emplace_back();
+    }
+    NodePart& part = parts.back();
+    ++part.members;
+    const auto [first, last] = nics_of_local_rank(spec, rank % spec.ranks_per_node);
+    for (int nic = first; nic < last; ++nic) {
+      if (part.nics.empty() || part.nics.back() != nic) {
+        part.nics.push_back(nic);
+        part.on_nic.push_back(0);
       }
+      ++part.on_nic.back();
     }
-    if (placement.nodes++ == 0) nics_of_first_node = nics;
-    placement.aligned = placement.aligned && nics == nics_of_first_node;
-    placement.most_in_node = std::max(placement.most_in_node, in_node);
-    placement.fewest_in_node = std::min(placement.fewest_in_node, in_node);
-    if (in_node > 1 &&
-        (placement.fewest_of_several == 0 || in_node < placement.fewest_of_several)) {
-      placement.fewest_of_several = in_node;
+  }
+  return parts;
+}
+
+Placement place(const ClusterSpec& spec, absl::Span<const int> ranks) {
+  const std::vector<NodePart> parts = parts_of(spec, ranks);
+  Placement placement{.members = static_cast<int>(ranks.size()),
+                      .nodes = static_cast<int>(parts.size())};
+  for (const NodePart& part : parts) {
+    const int nics = static_cast<int>(part.nics.size());
+    placement.aligned = placement.aligned && part.nics == parts[0].nics;
+    placement.most_in_node = std::max(placement.most_in_node, part.members);
+    placement.fewest_in_node = std::min(placement.fewest_in_node, part.members);
+    if (part.members > 1 &&
+        (placement.fewest_of_several == 0 || part.members < placement.fewest_of_several)) {
+      placement.fewest_of_several = part.members;
     }
-    placement.fewest_nics = std::min(placement.fewest_nics, static_cast<int>(nics.size()));
-    placement.most_nics = std::max(placement.most_nics, static_cast<int>(nics.size()));
+    placement.fewest_nics = std::min(placement.fewest_nics, nics);
+    placement.most_nics = std::max(placement.most_nics, nics);
+    for (const int members : part.on_nic) {
+      placement.most_on_nic = std::max(placement.most_on_nic, members);
+    }
   }
   return placement;
 }

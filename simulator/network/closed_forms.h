@@ -6,12 +6,23 @@
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/network/network.h"
 
 namespace accelerate::simulator::internal {
+
+/// The members of a group in one node, and the NICs that they use.
+struct NodePart {
+  int members = 0;
+  std::vector<int> nics;    ///< of the node, ascending
+  std::vector<int> on_nic;  ///< how many members use each of them
+};
+
+/// By node. `ranks` ascend.
+std::vector<NodePart> parts_of(const ClusterSpec& spec, absl::Span<const int> ranks);
 
 /// The distribution of a group's members over nodes and NICs.
 struct Placement {

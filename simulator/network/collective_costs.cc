@@ -1,6 +1,7 @@
 #include "simulator/network/closed_forms.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -228,22 +229,14 @@ std::pair<int, int> nics_of_local_rank(const ClusterSpec& spec, int local_rank) 
 }
 
 double share_of_nics(const ClusterSpec& spec, absl::Span<const int> ranks) {
-  // The ranks of a node on each of its NICs.
-  const auto count = [&spec](int rank, std::vector<int>& by_nic) {
-    const auto [first, last] = nics_of_local_rank(spec, rank % spec.ranks_per_node);
-    for (int nic = first; nic < last; ++nic) ++by_nic[nic];
-  };
-  std::vector<int> users(spec.nics_per_node);
-  for (int local = 0; local < spec.ranks_per_node; ++local) count(local, users);
+  std::vector<int> all(spec.ranks_per_node);
+  std::iota(all.begin(), all.end(), 0);
+  // All of a node's ranks use all of its NICs.
+  const std::vector<int> users = parts_of(spec, all)[0].on_nic;
   double share = 1;
-  for (size_t begin = 0; begin < ranks.size();) {
-    const int node = ranks[begin] / spec.ranks_per_node;
-    std::vector<int> members(spec.nics_per_node);
-    for (; begin < ranks.size() && ranks[begin] / spec.ranks_per_node == node; ++begin) {
-      count(ranks[begin], members);
-    }
-    for (int nic = 0; nic < spec.nics_per_node; ++nic) {
-      if (members[nic] > 0) share = std::min(share, static_cast<double>(members[nic]) / users[nic]);
+  for (const NodePart& part : parts_of(spec, ranks)) {
+    for (size_t i = 0; i < part.nics.size(); ++i) {
+      share = std::min(share, static_cast<double>(part.on_nic[i]) / users[part.nics[i]]);
     }
   }
   return share;

@@ -52,25 +52,17 @@ void explain_forms(const CollectiveQuestion& question, const ClosedForms& forms,
 }
 
 // Whose algorithms the closed forms are, and where they are from; null for those of any library.
-const char* library_name(CollectiveLibrary library) {
-  switch (library) {
-    case CollectiveLibrary::kRccl: return "RCCL 2.21.5";
-    case CollectiveLibrary::kHccl: return "HCCL";
-    case CollectiveLibrary::kHcl: return "HCL";
-    case CollectiveLibrary::kAny: break;
-  }
-  return nullptr;
-}
-
-const char* library_source(CollectiveLibrary library) {
-  switch (library) {
-    case CollectiveLibrary::kRccl: return "github.com/ROCm/rccl, src/graph/tuning.cc, restated";
-    case CollectiveLibrary::kHccl: return "gitcode.com/cann/hccl, docs, coll_algo_intro";
-    case CollectiveLibrary::kHcl: return "github.com/HabanaAI/HCL, all_reduce.cpp, restated";
-    case CollectiveLibrary::kAny: break;
-  }
-  return nullptr;
-}
+struct Library {
+  const char* name = nullptr;
+  const char* source = nullptr;
+};
+// By CollectiveLibrary.
+constexpr Library kLibraries[] = {
+    {},
+    {"RCCL 2.21.5", "github.com/ROCm/rccl, src/graph/tuning.cc, restated"},
+    {"HCCL", "gitcode.com/cann/hccl, docs, coll_algo_intro"},
+    {"HCL", "github.com/HabanaAI/HCL, all_reduce.cpp, restated"},
+};
 
 void explain_graph(absl::string_view name, const nccl::Graph& graph, bool one_node,
                    Explanation& text) {
@@ -87,17 +79,15 @@ void explain_table(const CollectiveQuestion& question, nccl::Collective collecti
                    const nccl::Tuning& tuning, const nccl::Tuning::Choice& choice,
                    Explanation& text) {
   text.head("  algorithm  protocol    latency     bandwidth         time  channels");
-  for (size_t a = 0; a < nccl::kNumAlgorithms; ++a) {
-    for (size_t p = 0; p < nccl::kNumProtocols; ++p) {
-      const auto algorithm = static_cast<nccl::Algorithm>(a);
-      const auto protocol = static_cast<nccl::Protocol>(p);
+  for (const nccl::Algorithm algorithm : values<nccl::Algorithm>()) {
+    for (const nccl::Protocol protocol : values<nccl::Protocol>()) {
       const std::optional<double> us =
           tuning.us(collective, algorithm, protocol, question.bytes, question.reduction);
       if (!us.has_value()) continue;
       const nccl::Tuning::Entry& entry = tuning.entry(collective, algorithm, protocol);
       const bool is_chosen = algorithm == choice.algorithm && protocol == choice.protocol;
       text.head(absl::StrFormat(
-          "  %-9s  %-8s %9s %13s %12s %9d%s", nccl::to_string(algorithm), nccl::to_string(protocol),
+          "  %-9s  %-8s %9s %13s %12s %9d%s", to_string(algorithm), to_string(protocol),
           absl::StrFormat("%.1f us", entry.latency_us),
           absl::StrFormat("%.1f GB/s", entry.gb_per_second), time_text(1000 * *us),
           tuning.channels(algorithm, protocol, question.bytes), is_chosen ? "  chosen" : ""));
@@ -199,15 +189,14 @@ absl::StatusOr<std::string> explain_collective(absl::string_view text, const Clu
   const Network network(ideal);
   Explanation out(kFirstColumn);
   out.head(absl::StrCat(text, " of ", world_size, " ranks on ", spec.to_string()));
-  const CollectiveLibrary library = collective_library(spec);
-  const char* const name = library_name(library);
+  const auto [name, source] = kLibraries[static_cast<size_t>(collective_library(spec))];
   out.head(name != nullptr ? absl::StrCat("closed forms of ", name) : "ideal");
   explain_forms(question, network.costs_of(ranks).forms, out);
   explain_result(
       question, world_size,
       static_cast<double>(network.collective(question.kind, ranks, question.bytes).ns) / 1000, out);
   if (name != nullptr) {
-    out.line("source", library_source(library));
+    out.line("source", source);
     out.head("A simulation takes the fastest of them (README of simulator/network).");
     return out.finish();
   }

@@ -6,7 +6,6 @@
 namespace accelerate::simulator {
 namespace {
 
-using Kind = CollectiveKind;
 using Algorithm = CollectiveAlgorithm;
 using internal::Placement;
 

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "simulator/network/closed_forms.h"
 #include "simulator/network/torus.h"
 
 namespace accelerate::simulator {
@@ -11,31 +12,7 @@ namespace {
 
 using Kind = CollectiveKind;
 using Algorithm = CollectiveAlgorithm;
-
-// The members of a group in one node, and the NICs that they use.
-struct Part {
-  int members = 0;
-  std::vector<int> nics;
-};
-
-// By node, in the order of ranks.
-std::vector<Part> parts_of(const ClusterSpec& spec, absl::Span<const int> ranks) {
-  std::vector<Part> parts;
-  int node = -1;
-  for (const int rank : ranks) {
-    if (rank / spec.ranks_per_node != node) {
-      node = rank / spec.ranks_per_node;
-      parts.emplace_back();
-    }
-    Part& part = parts.back();
-    ++part.members;
-    const auto [first, last] = internal::nics_of_local_rank(spec, rank % spec.ranks_per_node);
-    for (int nic = first; nic < last; ++nic) {
-      if (part.nics.empty() || part.nics.back() < nic) part.nics.push_back(nic);
-    }
-  }
-  return parts;
-}
+using internal::NodePart;
 
 // Both directions of a member's links within its node, and of its part of the NICs.
 LinkBytes both_ways(double node, double nic) {
@@ -71,14 +48,10 @@ LinkBytes ring(Kind kind, const Place& at) {
   return both_ways((at.k - 1) / at.k, (at.m - 1) / at.m / at.k);
 }
 
+// A tree, or phases in the nodes and between them.
 LinkBytes tree(Kind kind, const Place& at) {
   const double ways = kind == Kind::kAllReduce ? 2 : 1;
   return both_ways(ways * (at.k - 1) / at.k, ways * (at.m - 1) / at.m / at.k);
-}
-
-LinkBytes hierarchical(Kind kind, const Place& at) {
-  const double phases = kind == Kind::kAllReduce ? 2 : 1;
-  return both_ways(phases * (at.k - 1) / at.k, phases * (at.m - 1) / at.m / at.k);
 }
 
 // A full mesh in each node, which by HCCL works before or after the rings or trees between nodes:
@@ -147,14 +120,14 @@ LinkBytes through_fabric(const ClusterSpec& spec, LinkBytes bytes) {
 
 std::vector<LinkBytes> use_on_nodes(const ClusterSpec& spec, Kind kind, Algorithm algorithm,
                                     absl::Span<const int> ranks, int root) {
-  const std::vector<Part> parts = parts_of(spec, ranks);
+  const std::vector<NodePart> parts = internal::parts_of(spec, ranks);
   const bool has_rails =
       spec.network_fabric == NetworkFabric::kRails && spec.node_fabric != NodeFabric::kPcie;
-  const bool aligned =
-      std::ranges::all_of(parts, [&parts](const Part& part) { return part.nics == parts[0].nics; });
+  const bool aligned = std::ranges::all_of(
+      parts, [&parts](const NodePart& part) { return part.nics == parts[0].nics; });
   const int root_node = ranks[root] / spec.ranks_per_node;
   std::vector<LinkBytes> use;
-  for (const Part& part : parts) {
+  for (const NodePart& part : parts) {
     const Place at{.n = static_cast<double>(ranks.size()),
                    .m = static_cast<double>(parts.size()),
                    .k = static_cast<double>(part.members),
@@ -166,13 +139,13 @@ std::vector<LinkBytes> use_on_nodes(const ClusterSpec& spec, Kind kind, Algorith
       LinkBytes bytes;
       switch (algorithm) {
         case Algorithm::kTree:
-        case Algorithm::kTreeLl: bytes = tree(kind, at); break;
+        case Algorithm::kTreeLl:
         case Algorithm::kHierarchical:
-        case Algorithm::kPipeline: bytes = hierarchical(kind, at); break;
+        case Algorithm::kPipeline: bytes = tree(kind, at); break;
         case Algorithm::kMeshPairs:
           // A broadcast and a reduction have two phases, as an all-reduce has.
-          bytes = hierarchical(
-              kind == Kind::kBroadcast || kind == Kind::kReduce ? Kind::kAllReduce : kind, at);
+          bytes =
+              tree(kind == Kind::kBroadcast || kind == Kind::kReduce ? Kind::kAllReduce : kind, at);
           break;
         case Algorithm::kMesh:
         case Algorithm::kMeshRing:
@@ -251,20 +224,14 @@ std::vector<LinkBytes> use_on_torus(const ClusterSpec& spec, Kind kind, Algorith
 }  // namespace
 
 LinkBytes& LinkBytes::operator+=(const LinkBytes& other) {
-  node_out += other.node_out;
-  node_in += other.node_in;
-  bridge += other.bridge;
-  nic_out += other.nic_out;
-  nic_in += other.nic_in;
+  for (const auto link : kLinksAtRank) this->*link += other.*link;
   return *this;
 }
 
 LinkBytes LinkBytes::operator*(double factor) const {
-  return {.node_out = factor * node_out,
-          .node_in = factor * node_in,
-          .bridge = factor * bridge,
-          .nic_out = factor * nic_out,
-          .nic_in = factor * nic_in};
+  LinkBytes product = *this;
+  for (const auto link : kLinksAtRank) product.*link *= factor;
+  return product;
 }
 
 double node_bytes_per_second(const ClusterSpec& spec) {

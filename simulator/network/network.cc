@@ -40,9 +40,8 @@ absl::string_view CollectiveTime::name() const {
   static const auto* names = new std::vector<std::string>([] {
     std::vector<std::string> names;
     for (const CollectiveAlgorithm algorithm : values<CollectiveAlgorithm>()) {
-      for (size_t p = 0; p < nccl::kNumProtocols; ++p) {
-        names.push_back(absl::StrCat(to_string(algorithm), " ",
-                                     nccl::to_string(static_cast<nccl::Protocol>(p))));
+      for (const nccl::Protocol each : values<nccl::Protocol>()) {
+        names.push_back(absl::StrCat(to_string(algorithm), " ", to_string(each)));
       }
     }
     return names;

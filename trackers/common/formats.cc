@@ -96,6 +96,29 @@ void check(const TrackerImage& image) {
   }
 }
 
+// Appends the fields of a record behind the first one. Returns has_whole_quotes().
+bool split_csv(std::string_view row, char separator, std::vector<std::string>& fields) {
+  row = without_csv_end(row);
+  bool is_sound = true;
+  bool quoted = false;
+  for (size_t i = 0; i < row.size(); ++i) {
+    const char c = row[i];
+    if (quoted && c == '"' && i + 1 < row.size() && row[i + 1] == '"') {
+      fields.back() += c;
+      ++i;
+    } else if (c == '"') {
+      const size_t beside = quoted ? i + 1 : i - 1;  // beyond the end at the first character, too
+      is_sound = is_sound && (beside >= row.size() || row[beside] == separator);
+      quoted = !quoted;
+    } else if (c == separator && !quoted) {
+      fields.emplace_back();
+    } else {
+      fields.back() += c;
+    }
+  }
+  return is_sound && !quoted;
+}
+
 }  // namespace
 
 TrackerValue listify(const TrackerValue& value) {
@@ -190,41 +213,14 @@ std::string_view without_csv_end(std::string_view row) {
 }
 
 std::vector<std::string> csv_fields(std::string_view row, char separator) {
-  row = without_csv_end(row);
   std::vector<std::string> fields(1);
-  bool quoted = false;
-  for (size_t i = 0; i < row.size(); ++i) {
-    const char c = row[i];
-    if (quoted && c == '"' && i + 1 < row.size() && row[i + 1] == '"') {
-      fields.back() += c;
-      ++i;
-    } else if (c == '"') {
-      quoted = !quoted;
-    } else if (c == separator && !quoted) {
-      fields.emplace_back();
-    } else {
-      fields.back() += c;
-    }
-  }
+  split_csv(row, separator, fields);
   return fields;
 }
 
 bool has_whole_quotes(std::string_view row, char separator) {
-  row = without_csv_end(row);
-  bool quoted = false;
-  for (size_t i = 0; i < row.size(); ++i) {
-    if (row[i] != '"') continue;
-    if (!quoted) {
-      if (i > 0 && row[i - 1] != separator) return false;
-      quoted = true;
-    } else if (i + 1 < row.size() && row[i + 1] == '"') {
-      ++i;
-    } else {
-      if (i + 1 < row.size() && row[i + 1] != separator) return false;
-      quoted = false;
-    }
-  }
-  return !quoted;
+  std::vector<std::string> fields(1);
+  return split_csv(row, separator, fields);
 }
 
 }  // namespace accelerate::trackers

@@ -15,6 +15,11 @@
 namespace accelerate::trackers {
 namespace {
 
+constexpr long kMaxRedirects = 5;
+constexpr long kConnectMilliseconds = 5000;
+// The longest time without a byte in either direction.
+constexpr long kStallSeconds = 10;
+
 struct Free {
   void operator()(curl_slist* list) const { curl_slist_free_all(list); }
   void operator()(CURLU* url) const { curl_url_cleanup(url); }
@@ -117,7 +122,7 @@ HttpAnswer HttpClient::send(const HttpRequest& request) {
   handle.set(CURLOPT_PROTOCOLS_STR, "http,https");
   handle.set(CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
   handle.set(CURLOPT_FOLLOWLOCATION, 1L);
-  handle.set(CURLOPT_MAXREDIRS, static_cast<long>(options_.max_redirects));
+  handle.set(CURLOPT_MAXREDIRS, kMaxRedirects);
   // By default a redirected POST becomes a GET.
   handle.set(CURLOPT_POSTREDIR, static_cast<long>(CURL_REDIR_POST_ALL));
   // A proxy on another machine cannot reach the addresses of this one.
@@ -125,11 +130,9 @@ HttpAnswer HttpClient::send(const HttpRequest& request) {
   const long milliseconds = static_cast<long>(absl::ToInt64Milliseconds(request.timeout));
   // 0 would mean no limit.
   handle.set(CURLOPT_TIMEOUT_MS, std::max(milliseconds, 1L));
-  handle.set(CURLOPT_CONNECTTIMEOUT_MS,
-             static_cast<long>(absl::ToInt64Milliseconds(options_.connect_timeout)));
+  handle.set(CURLOPT_CONNECTTIMEOUT_MS, kConnectMilliseconds);
   handle.set(CURLOPT_LOW_SPEED_LIMIT, 1L);
-  handle.set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(absl::ToInt64Seconds(
-                                         absl::Ceil(options_.stall_timeout, absl::Seconds(1)))));
+  handle.set(CURLOPT_LOW_SPEED_TIME, kStallSeconds);
   if (!options_.verify_certificates) {
     handle.set(CURLOPT_SSL_VERIFYPEER, 0L);
     handle.set(CURLOPT_SSL_VERIFYHOST, 0L);

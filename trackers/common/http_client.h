@@ -41,10 +41,6 @@ struct HttpOptions {
   bool verify_certificates = true;
   /// A file of trusted certificates; empty: the system's.
   std::string certificates;
-  absl::Duration connect_timeout = absl::Seconds(5);
-  /// The longest time without a byte in either direction.
-  absl::Duration stall_timeout = absl::Seconds(10);
-  int max_redirects = 5;
   size_t max_answer_bytes = size_t{16} << 20;
 };
 

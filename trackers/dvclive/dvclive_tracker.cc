@@ -197,15 +197,10 @@ class LiveFiles final : public Live {
     step_ = step() + 1;
   }
 
-  void flush() override {
-    write_metrics();
+  void flush(bool all) override {
+    write_metrics(all);
     write_summary();
     write_dvc_yaml();
-  }
-
-  void flush_all() override {
-    next_overflow_ = absl::InfinitePast();
-    flush();
   }
 
   void end() override {
@@ -281,8 +276,8 @@ class LiveFiles final : public Live {
     return *metric;
   }
 
-  void write_metrics() {
-    const bool overflow_is_due = services_.now() >= next_overflow_;
+  void write_metrics(bool all) {
+    const bool overflow_is_due = all || services_.now() >= next_overflow_;
     if (overflow_is_due) next_overflow_ = services_.now() + kOverflowInterval;
     FirstFailure failure;
     size_t index = 0;
@@ -385,9 +380,9 @@ class DvcliveTracker final : public GeneralTracker {
     refuse_log_kwargs(kName, step.kwargs);
   }
 
-  void flush() override { process_is_ending() ? live_->flush_all() : live_->flush(); }
+  void flush() override { live_->flush(/*all=*/process_is_ending()); }
   void finish() override { live_->end(); }
-  void abandon() override { live_->flush_all(); }
+  void abandon() override { live_->flush(/*all=*/true); }
 
  private:
   // Warns that the value is dropped, once for each name and type.

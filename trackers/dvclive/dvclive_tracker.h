@@ -61,10 +61,8 @@ class Live {
   /// `name`: a file's name with its suffix.
   virtual void log_image(const std::string& name, const TrackerImage& image) = 0;
   virtual void next_step() = 0;
-  /// Writes all files.
-  virtual void flush() = 0;
-  /// The same for all buffered values: there may be no other call.
-  virtual void flush_all() { flush(); }
+  /// Writes all files. `all`: all buffered values, too, since there may be no other call.
+  virtual void flush(bool all) = 0;
   virtual void end() = 0;
 };
 

@@ -148,7 +148,8 @@ class BufferedClient final : public MlflowClient {
     add_artifact(Item::kLocalFile, path, local_path);
   }
 
-  void flush() override {
+  void flush(bool all) override {
+    flushes_all_ = all;
     if (!run_) return;
     std::optional<std::string> refused;
     const auto send = [&](void (BufferedClient::*part)()) {
@@ -170,11 +171,6 @@ class BufferedClient final : public MlflowClient {
     }
     send(&BufferedClient::flush_store);
     if (refused) throw std::runtime_error(*refused);
-  }
-
-  void flush_all() override {
-    flushes_all_ = true;
-    flush();
   }
 
   void end_run(const TrackerStep& when) override {

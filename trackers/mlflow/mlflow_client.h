@@ -68,9 +68,8 @@ class MlflowClient {
   virtual void log_text(const std::string& text, const std::string& artifact_file) = 0;
   /// `artifact_path`: a folder below the run's artifacts; empty: the artifacts' own folder.
   virtual void log_artifact(const std::string& local_path, const std::string& artifact_path) = 0;
-  virtual void flush() {}
-  /// The same for all buffered values: there may be no other call.
-  virtual void flush_all() { flush(); }
+  /// `all`: all buffered values, since there may be no other call.
+  virtual void flush(bool /*all*/) {}
 
   /// Marks the run as finished.
   virtual void end_run(const TrackerStep& /*when*/) = 0;

@@ -292,7 +292,7 @@ void MlflowTracker::flush(bool all) {
   if (!given_up_.empty() || !client_->is_ready()) return;
   while_there([&] {
     begin();
-    all ? client_->flush_all() : client_->flush();
+    client_->flush(all);
   });
 }
 
@@ -308,7 +308,7 @@ void MlflowTracker::finish() {
       }
       begin();
       try {
-        client_->flush();
+        client_->flush(/*all=*/false);
       } catch (const MlflowAway&) {
         throw;
       } catch (const std::exception& error) {

@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "accelerate/base/enum_text.h"
+
 namespace accelerate::simulator::nccl {
 
 /// In NCCL's order, by which ties are decided. CollNet, which it has off by default, is left out.
@@ -68,3 +70,12 @@ inline constexpr size_t kNumTreeCorrections = 24;
 extern const std::array<std::array<double, kNumTreeCorrections>, kNumProtocols> kTreeCorrection;
 
 }  // namespace accelerate::simulator::nccl
+
+namespace accelerate {
+
+// NCCL's names.
+ACCELERATE_ENUM_TEXTS(simulator::nccl::Algorithm, "algorithm", "Tree", "Ring", "NVLS", "NVLSTree",
+                      "PAT")
+ACCELERATE_ENUM_TEXTS(simulator::nccl::Protocol, "protocol", "LL", "LL128", "Simple")
+
+}  // namespace accelerate

@@ -211,17 +211,6 @@ int64_t size_class(int64_t bytes) {
 
 }  // namespace
 
-absl::string_view to_string(Algorithm algorithm) {
-  constexpr std::array<const char*, kNumAlgorithms> kNames = {"Tree", "Ring", "NVLS", "NVLSTree",
-                                                              "PAT"};
-  return kNames.at(static_cast<size_t>(algorithm));
-}
-
-absl::string_view to_string(Protocol protocol) {
-  constexpr std::array<const char*, kNumProtocols> kNames = {"LL", "LL128", "Simple"};
-  return kNames.at(static_cast<size_t>(protocol));
-}
-
 Tuning::Tuning(const Machine& machine, const Shape& shape)
     : Tuning(machine, shape, search(machine, shape)) {}
 

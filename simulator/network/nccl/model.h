@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <optional>
 
-#include "absl/strings/string_view.h"
 #include "simulator/network/nccl/constants.h"
 #include "simulator/network/nccl/search.h"
 
@@ -32,10 +31,6 @@ enum class Reduction {
   kOnDevices,   ///< other types and operations
   kScaled,      ///< averages, which GPUs divide: neither in switches nor by PAT
 };
-
-/// "Tree", "NVLSTree"; "LL128": NCCL's names.
-absl::string_view to_string(Algorithm algorithm);
-absl::string_view to_string(Protocol protocol);
 
 class Tuning {
  public:

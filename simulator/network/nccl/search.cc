@@ -1,6 +1,7 @@
 #include "simulator/network/nccl/search.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "simulator/hardware/presets.h"
@@ -207,8 +208,9 @@ Graphs search(const Machine& machine, const Shape& shape) {
   const bool one_node = shape.nodes == 1;
   const std::vector<double>& speeds =
       one_node ? constants.node_speeds[i] : constants.network_speeds[i];
-  Graphs graphs = {.rings_are_alike = true};
-  bool is_first = true;
+  constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+  constexpr Graph kAny = {std::numeric_limits<int>::max(), kUnlimited, kUnlimited};
+  Graphs graphs = {.ring = kAny, .tree = kAny, .nvls = kAny, .rings_are_alike = true};
   for (const Node& node : shape.kinds) {
     const Counter counter(machine, node, one_node);
     const Graph ring = search_rings(machine, counter, speeds, constants.max_channels / 2);
@@ -217,16 +219,9 @@ Graphs search(const Machine& machine, const Shape& shape) {
     if (machine.generation != Generation::kAmpere && node.gpus >= 2) {
       nvls = search_nvls(counter, speeds);
     }
-    if (is_first) {
-      graphs.ring = ring;
-      graphs.tree = tree;
-      graphs.nvls = nvls;
-    } else {
-      agree(ring, graphs.ring);
-      agree(tree, graphs.tree);
-      agree(nvls, graphs.nvls);
-    }
-    is_first = false;
+    agree(ring, graphs.ring);
+    agree(tree, graphs.tree);
+    agree(nvls, graphs.nvls);
     if (!one_node && std::min(node.gpus, node.nics) > 1) graphs.rings_are_alike = false;
     if (node.gpus == 1) graphs.trees_are_chains = true;
   }
