@@ -25,11 +25,7 @@
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/commands.h"
 #include "launch/estimate/architecture.h"
-#include "launch/estimate/device_plan.h"
-#include "launch/estimate/ep_part.h"
-#include "launch/estimate/pp_part.h"
-#include "launch/estimate/tp_part.h"
-#include "launch/estimate/tp_plan.h"
+#include "launch/estimate/parts.h"
 
 namespace accelerate::launcher::commands {
 

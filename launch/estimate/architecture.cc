@@ -20,6 +20,7 @@
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/base/status.h"
+#include "accelerate/base/tp_plan.h"
 #include "accelerate/files/formats/safetensors_header.h"
 #include "accelerate/files/formats/sharded_metadata.h"
 #include "accelerate/files/formats/weight_files.h"
@@ -52,6 +53,15 @@ bool has_gate(const Architecture& architecture) {
       return name == "gate" || name == "gate_proj" || name == "gate_up_proj";
     });
   });
+}
+
+TpPlan tp_plan_of(const DocumentNode& object) {
+  TpPlan plan;
+  for (const DocumentNode& rule : object.members("an object of patterns and words")) {
+    const size_t word = rule.choice("a word of a plan", tp_plan_words());
+    plan.push_back({.pattern = rule.key(), .word = tp_plan_words()[word]});
+  }
+  return plan;
 }
 
 // Reads one description.
@@ -469,6 +479,12 @@ std::string hub_cache_folder(const std::vector<std::string>& environment) {
     if (!value.empty()) return absl::StrCat(value, place.below);
   }
   return ".cache/huggingface/hub";
+}
+
+absl::StatusOr<TpPlan> parse_tp_plan(absl::string_view text) {
+  return as_status(absl::StatusCode::kInvalidArgument, [&]() -> absl::StatusOr<TpPlan> {
+    return tp_plan_of(Document::json(text).root());
+  });
 }
 
 absl::StatusOr<Architecture> parse_architecture(absl::string_view text) {

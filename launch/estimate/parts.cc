@@ -1,18 +1,27 @@
-#include "launch/estimate/tp_part.h"
+#include "launch/estimate/parts.h"
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
+#include <map>
+#include <optional>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "accelerate/base/dtype_names.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/base/status.h"
 #include "accelerate/base/tp_plan.h"
 #include "accelerate/base/words.h"
-#include "launch/estimate/tp_plan.h"
+#include "accelerate/pipeline/partition.h"
 
 namespace accelerate::launcher::estimate {
 namespace {
@@ -178,6 +187,66 @@ absl::Status divide(ArchitectureTensor& tensor, absl::string_view word, int64_t 
   return absl::OkStatus();
 }
 
+// In the names of modules before the blocks.
+constexpr absl::string_view kBefore[] = {"embed", "tokens", "positions", "wte", "wpe"};
+
+// "model.layers" and 3, of "model.layers.3.mlp.up.weight".
+struct Place {
+  std::string list;
+  int64_t number = 0;
+};
+
+// The outermost one; nothing for a tensor outside of numbered modules.
+std::optional<Place> place_of(const std::string& name) {
+  size_t begin = 0;
+  for (size_t dot = name.find('.'); dot != name.npos; dot = name.find('.', begin)) {
+    int64_t number = 0;
+    if (absl::SimpleAtoi(absl::string_view(name).substr(begin, dot - begin), &number)) {
+      return Place{begin > 0 ? name.substr(0, begin - 1) : "", number};
+    }
+    begin = dot + 1;
+  }
+  return std::nullopt;
+}
+
+// Before the blocks and behind them is a part each.
+absl::StatusOr<pipeline::StageCuts> cuts_of(int64_t blocks, int64_t ranks) {
+  if (ranks > blocks + 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(blocks, " blocks are ", blocks + 2,
+                     " parts with what is before and behind them, so that --pp_size is ",
+                     blocks + 2, " at most"));
+  }
+  return pipeline::cut_by_count(static_cast<size_t>(blocks + 2), static_cast<int>(ranks));
+}
+
+size_t stage_of(const pipeline::StageCuts& cuts, size_t part) {
+  return static_cast<size_t>(std::ranges::upper_bound(cuts, part) - cuts.begin()) - 1;
+}
+
+constexpr absl::string_view kExperts = "experts.";
+
+// Where the name goes on behind the module of experts; npos: the tensor is not an expert's.
+size_t behind_experts(absl::string_view name) {
+  for (size_t at = name.find(kExperts); at != name.npos; at = name.find(kExperts, at + 1)) {
+    if (at == 0 || name[at - 1] == '.') return at + kExperts.size();
+  }
+  return name.npos;
+}
+
+// A part of a name; numbers come before words.
+std::pair<int64_t, std::string> key_of(const std::string& part) {
+  int64_t number = 0;
+  if (absl::SimpleAtoi(part, &number)) return {number, ""};
+  return {INT64_MAX, part};
+}
+
+// A device map's name for a dtype that safetensors calls so.
+std::string dtype_of(const std::string& name) {
+  const DtypeName* known = find_dtype(&DtypeName::safetensors, name);
+  return known == nullptr || name == "BOOL" ? "uint8" : std::string(known->torch);
+}
+
 }  // namespace
 
 absl::StatusOr<TpPart> tp_part(const Architecture& architecture, int64_t ranks) {
@@ -204,6 +273,143 @@ absl::StatusOr<TpPart> tp_part(const Architecture& architecture, int64_t ranks) 
   for (ArchitectureTensor& tensor : tensors) tensor.elements /= static_cast<double>(ranks);
   part.why = "every tensor divided, as no tp_plan says which are";
   return part;
+}
+
+absl::StatusOr<std::vector<int64_t>> blocks_of_stages(int64_t blocks, int64_t ranks) {
+  ACCELERATE_ASSIGN_OR_RETURN(const pipeline::StageCuts cuts, cuts_of(blocks, ranks));
+  std::vector<int64_t> counts(cuts.size());
+  for (int64_t block = 0; block < blocks; ++block) {
+    ++counts[stage_of(cuts, static_cast<size_t>(block + 1))];
+  }
+  return counts;
+}
+
+absl::StatusOr<std::vector<Architecture>> pp_parts(const Architecture& architecture,
+                                                   int64_t ranks) {
+  std::map<std::string, double> elements;  // by list
+  for (const ArchitectureTensor& tensor : architecture.tensors) {
+    if (const auto place = place_of(tensor.name)) elements[place->list] += tensor.elements;
+  }
+  if (elements.empty()) {
+    return absl::InvalidArgumentError(
+        "it has no blocks for --pp_size: no tensor is behind a module with a number, as "
+        "\"layers.0\"");
+  }
+  const std::string list =
+      std::ranges::max_element(elements, {}, [](const auto& each) { return each.second; })->first;
+  std::set<int64_t> numbers;
+  for (const ArchitectureTensor& tensor : architecture.tensors) {
+    const auto place = place_of(tensor.name);
+    if (place && place->list == list) numbers.insert(place->number);
+  }
+  ACCELERATE_ASSIGN_OR_RETURN(const pipeline::StageCuts cuts,
+                              cuts_of(static_cast<int64_t>(numbers.size()), ranks));
+  const auto part_of = [&](const std::string& name) -> size_t {
+    const auto place = place_of(name);
+    if (place && place->list == list) {
+      return 1 + static_cast<size_t>(std::distance(numbers.begin(), numbers.find(place->number)));
+    }
+    const bool is_before = std::ranges::any_of(
+        kBefore, [&name](absl::string_view word) { return absl::StrContains(name, word); });
+    return is_before ? 0 : numbers.size() + 1;
+  };
+  Architecture empty = architecture;
+  empty.tensors.clear();
+  std::vector<Architecture> stages(cuts.size(), empty);
+  for (const ArchitectureTensor& tensor : architecture.tensors) {
+    std::set<size_t> in = {stage_of(cuts, part_of(tensor.name))};
+    for (const std::vector<std::string>& names : architecture.tied) {
+      if (std::ranges::count(names, tensor.name) == 0) continue;
+      for (const std::string& name : names) in.insert(stage_of(cuts, part_of(name)));
+    }
+    for (const size_t stage : in) stages[stage].tensors.push_back(tensor);
+  }
+  return stages;
+}
+
+absl::StatusOr<EpPart> ep_part(const Architecture& architecture, int64_t ranks) {
+  EpPart part = {.rest = architecture};
+  part.rest.tensors.clear();
+  Architecture experts;
+  std::map<std::string, std::set<int64_t>> numbers;  // by module, where each has its tensors
+  std::map<std::string, int64_t> counts;             // by module
+  for (const ArchitectureTensor& tensor : architecture.tensors) {
+    const size_t behind = behind_experts(tensor.name);
+    if (behind == std::string::npos) {
+      part.rest.tensors.push_back(tensor);
+      continue;
+    }
+    experts.tensors.push_back(tensor);
+    const std::string module = tensor.name.substr(0, behind - 1);
+    const std::string next = tensor.name.substr(behind, tensor.name.find('.', behind) - behind);
+    if (int64_t number = 0; absl::SimpleAtoi(next, &number)) {
+      numbers[module].insert(number);
+      counts[module] = static_cast<int64_t>(numbers[module].size());
+    } else if (!tensor.shape.empty()) {
+      counts[module] = tensor.shape[0];
+    }
+  }
+  if (counts.empty()) {
+    return absl::InvalidArgumentError(
+        "it has no experts for --ep_size: no tensor is behind a module \"experts\"");
+  }
+  for (const auto& [module, count] : counts) {
+    if (count % ranks == 0) continue;
+    int64_t fitting = std::min(ranks, count);
+    while (count % fitting != 0) --fitting;
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", module, "\" has ", count, " experts, which ", ranks,
+                     " ranks do not divide evenly; --ep_size ", fitting, " does"));
+  }
+  part.experts = model_size(experts).total / static_cast<double>(ranks);
+  return part;
+}
+
+ModuleTree module_tree(const Architecture& architecture) {
+  struct Named {
+    std::vector<std::string> parts;
+    std::vector<std::pair<int64_t, std::string>> key;
+    const ArchitectureTensor* tensor;
+  };
+  std::vector<Named> tensors;
+  std::map<std::string, const ArchitectureTensor*> by_name;
+  const auto add = [&](const std::string& name, const ArchitectureTensor& tensor) {
+    Named& named = tensors.emplace_back(Named{absl::StrSplit(name, '.'), {}, &tensor});
+    for (const std::string& part : named.parts) named.key.push_back(key_of(part));
+  };
+  for (const ArchitectureTensor& each : architecture.tensors) {
+    add(each.name, each);
+    by_name.emplace(each.name, &each);
+  }
+  for (const std::vector<std::string>& group : architecture.tied) {
+    for (size_t i = 1; i < group.size(); ++i) add(group[i], *by_name.at(group[0]));
+  }
+  std::ranges::stable_sort(tensors, {}, &Named::key);
+
+  const std::set<std::string> no_split(architecture.no_split.begin(), architecture.no_split.end());
+  ModuleTree tree;
+  std::map<std::string, ModuleTree::Module> modules = {{"", 0}};
+  for (const Named& named : tensors) {
+    std::string path;
+    ModuleTree::Module module = 0;
+    for (size_t i = 0; i + 1 < named.parts.size(); ++i) {
+      path = path.empty() ? named.parts[i] : absl::StrCat(path, ".", named.parts[i]);
+      const auto [found, is_new] = modules.try_emplace(path, 0);
+      if (is_new) {
+        found->second = tree.add_module(module, named.parts[i],
+                                        no_split.contains(path) ? kNoSplitClass : "Module");
+      }
+      module = found->second;
+    }
+    tree.add_tensor(module, {.name = named.parts.back(),
+                             .dtype = dtype_of(named.tensor->dtype),
+                             .elements = named.tensor->elements});
+  }
+  for (const std::vector<std::string>& group : architecture.tied) {
+    const ModuleTree::Tensor first = tree.find_tensor(group[0]);
+    for (size_t i = 1; i < group.size(); ++i) tree.tie(first, tree.find_tensor(group[i]));
+  }
+  return tree;
 }
 
 }  // namespace accelerate::launcher::estimate
