@@ -30,7 +30,6 @@
 #include "launch/commands/commands.h"
 #include "launch/commands/simulated_run.h"
 #include "launch/perf/bench_report.h"
-#include "launch/perf/benchmark_output.h"
 #include "launch/perf/pairing.h"
 
 namespace accelerate::launcher::commands {

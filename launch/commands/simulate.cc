@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
-#include "launch/perf/figure_text.h"
+#include "launch/perf/metrics.h"
 #include "launch/settings/settings.h"
 #include "simulator/hardware/choice_names.h"
 #include "simulator/hardware/cluster_spec.h"

@@ -312,10 +312,7 @@ absl::StatusOr<WorkloadCost> parse_cost(const std::string& text) {
 
 absl::StatusOr<WorkloadCost> load_cost(const std::string& path) {
   HostFiles files;
-  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
-  absl::StatusOr<WorkloadCost> cost = parse_cost(text);
-  if (cost.ok()) return cost;
-  return absl::Status(cost.status().code(), absl::StrCat(path, ": ", cost.status().message()));
+  return read_file_as(files, path, parse_cost);
 }
 
 }  // namespace accelerate::launcher::perf
