@@ -44,7 +44,6 @@
 #include "launch/process/replace_file.h"
 #include "launch/settings/config_file.h"
 #include "launch/settings/machine.h"
-#include "launch/settings/pipeline_settings.h"
 #include "launch/settings/settings.h"
 #include "launch/settings/validate.h"
 #include "simulator/hardware/cluster_spec.h"

@@ -18,6 +18,7 @@ using agent::Streams;
 using agent::StreamsByRank;
 using settings::Endpoint;
 using settings::endpoint_of;
+using settings::kUsualPort;
 using settings::Settings;
 namespace {
 

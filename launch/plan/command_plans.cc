@@ -21,6 +21,7 @@ namespace accelerate::launcher::plan {
 
 using settings::Endpoint;
 using settings::endpoint_of;
+using settings::kUsualPort;
 using settings::Provenance;
 using settings::Settings;
 namespace {

@@ -1,16 +1,23 @@
 #include "launch/settings/validate.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/mesh_axis.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/base/status.h"
+#include "accelerate/pipeline/costs.h"
+#include "accelerate/pipeline/schedule.h"
+#include "accelerate/pipeline/schedule_text.h"
 #include "launch/settings/endpoint.h"
-#include "launch/settings/pipeline_settings.h"
 
 namespace accelerate::launcher::settings {
 namespace {
@@ -334,6 +341,54 @@ absl::Status check_layout(const Settings& settings) {
   return illegal ? refuse(illegal->text()) : absl::OkStatus();
 }
 
+constexpr char kSchedule[] = "parallelism_config_pp_schedule";
+constexpr char kSplitPoints[] = "parallelism_config_pp_split_points";
+constexpr char kStageBytes[] = "parallelism_config_pp_stage_bytes";
+constexpr int kColumns = 120;
+
+absl::StatusOr<pipeline::Schedule> schedule_of(const Settings& settings) {
+  const auto number = [&settings](absl::string_view name) {
+    return static_cast<int>(settings.number(absl::StrCat("parallelism_config_pp_", name)));
+  };
+  const absl::StatusOr<pipeline::ScheduleKind> kind =
+      pipeline::parse_schedule_kind(settings.text(kSchedule));
+  if (!kind.ok()) return refuse(settings.describe(kSchedule), ": ", kind.status().message());
+  absl::StatusOr<pipeline::Schedule> schedule =
+      pipeline::make_schedule(*kind, {.ranks = number("size"),
+                                      .stages_per_rank = number("stages_per_rank"),
+                                      .micro_batches = number("micro_batches")});
+  if (schedule.ok()) return schedule;
+  return refuse(settings.describe(kSchedule), ": ", schedule.status().message());
+}
+
+absl::Status check_split_points(const Settings& settings, int stages) {
+  if (!settings.is_set(kSplitPoints)) return absl::OkStatus();
+  const std::vector<std::string> names = absl::StrSplit(settings.text(kSplitPoints), ',');
+  if (names.size() + 1 == static_cast<size_t>(stages)) return absl::OkStatus();
+  return refuse(settings.describe(kSplitPoints), ": there are ", stages,
+                " stages, which begin at ", stages - 1,
+                " parts besides the first one; name so many");
+}
+
+// By stage; empty: nothing is known.
+absl::StatusOr<std::vector<int64_t>> stage_bytes_of(const Settings& settings, int stages) {
+  std::vector<int64_t> bytes;
+  if (!settings.is_set(kStageBytes)) return bytes;
+  const std::vector<std::string> sizes = absl::StrSplit(settings.text(kStageBytes), ',');
+  for (const std::string& text : sizes) {
+    const std::optional<int64_t> size = parse_byte_size(text);
+    if (!size) {
+      return refuse(settings.describe(kStageBytes),
+                    ": expected sizes with a unit, as in 1.5GiB,1GiB");
+    }
+    bytes.push_back(*size);
+  }
+  if (bytes.size() == 1) bytes.resize(static_cast<size_t>(stages), bytes[0]);
+  if (bytes.size() == static_cast<size_t>(stages)) return bytes;
+  return refuse(settings.describe(kStageBytes), ": expected one size, or one for each of ", stages,
+                " stages");
+}
+
 absl::Status check_engines(const Settings& settings, const Machine& machine) {
   if (settings.flag("use_fsdp") && settings.flag("fsdp_cpu_ram_efficient_loading") &&
       !settings.flag("fsdp_sync_module_states")) {
@@ -430,7 +485,7 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
   ACCELERATE_RETURN_IF_ERROR(take_processes(settings, machine, job));
   ACCELERATE_RETURN_IF_ERROR(check_ranges(settings));
   ACCELERATE_RETURN_IF_ERROR(check_ranks(settings, machine));
-  ACCELERATE_RETURN_IF_ERROR(check_pipeline(settings));
+  ACCELERATE_RETURN_IF_ERROR(pipeline_text(settings).status());
   ACCELERATE_RETURN_IF_ERROR(check_engines(settings, machine));
   return check_rendezvous(settings);
 }
@@ -490,6 +545,26 @@ std::string mesh_text(const Settings& settings) {
   if (!has_mesh || settings.is_sagemaker()) return "";
   return absl::StrCat("mesh: ", layout.text(),
                       fills_replicas(settings) ? ", in as many replicas as ranks allow" : "", "\n");
+}
+
+absl::StatusOr<std::string> pipeline_text(const Settings& settings) {
+  const bool has_stages = settings.flag("use_parallelism_config") &&
+                          settings.number("parallelism_config_pp_size") > 1;
+  if (!has_stages) return "";
+  ACCELERATE_ASSIGN_OR_RETURN(const pipeline::Schedule schedule, schedule_of(settings));
+  ACCELERATE_RETURN_IF_ERROR(check_split_points(settings, schedule.stages));
+  ACCELERATE_ASSIGN_OR_RETURN(std::vector<int64_t> bytes,
+                              stage_bytes_of(settings, schedule.stages));
+  ACCELERATE_ASSIGN_OR_RETURN(
+      const pipeline::ScheduleTimes times,
+      pipeline::schedule_times(
+          schedule,
+          {.stages = {{.forward_ns = 1, .input_gradient_ns = 1, .weight_gradient_ns = 1}}}));
+  return absl::StrCat(
+      "pipeline ", settings.text(kSchedule),
+      ", where a backward pass takes the time of two forward passes:\n",
+      pipeline::schedule_text(schedule, times,
+                              {.columns = kColumns, .stage_bytes = std::move(bytes)}));
 }
 
 std::string note_on_mesh(const Settings& settings) {
