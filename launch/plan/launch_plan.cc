@@ -59,35 +59,37 @@ void describe_settings(const PlanInputs& inputs, process::EnvironmentOverlay& ov
 
 SimulationPlan plan_simulated(const PlanInputs& inputs) {
   const Settings& settings = inputs.settings;
-  process::SimulatedRun run;
-  run.simulate = settings.text("simulate");
-  if (settings.is_set("simulate_seed")) run.simulate_seed = settings.text("simulate_seed");
-  if (settings.is_set("simulate_numerics")) {
-    run.simulate_numerics = settings.text("simulate_numerics");
-  }
-  if (settings.is_set("simulate_unknown_values")) {
-    run.simulate_unknown_values = settings.text("simulate_unknown_values");
-  }
-  if (settings.flag("simulate_fold")) run.simulate_fold = "true";
-  if (settings.is_set("report")) run.report = settings.text("report");
-  run.command = program_words(inputs);
-  run.environment = child_environment(settings, inputs.machine, inputs.environment);
+  SimulationPlan plan;
+  plan.process.argv = program_words(inputs);
+  process::EnvironmentOverlay& environment = plan.process.environment;
+  environment = child_environment(settings, inputs.machine, inputs.environment);
   // The environment's settings of a simulation apply here.
-  for (const char* name : env::kSimulation) run.environment.erase(name);
-  describe_settings(inputs, run.environment);
+  for (const char* name : env::kSimulation) environment.erase(name);
+  describe_settings(inputs, environment);
+  environment.merge(process::without_outer_run());
   constexpr std::pair<const char*, const char*> kVariables[] = {
+      {"simulate", env::kSimulate},
+      {"simulate_seed", env::kSimulateSeed},
+      {"simulate_numerics", env::kSimulateNumerics},
+      {"simulate_unknown_values", env::kSimulateUnknownValues},
+      {"simulate_fold", env::kSimulateFold},
+      {"report", env::kSimulateReport},
       {"no_detect", env::kSimulateNoDetect},
       {"faults", env::kSimulateFaults},
       {"timeouts", env::kSimulateTimeOuts},
       {"semantics", env::kSimulateSemantics},
       {"log", env::kSimulateLog},
-      {"replay", env::kSimulateReplay}};
+      {"replay", env::kSimulateReplay},
+      {"twice", env::kSimulateTwice},
+      {"quiet", env::kSimulateQuiet}};
   for (const auto& [name, variable] : kVariables) {
-    if (settings.is_set(name)) run.environment[variable] = settings.text(name);
+    if (settings::setting(name).is_boolean()) {
+      if (settings.flag(name)) environment[variable] = "true";
+    } else if (settings.is_set(name)) {
+      environment[variable] = settings.text(name);
+    }
   }
-  if (settings.flag("twice")) run.environment[env::kSimulateTwice] = "true";
-  if (settings.flag("quiet")) run.environment[env::kSimulateQuiet] = "true";
-  return {process::plan_simulation(run)};
+  return plan;
 }
 
 TaskPlan plan_task(const PlanInputs& inputs) {
