@@ -39,22 +39,6 @@ std::string counted(int count, absl::string_view what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
 
-// A time for a loop that would otherwise wait for events alone.
-class Alarm final : public process::EventSource {
- public:
-  explicit Alarm(std::chrono::milliseconds delay) : time_(Clock::now() + delay) {}
-  bool rang() const { return Clock::now() >= time_; }
-
-  void add_entries(std::vector<pollfd>&) override {}
-  void react(absl::Span<const pollfd>) override {}
-  std::optional<Clock::time_point> deadline() const override {
-    return rang() ? std::nullopt : std::optional(time_);
-  }
-
- private:
-  const Clock::time_point time_;
-};
-
 constexpr absl::Duration kResolveTimeout = absl::Seconds(4);
 
 std::string new_token() {
@@ -205,6 +189,8 @@ absl::StatusOr<Rendezvous> join_rendezvous(const AgentOptions& options) {
   return rendezvous;
 }
 
+using Clock = process::EventSource::Clock;
+
 class Agent {
  public:
   Agent(const AgentOptions& options, std::string program, absl::Span<const std::string> environment,
@@ -223,7 +209,7 @@ class Agent {
   absl::Status start_round(const Round& round);
   Order supervise_round();
 
-  void step(process::EventSource* also = nullptr);
+  void step(std::optional<Clock::time_point> until = std::nullopt);
   std::optional<Order> next_order();
   Order leave();
   void leave(const Failure& failure);
@@ -356,11 +342,10 @@ Order Agent::supervise_round() {
   return *verdict;
 }
 
-void Agent::step(process::EventSource* also) {
+void Agent::step(std::optional<Clock::time_point> until) {
   std::vector<process::EventSource*> sources = {supervisor_.get(), &link()};
   if (rendezvous_.server) sources.push_back(rendezvous_.server.get());
-  if (also != nullptr) sources.push_back(also);
-  process::wait_for_events(sources);
+  process::wait_for_events(sources, until);
 }
 
 std::optional<Order> Agent::next_order() {
@@ -432,19 +417,22 @@ int Agent::finish(const Order& last) {
   const bool is_known = !told_.empty() && absl::ConsumePrefix(&text, told_);
   if (is_known) absl::ConsumePrefix(&text, "; ");
   report_round(text, /*with_tail=*/!is_known);
-  Alarm alarm(rendezvous_.server ? absl::ToChronoMilliseconds(rendezvous_.close_timeout)
-                                 : std::chrono::milliseconds(kLeaveTimeout));
+  const Clock::time_point told_by =
+      Clock::now() + (rendezvous_.server ? absl::ToChronoMilliseconds(rendezvous_.close_timeout)
+                                         : std::chrono::milliseconds(kLeaveTimeout));
   const bool asked_before = supervisor_->stop_request().has_value();
   while (!supervisor_->stops_waiting()) {
     // Asked to stop while only last words are left to pass on.
     if (!asked_before && supervisor_->stop_request()) break;
     const bool told = link().is_flushed() && (!rendezvous_.server || rendezvous_.server->is_over());
-    if (console().empty() && (told || alarm.rang())) break;
-    step(&alarm);
+    const bool is_late = Clock::now() >= told_by;
+    if (console().empty() && (told || is_late)) break;
+    // A time that passed is nothing to wait for.
+    step(is_late ? std::nullopt : std::optional(told_by));
   }
-  Alarm last_words(kLastOutputTimeout);
-  while (supervisor_->stops_waiting() && !console().empty() && !last_words.rang()) {
-    step(&last_words);
+  const Clock::time_point last_words = Clock::now() + kLastOutputTimeout;
+  while (supervisor_->stops_waiting() && !console().empty() && Clock::now() < last_words) {
+    step(last_words);
   }
   return last.exit_code;
 }

@@ -12,7 +12,6 @@
 #include "absl/strings/strip.h"
 #include "accelerate/base/status.h"
 #include "launch/commands/probe.h"
-#include "launch/commands/release.h"
 #include "launch/process/child_process.h"
 #include "launch/process/terminal_colour.h"
 

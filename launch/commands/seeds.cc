@@ -1,5 +1,3 @@
-#include "launch/commands/seeds.h"
-
 #include <algorithm>
 #include <cstdint>
 

@@ -1,5 +1,3 @@
-#include "launch/commands/sweep.h"
-
 #include <algorithm>
 #include <cctype>
 #include <utility>
@@ -54,13 +52,8 @@ struct Row {
 };
 
 const char* to_string(State state) {
-  switch (state) {
-    case State::kFits: return "yes";
-    case State::kOutOfMemory: return "no";
-    case State::kUnknown: return "unknown";
-    case State::kFailed: return "failed";
-  }
-  return "";
+  constexpr const char* kTexts[] = {"yes", "no", "unknown", "failed"};
+  return kTexts[static_cast<size_t>(state)];
 }
 
 std::string duration_text(double seconds) {

@@ -1,5 +1,5 @@
-/// What ranks along tp, pp and ep have of a model's tensors, and the tree of its modules that device
-/// maps are planned on.
+/// What ranks along tp, pp and ep have of a model's tensors, and the tree of its modules that
+/// device maps are planned on.
 ///
 /// Errors:  InvalidArgument, which says what the ranks do not divide, and the nearest number that
 ///          does.

@@ -77,12 +77,6 @@ absl::StatusOr<std::map<std::string, std::string>> parse_pairs(const Settings& s
   return pairs;
 }
 
-void plan_one_machine(const PlanInputs& inputs, const Endpoint& endpoint, AgentOptions& options,
-                      std::vector<std::string>* notes) {
-  options.rendezvous = RendezvousKind::kStandalone;
-  options.endpoint_port = free_or_any(endpoint.port.value_or(0), inputs.machine, notes);
-}
-
 absl::Status plan_many_machines(const PlanInputs& inputs, const Endpoint& endpoint,
                                 AgentOptions& options) {
   const Settings& settings = inputs.settings;
@@ -168,9 +162,9 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
       settings.flag("standalone") ||
       (options.max_nodes == 1 && !settings.is_set("nnodes") && !settings.is_set("rdzv_endpoint"));
   if (is_alone) {
-    plan_one_machine(inputs, endpoint, options, notes);
-  } else if (absl::Status ok = plan_many_machines(inputs, endpoint, options); !ok.ok()) {
-    return ok;
+    options.endpoint_port = free_or_any(endpoint.port.value_or(0), inputs.machine, notes);
+  } else {
+    ACCELERATE_RETURN_IF_ERROR(plan_many_machines(inputs, endpoint, options));
   }
   ACCELERATE_RETURN_IF_ERROR(agent::check_options(options));
   return options;

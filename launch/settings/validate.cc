@@ -365,9 +365,8 @@ absl::Status check_split_points(const Settings& settings, int stages) {
   if (!settings.is_set(kSplitPoints)) return absl::OkStatus();
   const std::vector<std::string> names = absl::StrSplit(settings.text(kSplitPoints), ',');
   if (names.size() + 1 == static_cast<size_t>(stages)) return absl::OkStatus();
-  return refuse(settings.describe(kSplitPoints), ": there are ", stages,
-                " stages, which begin at ", stages - 1,
-                " parts besides the first one; name so many");
+  return refuse(settings.describe(kSplitPoints), ": there are ", stages, " stages, which begin at ",
+                stages - 1, " parts besides the first one; name so many");
 }
 
 // By stage; empty: nothing is known.
@@ -548,8 +547,8 @@ std::string mesh_text(const Settings& settings) {
 }
 
 absl::StatusOr<std::string> pipeline_text(const Settings& settings) {
-  const bool has_stages = settings.flag("use_parallelism_config") &&
-                          settings.number("parallelism_config_pp_size") > 1;
+  const bool has_stages =
+      settings.flag("use_parallelism_config") && settings.number("parallelism_config_pp_size") > 1;
   if (!has_stages) return "";
   ACCELERATE_ASSIGN_OR_RETURN(const pipeline::Schedule schedule, schedule_of(settings));
   ACCELERATE_RETURN_IF_ERROR(check_split_points(settings, schedule.stages));
@@ -560,11 +559,10 @@ absl::StatusOr<std::string> pipeline_text(const Settings& settings) {
       pipeline::schedule_times(
           schedule,
           {.stages = {{.forward_ns = 1, .input_gradient_ns = 1, .weight_gradient_ns = 1}}}));
-  return absl::StrCat(
-      "pipeline ", settings.text(kSchedule),
-      ", where a backward pass takes the time of two forward passes:\n",
-      pipeline::schedule_text(schedule, times,
-                              {.columns = kColumns, .stage_bytes = std::move(bytes)}));
+  return absl::StrCat("pipeline ", settings.text(kSchedule),
+                      ", where a backward pass takes the time of two forward passes:\n",
+                      pipeline::schedule_text(
+                          schedule, times, {.columns = kColumns, .stage_bytes = std::move(bytes)}));
 }
 
 std::string note_on_mesh(const Settings& settings) {
