@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/status.h"
 #include "launch/agent/agent_options.h"
 
 namespace accelerate::launcher::agent {
@@ -108,8 +109,7 @@ absl::StatusOr<Message> decode(absl::string_view line) {
     const std::optional<std::string> value = unescape(field.second);
     if (!absl::StrContains(words[i], '=') || !is_name(field.first) || !value ||
         !message.fields.emplace(field.first, *value).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a broken field in a message '", message.verb, "'"));
+      return invalid("a broken field in a message '", message.verb, "'");
     }
   }
   return message;
@@ -138,7 +138,7 @@ absl::StatusOr<Order> to_order(const Message& message) {
   Order order;
   const int kind = accelerate::internal::index_of_text<Order::Kind>(message.verb);
   if (kind < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("an unknown order '", message.verb, "'"));
+    return invalid("an unknown order '", message.verb, "'");
   }
   order.kind = static_cast<Order::Kind>(kind);
   bool complete = true;
@@ -163,7 +163,7 @@ absl::StatusOr<Order> to_order(const Message& message) {
     order.text = message.text("text");
   }
   if (!complete) {
-    return absl::InvalidArgumentError(absl::StrCat("a broken order '", message.verb, "'"));
+    return invalid("a broken order '", message.verb, "'");
   }
   return order;
 }

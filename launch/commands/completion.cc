@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/status.h"
 #include "launch/commands/commands.h"
 #include "launch/settings/schema.h"
 
@@ -264,8 +265,7 @@ absl::StatusOr<std::string> completion_script(absl::string_view shell,
   if (shell == "bash") return bash_script(all);
   if (shell == "zsh") return zsh_script(all);
   if (shell == "fish") return fish_script(all);
-  return absl::InvalidArgumentError(
-      absl::StrCat("no completion for \"", shell, "\"; there is one for bash, zsh and fish"));
+  return invalid("no completion for \"", shell, "\"; there is one for bash, zsh and fish");
 }
 
 const Command kCompletion = {kName, "Print a script for the shell's completion.",

@@ -230,8 +230,8 @@ absl::StatusOr<std::optional<Column>> activation_column(const Options& options,
     if (value == 0) absl::StrAppend(&missing, " --", name);
   }
   if (!missing.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "activations depend on what ", options.model_name, " does not say; give", missing));
+    return invalid("activations depend on what ", options.model_name, " does not say; give",
+                   missing);
   }
   const estimate::ActivationOptions activations = {
       .batch_size = options.batch_size,
@@ -262,9 +262,8 @@ absl::StatusOr<std::optional<Column>> activation_column(const Options& options,
 absl::Status check_heads(const Options& options, const TransformerShape& shape) {
   const int64_t ranks = options.tp_size, keys = shape.num_key_value_heads;
   const auto uneven = [&](int64_t heads, const char* of) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.model_name, " has ", heads, " heads of ", of, ", which ", ranks,
-                     " ranks do not divide evenly; --tp_size ", std::gcd(heads, ranks), " does"));
+    return invalid(options.model_name, " has ", heads, " heads of ", of, ", which ", ranks,
+                   " ranks do not divide evenly; --tp_size ", std::gcd(heads, ranks), " does");
   };
   if (keys % ranks != 0 && ranks % keys != 0) return uneven(keys, "keys and values");
   const int64_t heads = shape.num_attention_heads;
@@ -281,16 +280,14 @@ absl::Status check_sequences(const Options& options, const TransformerShape& sha
   }
   const int64_t pieces = options.cp_size > 1 ? 2 * options.cp_size : options.sp_size;
   if (const int64_t rest = options.sequence_length % pieces; rest != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--sequence_length ", options.sequence_length,
-                                                   " is not ", pieces, " equal pieces; ",
-                                                   options.sequence_length + pieces - rest, " is"));
+    return invalid("--sequence_length ", options.sequence_length, " is not ", pieces,
+                   " equal pieces; ", options.sequence_length + pieces - rest, " is");
   }
   const int64_t heads = shape.num_attention_heads / options.tp_size;
   if (heads % options.sp_size == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(options.model_name, " has ", heads, " heads of its attention on a rank, which ",
-                   options.sp_size, " ranks along sp do not divide evenly; --sp_size ",
-                   std::gcd(heads, options.sp_size), " does"));
+  return invalid(options.model_name, " has ", heads, " heads of its attention on a rank, which ",
+                 options.sp_size, " ranks along sp do not divide evenly; --sp_size ",
+                 std::gcd(heads, options.sp_size), " does");
 }
 
 absl::Status check_options(const Options& options) {
@@ -312,9 +309,8 @@ absl::Status check_options(const Options& options) {
   if (options.tp_size > 1 || (options.tp_plan.empty() && !options.sequence_parallel)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(options.tp_plan.empty() ? "--sequence_parallel" : "--tp_plan",
-                   " has no meaning without --tp_size"));
+  return invalid(options.tp_plan.empty() ? "--sequence_parallel" : "--tp_plan",
+                 " has no meaning without --tp_size");
 }
 
 // The model, with the plan of the options if they have one.
@@ -326,7 +322,7 @@ absl::StatusOr<Architecture> model_of(FileSystem& files, const Options& options,
   ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, options.tp_plan));
   absl::StatusOr<estimate::TpPlan> plan = estimate::parse_tp_plan(text);
   if (!plan.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(options.tp_plan, ": ", plan.status().message()));
+    return invalid(options.tp_plan, ": ", plan.status().message());
   }
   architecture->tp_plan = *std::move(plan);
   return architecture;
@@ -342,7 +338,7 @@ absl::StatusOr<std::optional<estimate::TpPart>> part_of_rank(const Options& opti
 }
 
 absl::Status with_model_name(const Options& options, const absl::Status& status) {
-  return absl::InvalidArgumentError(absl::StrCat(options.model_name, ": ", status.message()));
+  return invalid(options.model_name, ": ", status.message());
 }
 
 // Whether ranks along ep divide the experts evenly.
@@ -392,7 +388,7 @@ absl::StatusOr<std::string> device_plan(const Options& options, const Architectu
   if (options.max_memory.empty()) return "";
   const absl::StatusOr<MaxMemory> limits = parse_max_memory(options.max_memory);
   if (!limits.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--max_memory: ", limits.status().message()));
+    return invalid("--max_memory: ", limits.status().message());
   }
   const std::string& dtype = options.dtypes.front();
   const auto inferred = infer_auto_device_map(estimate::module_tree(architecture), *limits,

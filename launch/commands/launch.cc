@@ -247,7 +247,7 @@ absl::Status check_devices(const Settings& settings) {
   const auto spec = simulator::ClusterSpec::parse(settings.text("simulate"));
   if (!spec.ok()) return absl::OkStatus();
   const auto refuse = [&settings](const char* why) {
-    return absl::InvalidArgumentError(absl::StrCat(settings.describe("simulate"), why));
+    return invalid(settings.describe("simulate"), why);
   };
   if (has("cpu") && spec->device) {
     return refuse(
@@ -448,8 +448,7 @@ absl::Status check_ranks(const Settings& settings, const settings::Job& job) {
   }
   const absl::StatusOr<int> ranks = ranks_of_cluster(settings.text("simulate"));
   if (ranks.ok()) return settings::check_mesh_size(settings, *ranks);
-  return absl::InvalidArgumentError(
-      absl::StrCat(settings.describe("simulate"), ": ", ranks.status().message()));
+  return invalid(settings.describe("simulate"), ": ", ranks.status().message());
 }
 
 const Command kLaunch = {kName, "Start a program once per rank and look after the ranks.",

@@ -167,9 +167,8 @@ absl::StatusOr<std::vector<Workload>> chosen(const Workloads& all, const Options
   for (const std::string& name : options.workloads) {
     const auto found = std::ranges::find(all.list, name, &Workload::name);
     if (found == all.list.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("--workload=", name, ": ", all.path, " has ",
-                                                     absl::StrJoin(names, ", "),
-                                                     did_you_mean(name, names)));
+      return invalid("--workload=", name, ": ", all.path, " has ", absl::StrJoin(names, ", "),
+                     did_you_mean(name, names));
     }
     some.push_back(*found);
   }

@@ -9,7 +9,6 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/str_cat.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/rank_layout.h"
 #include "accelerate/base/status.h"
@@ -39,8 +38,7 @@ absl::Status check_cluster(const std::string& text) {
   ACCELERATE_ASSIGN_OR_RETURN(const simulator::ClusterSpec spec,
                               simulator::ClusterSpec::parse(text));
   if (spec.device) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--on=", text, " names no device; expected a cluster as 16x8:h100"));
+  return invalid("--on=", text, " names no device; expected a cluster as 16x8:h100");
 }
 
 nlohmann::ordered_json request_of(const Options& options) {

@@ -143,10 +143,10 @@ class Sweeper {
     const int nodes = largest->spec.num_nodes;
     const int ranks = largest->spec.ranks_per_node;
     if (!absl::StartsWith(sweep_.largest, absl::StrCat(nodes, "x", ranks, ":"))) {
-      return bad_command_line(absl::InvalidArgumentError(
-          absl::StrCat("--fit=", sweep_.largest,
-                       ": expected the largest cluster that there could be, as NODESxRANKS:DEVICE, "
-                       "for example 128x8:h100")));
+      return bad_command_line(
+          invalid("--fit=", sweep_.largest,
+                  ": expected the largest cluster that there could be, as NODESxRANKS:DEVICE, "
+                  "for example 128x8:h100"));
     }
     width_ = std::max(width_, sweep_.largest.size());
     ACCELERATE_RETURN_IF_ERROR(begin());

@@ -68,10 +68,9 @@ absl::Status take_configuration(Options& options, const Invocation& invocation) 
 
 absl::Status check_installation(const Options& options) {
   if (!options.accelerate_version.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--accelerate_version=", options.accelerate_version,
-                     " names a release of HF Accelerate, which is another program; say with "
-                     "--install_command how this one gets to the workers"));
+    return invalid("--accelerate_version=", options.accelerate_version,
+                   " names a release of HF Accelerate, which is another program; say with "
+                   "--install_command how this one gets to the workers");
   }
   if (options.install_accelerate && options.install_command.empty()) {
     return absl::InvalidArgumentError(
@@ -99,8 +98,7 @@ absl::StatusOr<std::vector<std::string>> gcloud_line(Options options,
   for (const auto& [name, value] :
        {std::pair("tpu_name", &options.tpu_name), std::pair("tpu_zone", &options.tpu_zone)}) {
     if (!value->empty()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("which pod? Give --", name, ", or have it in the configuration"));
+    return invalid("which pod? Give --", name, ", or have it in the configuration");
   }
   std::vector<std::string> steps = {"cd /usr/share"};
   if (options.install_accelerate) steps.push_back(options.install_command);

@@ -301,9 +301,9 @@ absl::StatusOr<Architecture> read_headers(FileSystem& files, const WeightFiles& 
   std::map<std::string, std::string> noted;
   for (const WeightFile& weight_file : weights.files) {
     if (!absl::EndsWith(weight_file.path, ".safetensors")) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          weight_file.path, " is not a safetensors file, and only those have shapes in a header; ",
-          "save the model with save_model, or describe it in JSON"));
+      return invalid(weight_file.path,
+                     " is not a safetensors file, and only those have shapes in a header; ",
+                     "save the model with save_model, or describe it in JSON");
     }
     ACCELERATE_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file,
                                 files.open(weight_file.path));
@@ -407,8 +407,8 @@ absl::StatusOr<std::string> cached_snapshot(FileSystem& files, const std::string
   }
   ACCELERATE_ASSIGN_OR_RETURN(const std::vector<std::string> versions, files.list(snapshots));
   if (versions.size() == 1) return join_path(snapshots, versions.front());
-  return absl::InvalidArgumentError(absl::StrCat(snapshots, " has ", versions.size(),
-                                                 " versions and no refs/main; name one's folder"));
+  return invalid(snapshots, " has ", versions.size(),
+                 " versions and no refs/main; name one's folder");
 }
 
 constexpr double kFloat32Bytes = 4;

@@ -85,9 +85,8 @@ absl::StatusOr<Words> planned_words(const Architecture& architecture) {
   const auto unmatched = std::ranges::find(matched, false);
   if (unmatched == matched.end()) return words;
   const std::string& pattern = plan[static_cast<size_t>(unmatched - matched.begin())].pattern;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "tp_plan: \"", pattern, "\" names no tensor",
-      did_you_mean(pattern, std::vector<std::string>(modules.begin(), modules.end()))));
+  return invalid("tp_plan: \"", pattern, "\" names no tensor",
+                 did_you_mean(pattern, std::vector<std::string>(modules.begin(), modules.end())));
 }
 
 bool is_row(absl::string_view word) {
@@ -159,10 +158,10 @@ absl::Status check_fused(const Architecture& architecture, const Words& words, i
           return absl::StrContains(layer_of(name), part);
         });
     if (!is_fused) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "\"", name, "\" is several weights in one, with ", heads,
-        " heads of keys and values, which ", ranks, " ranks do not divide evenly; --tp_size ",
-        heads, " does, and ranks may share heads of keys and values in layers of their own"));
+    return invalid("\"", name, "\" is several weights in one, with ", heads,
+                   " heads of keys and values, which ", ranks,
+                   " ranks do not divide evenly; --tp_size ", heads,
+                   " does, and ranks may share heads of keys and values in layers of their own");
   }
   return absl::OkStatus();
 }
@@ -178,9 +177,8 @@ absl::Status divide(ArchitectureTensor& tensor, absl::string_view word, int64_t 
   if (!fits(ranks)) {
     int64_t fitting = ranks - 1;
     while (fitting > 1 && !fits(fitting)) --fitting;
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", tensor.name, "\" has ", length, " features along dim ", dim, ", which ",
-                     ranks, " ranks do not divide evenly; --tp_size ", fitting, " does"));
+    return invalid("\"", tensor.name, "\" has ", length, " features along dim ", dim, ", which ",
+                   ranks, " ranks do not divide evenly; --tp_size ", fitting, " does");
   }
   length /= ranks;
   tensor.elements /= static_cast<double>(ranks);
@@ -212,10 +210,9 @@ std::optional<Place> place_of(const std::string& name) {
 // Before the blocks and behind them is a part each.
 absl::StatusOr<pipeline::StageCuts> cuts_of(int64_t blocks, int64_t ranks) {
   if (ranks > blocks + 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(blocks, " blocks are ", blocks + 2,
-                     " parts with what is before and behind them, so that --pp_size is ",
-                     blocks + 2, " at most"));
+    return invalid(blocks, " blocks are ", blocks + 2,
+                   " parts with what is before and behind them, so that --pp_size is ", blocks + 2,
+                   " at most");
   }
   return pipeline::cut_by_count(static_cast<size_t>(blocks + 2), static_cast<int>(ranks));
 }
@@ -357,9 +354,8 @@ absl::StatusOr<EpPart> ep_part(const Architecture& architecture, int64_t ranks) 
     if (count % ranks == 0) continue;
     int64_t fitting = std::min(ranks, count);
     while (count % fitting != 0) --fitting;
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", module, "\" has ", count, " experts, which ", ranks,
-                     " ranks do not divide evenly; --ep_size ", fitting, " does"));
+    return invalid("\"", module, "\" has ", count, " experts, which ", ranks,
+                   " ranks do not divide evenly; --ep_size ", fitting, " does");
   }
   part.experts = model_size(experts).total / static_cast<double>(ranks);
   return part;

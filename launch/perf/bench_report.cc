@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/status.h"
 #include "launch/perf/metrics.h"
 
 namespace accelerate::launcher::perf {
@@ -35,8 +36,7 @@ absl::StatusOr<std::vector<BenchmarkTimes>> times_of(const json& output) {
   for (const json& run : output.at("benchmarks")) {
     const std::string name = run.value("run_name", run.at("name").get<std::string>());
     if (run.value("error_occurred", false)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, " ended with an error: ", run.value("error_message", "")));
+      return invalid(name, " ended with an error: ", run.value("error_message", ""));
     }
     if (run.value("skipped", false) || run.value("run_type", "iteration") != "iteration") continue;
     const double unit = nanoseconds_of(run.value("time_unit", "ns"));
@@ -167,8 +167,7 @@ absl::StatusOr<std::vector<BenchmarkTimes>> parse_benchmark_output(absl::string_
   try {
     return times_of(accelerate::internal::parse_json(finite));
   } catch (const json::exception& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("it is not the JSON of Google Benchmark: ", error.what()));
+    return invalid("it is not the JSON of Google Benchmark: ", error.what());
   }
 }
 

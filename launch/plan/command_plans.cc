@@ -46,8 +46,7 @@ absl::StatusOr<Hosts> named(const Hosts& hosts, absl::string_view filter) {
     const std::vector<absl::string_view> pair = absl::StrSplit(part, absl::MaxSplits(':', 1));
     const std::vector<int>* all = slots_of(hosts, pair[0]);
     if (all == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("filter \"", filter, "\": the hostfile has no machine \"", pair[0], "\""));
+      return invalid("filter \"", filter, "\": the hostfile has no machine \"", pair[0], "\"");
     }
     std::vector<int> slots = *all;
     if (pair.size() == 2) {
@@ -55,8 +54,7 @@ absl::StatusOr<Hosts> named(const Hosts& hosts, absl::string_view filter) {
       for (absl::string_view word : absl::StrSplit(pair[1], ',')) {
         int slot = 0;
         if (!absl::SimpleAtoi(word, &slot) || !absl::c_linear_search(*all, slot)) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("filter \"", filter, "\": ", pair[0], " has no slot \"", word, "\""));
+          return invalid("filter \"", filter, "\": ", pair[0], " has no slot \"", word, "\"");
         }
         slots.push_back(slot);
       }
@@ -70,8 +68,7 @@ absl::StatusOr<Hosts> named(const Hosts& hosts, absl::string_view filter) {
 absl::Status check_hosts(const Settings& settings, const std::string& text) {
   const absl::StatusOr<Hosts> hosts = parse_hostfile(text);
   if (!hosts.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(settings.text("deepspeed_hostfile"), ": ", hosts.status().message()));
+    return invalid(settings.text("deepspeed_hostfile"), ": ", hosts.status().message());
   }
   return filter_hosts(*hosts, settings.text("deepspeed_inclusion_filter"),
                       settings.text("deepspeed_exclusion_filter"))
@@ -103,9 +100,8 @@ absl::StatusOr<std::string> first_host(const std::string& path, const std::strin
     const absl::StatusOr<Endpoint> endpoint =
         settings::parse_endpoint(host, settings::Ambiguous::kAddress);
     if (endpoint.ok()) return endpoint->host;
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ":", number, ": ", endpoint.status().message(),
-                     "; correct the line, or give --main_process_ip"));
+    return invalid(path, ":", number, ": ", endpoint.status().message(),
+                   "; correct the line, or give --main_process_ip");
   }
   return "";
 }
@@ -117,8 +113,7 @@ absl::StatusOr<std::vector<std::string>> worker_names(const Settings& settings) 
     for (const absl::string_view part : absl::StrSplit(text, ',')) {
       const absl::string_view name = absl::StripAsciiWhitespace(part);
       if (absl::Status ok = settings::check_host(name); !ok.ok()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(settings.describe("vm"), ": ", ok.message()));
+        return invalid(settings.describe("vm"), ": ", ok.message());
       }
       names.emplace_back(name);
     }
@@ -143,7 +138,7 @@ absl::StatusOr<std::string> worker_line(const PlanInputs& inputs) {
   if (settings.flag("debug")) words.push_back("ACCELERATE_DEBUG_MODE=true");
   for (const std::string& pair : settings.texts("env")) {
     if (pair.find('=') == std::string::npos || pair[0] == '=') {
-      return absl::InvalidArgumentError(absl::StrCat("--env ", pair, " is not NAME=VALUE"));
+      return invalid("--env ", pair, " is not NAME=VALUE");
     }
     words.push_back(pair);
   }
@@ -192,13 +187,11 @@ absl::StatusOr<Hosts> parse_hostfile(absl::string_view text) {
     int slots = 0;
     if (!absl::ConsumePrefix(&count, "slots=") || !absl::SimpleAtoi(count, &slots) || slots < 1 ||
         slots > kMaxSlots) {
-      return absl::InvalidArgumentError(absl::StrCat("line ", number, ", \"", line,
-                                                     "\", is not MACHINE slots=NUMBER, with 1 to ",
-                                                     kMaxSlots, " slots"));
+      return invalid("line ", number, ", \"", line, "\", is not MACHINE slots=NUMBER, with 1 to ",
+                     kMaxSlots, " slots");
     }
     if (slots_of(hosts, words[0]) != nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("line ", number, ": ", words[0], " occurs twice"));
+      return invalid("line ", number, ": ", words[0], " occurs twice");
     }
     hosts.emplace_back(std::string(words[0]), std::vector<int>());
     for (int slot = 0; slot < slots; ++slot) hosts.back().second.push_back(slot);
@@ -292,9 +285,8 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<st
     ACCELERATE_ASSIGN_OR_RETURN(
         endpoint.host, first_host(hostfile, inputs.machine.read_file(hostfile).value_or("")));
     if (endpoint.host.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(machines, " machines need a rendezvous address, and ", hostfile,
-                       " names none; give --main_process_ip"));
+      return invalid(machines, " machines need a rendezvous address, and ", hostfile,
+                     " names none; give --main_process_ip");
     }
   }
 
@@ -347,8 +339,8 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
                             ? inputs.job.nodes
                             : settings.number("num_machines");
   if (nodes > inputs.job.nodes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        settings.describe("num_machines"), " is more than the job has, ", inputs.job.nodes));
+    return invalid(settings.describe("num_machines"), " is more than the job has, ",
+                   inputs.job.nodes);
   }
   int64_t processes = settings.number("num_processes");
   // Counted for one machine.
@@ -358,9 +350,8 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
     processes *= nodes;
   }
   if (processes % nodes != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(processes, " ranks cannot be divided evenly over ", nodes,
-                     " machines; give a --num_processes that ", nodes, " divides"));
+    return invalid(processes, " ranks cannot be divided evenly over ", nodes,
+                   " machines; give a --num_processes that ", nodes, " divides");
   }
 
   CommandPlan plan;

@@ -258,7 +258,7 @@ std::string to_text(const LaunchPlan& plan) {
 
 absl::StatusOr<std::string> named_file(const PlanInputs& inputs, const std::string& path) {
   std::optional<std::string> text = inputs.machine.read_file(path);
-  if (!text) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
+  if (!text) return invalid(path, ": cannot be read");
   return *std::move(text);
 }
 

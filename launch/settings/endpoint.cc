@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "accelerate/base/status.h"
 #include "accelerate/platform/host_address.h"
 
 namespace accelerate::launcher::settings {
@@ -15,7 +16,7 @@ namespace {
 
 template <typename... Parts>
 absl::Status bad(absl::string_view text, const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" ", parts...));
+  return invalid("\"", text, "\" ", parts...);
 }
 
 bool all_digits(absl::string_view text) {
@@ -68,7 +69,7 @@ absl::StatusOr<Endpoint> parse_bracketed(absl::string_view text) {
 absl::Status with_place(const Settings& settings, absl::string_view name,
                         const absl::Status& status) {
   if (status.ok()) return status;
-  return absl::InvalidArgumentError(absl::StrCat(settings.describe(name), ": ", status.message()));
+  return invalid(settings.describe(name), ": ", status.message());
 }
 
 }  // namespace
@@ -101,9 +102,8 @@ absl::StatusOr<Endpoint> endpoint_of(const Settings& settings) {
     endpoint = *std::move(parsed);
   }
   if (!has_endpoint && has_port && endpoint.port && *endpoint.port != port) {
-    return absl::InvalidArgumentError(absl::StrCat(settings.describe(name), " and ",
-                                                   settings.describe("main_process_port"),
-                                                   " name two ports; leave one out"));
+    return invalid(settings.describe(name), " and ", settings.describe("main_process_port"),
+                   " name two ports; leave one out");
   }
   if (!endpoint.port && has_port) endpoint.port = port;
   return endpoint;

@@ -30,10 +30,9 @@ absl::Status unknown_option(absl::string_view word, absl::string_view name) {
   for (const Setting& row : all_settings()) {
     if (row.has_flag()) names.push_back(row.flag_name());
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown option ", word,
-                   absl::StartsWith(name, "--") ? did_you_mean(name.substr(2), names, "--") : "",
-                   "; see --help (options of the program go after its name)"));
+  return invalid("unknown option ", word,
+                 absl::StartsWith(name, "--") ? did_you_mean(name.substr(2), names, "--") : "",
+                 "; see --help (options of the program go after its name)");
 }
 
 // A parsed option: the flag's full name and whether a value follows.
@@ -126,8 +125,8 @@ absl::StatusOr<Group> group_of(absl::string_view name) {
     if (name == to_string(group)) return group;
     names.emplace_back(to_string(group));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      kHelp, "=", name, ": expected all, ", absl::StrJoin(names, ", "), did_you_mean(name, names)));
+  return invalid(kHelp, "=", name, ": expected all, ", absl::StrJoin(names, ", "),
+                 did_you_mean(name, names));
 }
 
 // Whether ranks get the setting: child_environment hands on those of an engine that is on.
@@ -171,7 +170,7 @@ absl::StatusOr<LaunchWords> split_launch_words(const CLI::App& app,
     }
     if (!option.takes_value) {
       if (equals != std::string::npos) {
-        return absl::InvalidArgumentError(absl::StrCat(option.name, " takes no value"));
+        return invalid(option.name, " takes no value");
       }
       words.options.push_back(option.name);
       continue;
@@ -182,8 +181,7 @@ absl::StatusOr<LaunchWords> split_launch_words(const CLI::App& app,
     } else if (next < args.size()) {
       value = args[next++];
     }
-    if (value.empty())
-      return absl::InvalidArgumentError(absl::StrCat(option.name, " needs a value"));
+    if (value.empty()) return invalid(option.name, " needs a value");
     const Setting* row =
         find_flag(absl::string_view(option.name).substr(option.name.find_first_not_of('-')));
     words.options.push_back(absl::StrCat("--", row->flag_name(), "=", value));

@@ -156,8 +156,7 @@ absl::StatusOr<int> count(absl::Span<const std::string> environment, const char*
   if (text.empty()) return fallback;
   int number = 0;
   if (absl::SimpleAtoi(text, &number) && number >= 0) return number;
-  return absl::InvalidArgumentError(
-      absl::StrCat("variable ", name, ": expected a number from 0, not \"", text, "\""));
+  return invalid("variable ", name, ": expected a number from 0, not \"", text, "\"");
 }
 
 // SLURM_GPUS_ON_NODE is a number, or one after the kind as in "h100:8".
@@ -200,14 +199,12 @@ absl::StatusOr<Job> sagemaker_job(const nlohmann::json& hosts, absl::string_view
                                   const std::string& self, absl::string_view self_from,
                                   absl::Span<const std::string> words) {
   if (!hosts.is_array() || hosts.empty() || !hosts[0].is_string()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(hosts_from, ": expected a JSON list of hosts, not ", json_text(hosts)));
+    return invalid(hosts_from, ": expected a JSON list of hosts, not ", json_text(hosts));
   }
   const auto place = std::find(hosts.begin(), hosts.end(), self);
   if (place == hosts.end()) {
-    return absl::InvalidArgumentError(absl::StrCat(self_from, ": \"", self,
-                                                   "\" is none of the hosts of ", hosts_from, ", ",
-                                                   json_text(hosts)));
+    return invalid(self_from, ": \"", self, "\" is none of the hosts of ", hosts_from, ", ",
+                   json_text(hosts));
   }
   ACCELERATE_ASSIGN_OR_RETURN(const int devices, count(words, "SM_NUM_GPUS", 0));
   Job job;
@@ -227,8 +224,7 @@ absl::StatusOr<Job> job_of_hosts_file(const std::string& path,
   std::ifstream file(path);
   const nlohmann::json resources = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
   if (!resources.is_object()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": expected a JSON object with \"hosts\" and \"current_host\""));
+    return invalid(path, ": expected a JSON object with \"hosts\" and \"current_host\"");
   }
   const nlohmann::json self = resources.value("current_host", nlohmann::json());
   absl::StatusOr<Job> job = sagemaker_job(

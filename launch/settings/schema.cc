@@ -17,12 +17,13 @@
 #include "absl/strings/strip.h"
 #include "accelerate/base/enums.h"
 #include "accelerate/base/number_text.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate::launcher::settings {
 namespace {
 
 absl::Status expected(absl::string_view what, absl::string_view text) {
-  return absl::InvalidArgumentError(absl::StrCat("expected ", what, ", not \"", text, "\""));
+  return invalid("expected ", what, ", not \"", text, "\"");
 }
 
 constexpr const char* kTitles[] = {"Program and settings",

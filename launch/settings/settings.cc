@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/status.h"
 #include "launch/process/process_plan.h"
 #include "launch/settings/schema.h"
 
@@ -61,7 +62,7 @@ absl::StatusOr<Settings> Settings::resolve(const TypedFlags& typed, const Config
     for (const std::string& text : texts) {
       value.texts.push_back(schema_text(row, text));
       if (absl::Status ok = check_value(row, value.texts.back()); !ok.ok()) {
-        return absl::InvalidArgumentError(absl::StrCat("--", row.flag_name(), ": ", ok.message()));
+        return invalid("--", row.flag_name(), ": ", ok.message());
       }
     }
     if (row.type != ValueType::kTexts) value.texts = {value.texts.back()};
@@ -77,7 +78,7 @@ absl::Status Settings::apply_environment(const Setting& row,
   if (text.empty()) return absl::OkStatus();
   const std::string kept = schema_text(row, text);
   if (absl::Status ok = check_value(row, kept); !ok.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("variable ", variable, ": ", ok.message()));
+    return invalid("variable ", variable, ": ", ok.message());
   }
   values_[row.name] = {{kept}, Provenance::kEnvironment, variable};
   return absl::OkStatus();
