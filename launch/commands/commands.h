@@ -109,6 +109,13 @@ RunCommand with_options(App& app) {
   };
 }
 
+/// An option or a positional argument with a value, which the help calls `type`: "PATH".
+template <typename App, typename Value>
+auto* add_value(App& app, const char* name, Value& value, const char* type,
+                const std::string& help) {
+  return app.add_option(name, value, help)->type_name(type);
+}
+
 /// One command.
 struct Command {
   const char* name;     ///< as typed: "estimate-memory"

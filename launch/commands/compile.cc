@@ -191,10 +191,9 @@ void declare(CLI::App& app, Options& options) {
       "is named. A few steps are enough.\n"
       "Without PROGRAM what was recorded before and has no package is compiled.\n"
       "The cache is ACCELERATE_COMPILE_CACHE, or accelerate-cpp/regions in the cache of the user.");
-  app.add_option("--python", options.python,
-                 "the Python that compiles, with torch of the release of LibTorch (default "
-                 "python3)")
-      ->type_name("PATH");
+  add_value(app, "--python", options.python, "PATH",
+            "the Python that compiles, with torch of the release of LibTorch (default "
+            "python3)");
   auto* list = app.add_flag("--list", options.list, "print what is in the cache");
   app.add_flag("--clear", options.clear, "remove all that is in the cache")->excludes(list);
   // Behind the first word that is none of these, all belongs to launch and the program.

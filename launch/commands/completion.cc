@@ -250,9 +250,8 @@ int run(const std::string& shell, Invocation& invocation) {
 
 void declare(CLI::App& app, std::string& shell) {
   app.footer("In bash: source <(accelerate completion bash)");
-  app.add_option("shell", shell, "bash, zsh or fish")
+  add_value(app, "shell", shell, "", "bash, zsh or fish")
       ->required()
-      ->type_name("")
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
 }
 

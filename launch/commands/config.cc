@@ -264,16 +264,14 @@ int run(const Options& options, Invocation& invocation) {
 }
 
 void add_config_file(CLI::App& app, Options& options) {
-  app.add_option("--config_file", options.config_file,
-                 "where the configuration is; default: default_config.yaml in "
-                 "$HF_HOME/accelerate-cpp or ~/.config/accelerate-cpp")
-      ->type_name("PATH");
+  add_value(app, "--config_file", options.config_file, "PATH",
+            "where the configuration is; default: default_config.yaml in "
+            "$HF_HOME/accelerate-cpp or ~/.config/accelerate-cpp");
 }
 
 void add_assignments(CLI::App& app, Options& options) {
-  app.add_option("--set", options.assignments,
-                 "a setting, instead of questions; may be repeated. Nothing after = takes KEY out")
-      ->type_name("KEY=VALUE")
+  add_value(app, "--set", options.assignments, "KEY=VALUE",
+            "a setting, instead of questions; may be repeated. Nothing after = takes KEY out")
       ->expected(1)
       ->take_all();
 }
@@ -284,8 +282,8 @@ void declare(CLI::App& app, Options& options) {
   add_assignments(app, options);
   CLI::App& make = *app.add_subcommand("default", "Write a configuration for this machine alone.");
   add_config_file(make, options);
-  make.add_option("--mixed_precision", options.mixed_precision, "no, fp16, bf16 or fp8")
-      ->type_name("PRECISION");
+  add_value(make, "--mixed_precision", options.mixed_precision, "PRECISION",
+            "no, fp16, bf16 or fp8");
   make.add_flag("--overwrite", options.overwrite, "replace the file that is there");
   make.callback([&options] { options.mode = Mode::kDefault; });
   CLI::App& renew =

@@ -465,33 +465,29 @@ int run(const Options& options, Invocation& invocation) {
 }
 
 void declare(CLI::App& app, Options& options) {
-  app.add_option("model_name", options.model_name,
-                 "folder of weights, safetensors file or index, JSON description, or the name of a "
-                 "model in the hub's cache")
-      ->required()
-      ->type_name("");
-  app.add_option("--library_name", options.library_name,
-                 "accepted; shapes come from files, whatever library made them")
-      ->type_name("NAME")
+  add_value(app, "model_name", options.model_name, "",
+            "folder of weights, safetensors file or index, JSON description, or the name of a "
+            "model in the hub's cache")
+      ->required();
+  add_value(app, "--library_name", options.library_name, "NAME",
+            "accepted; shapes come from files, whatever library made them")
       ->check(CLI::IsMember({"timm", "transformers", "diffusers"}));
-  app.add_option("--dtypes", options.dtypes, "one or more of float32 float16 bfloat16 int8 int4")
+  add_value(app, "--dtypes", options.dtypes, "",
+            "one or more of float32 float16 bfloat16 int8 int4")
       ->expected(1, static_cast<int>(estimate_dtypes().size()))
       ->delimiter(',')
-      ->type_name("")
       ->check(CLI::IsMember(estimate_dtypes()));
   app.add_flag("--trust_remote_code", options.trust_remote_code,
                "has no effect: no code of a model is executed");
 
   const auto count = [&app](const char* name, int64_t& value, const char* help, const char* group) {
-    app.add_option(name, value, help)
-        ->type_name("N")
+    add_value(app, name, value, "N", help)
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
         ->group(group);
   };
-  app.add_option("--max_memory", options.max_memory,
-                 "limits of devices, as in 0=20GB,cpu=64GiB: prints a device map in the first of "
-                 "the dtypes, and each decision")
-      ->type_name("LIMITS");
+  add_value(app, "--max_memory", options.max_memory, "LIMITS",
+            "limits of devices, as in 0=20GB,cpu=64GiB: prints a device map in the first of "
+            "the dtypes, and each decision");
   constexpr char kDivided[] = "Divided training (extra columns, bytes on each rank)";
   count("--dp_shard_size", options.dp_shard_size, "ranks that ZeRO or FSDP divides the states over",
         kDivided);
@@ -508,22 +504,19 @@ void declare(CLI::App& app, Options& options) {
         "the same of ranks that divide the heads of attention (Ulysses)", kDivided);
   count("--pp_size", options.pp_size,
         "ranks with stages of the blocks, of which the columns have the largest", kDivided);
-  app.add_option("--tp_plan", options.tp_plan,
-                 "JSON file that says how, as {\"layers.*.up_proj\": \"colwise\"}; default: the "
-                 "description's, or by the usual names of layers")
-      ->type_name("FILE")
+  add_value(app, "--tp_plan", options.tp_plan, "FILE",
+            "JSON file that says how, as {\"layers.*.up_proj\": \"colwise\"}; default: the "
+            "description's, or by the usual names of layers")
       ->group(kDivided);
-  app.add_option("--zero_stage", options.zero_stage, "1, 2 or 3 (= FSDP) only; default: all")
-      ->type_name("N")
+  add_value(app, "--zero_stage", options.zero_stage, "N", "1, 2 or 3 (= FSDP) only; default: all")
       ->check(CLI::Range(1, 3))
       ->group(kDivided);
   constexpr char kActivations[] = "Activations of a transformer (an extra column)";
   count("--batch_size", options.batch_size,
         "samples on each rank, with --pp_size in each micro-batch", kActivations);
   count("--sequence_length", options.sequence_length, "tokens in a sample", kActivations);
-  app.add_option("--attn_implementation", options.attn_implementation,
-                 "eager keeps scores, sdpa does not (default sdpa)")
-      ->type_name("")
+  add_value(app, "--attn_implementation", options.attn_implementation, "",
+            "eager keeps scores, sdpa does not (default sdpa)")
       ->check(CLI::IsMember({"eager", "sdpa"}))
       ->group(kActivations);
   app.add_flag("--activation_checkpointing", options.activation_checkpointing,

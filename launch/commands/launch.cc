@@ -408,7 +408,7 @@ void declare(CLI::App& app, Options& options) {
   settings::declare_flags(app, options.typed);
   app.add_flag("--help_markdown", options.help_markdown, "")->group("");
   app.add_flag("--print_config_all", options.print_all, "")->group("");
-  app.add_option("PROGRAM", options.program, "the program and its arguments")->type_name("");
+  add_value(app, "PROGRAM", options.program, "", "the program and its arguments");
 }
 
 }  // namespace

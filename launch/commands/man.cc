@@ -68,10 +68,9 @@ void declare(CLI::App& app, Options& options) {
   app.footer(
       "To read a page: accelerate man launch | man -l -\n"
       "CMake installs all pages: man accelerate-launch.");
-  app.add_option("COMMAND", options.command, "the command; without one, accelerate itself")
-      ->type_name("");
-  app.add_option("--output_dir", options.output_dir, "write the pages of all commands there")
-      ->type_name("DIR");
+  add_value(app, "COMMAND", options.command, "", "the command; without one, accelerate itself");
+  add_value(app, "--output_dir", options.output_dir, "DIR",
+            "write the pages of all commands there");
 }
 
 }  // namespace

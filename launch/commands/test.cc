@@ -50,10 +50,9 @@ int run(const Options& options, Invocation& invocation) {
 
 void declare(CLI::App& app, Options& options) {
   app.footer("Words after -- are options of accelerate launch: accelerate test -- --simulate 2x4");
-  app.add_option("--config_file", options.config_file, "the configuration to test with")
-      ->type_name("PATH");
-  app.add_option("launch_options", options.launch_words, "options of accelerate launch, after --")
-      ->type_name("");
+  add_value(app, "--config_file", options.config_file, "PATH", "the configuration to test with");
+  add_value(app, "launch_options", options.launch_words, "",
+            "options of accelerate launch, after --");
 }
 
 }  // namespace
