@@ -48,8 +48,9 @@ std::string called_name(const Invocation& invocation, absl::string_view command)
 
 int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
          int exit_code) {
-  invocation.err << process::as_error(absl::StrCat("accelerate ", called_name(invocation, command),
-                                                   ": ", status.message()),
+  const std::string name =
+      command.empty() ? "" : absl::StrCat(" ", called_name(invocation, command));
+  invocation.err << process::as_error(absl::StrCat("accelerate", name, ": ", status.message()),
                                       invocation.err_has_colour)
                  << std::endl;
   return exit_code;
@@ -98,10 +99,8 @@ int run_companion(Invocation& invocation, absl::string_view command, absl::strin
 int finish(Invocation& invocation) {
   invocation.out.flush();
   if (invocation.out) return 0;
-  invocation.err << process::as_error("accelerate: standard output is closed or cannot be written",
-                                      invocation.err_has_colour)
-                 << std::endl;
-  return kExitLauncherFailed;
+  return fail(invocation, "",
+              absl::UnavailableError("standard output is closed or cannot be written"));
 }
 
 absl::Span<const Command> all_commands() {

@@ -56,7 +56,8 @@ struct Invocation {
 /// The command's name in messages: the one that was called.
 std::string called_name(const Invocation& invocation, absl::string_view command);
 
-/// Writes `accelerate COMMAND: message`, and returns the exit code.
+/// Writes `accelerate COMMAND: message`, or without a command `accelerate: message`, and returns
+/// the exit code.
 int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
          int exit_code = kExitLauncherFailed);
 /// The same for a command line that cannot be followed; returns kExitBadCommandLine.
