@@ -208,10 +208,7 @@ std::vector<Column> largest_of(const std::vector<std::vector<Column>>& by_stage)
 TransformerShape shape_of(const Options& options, const Architecture& architecture) {
   const TransformerShape& given = options.transformer;
   TransformerShape shape = architecture.transformer;
-  for (int64_t TransformerShape::* const field :
-       {&TransformerShape::hidden_size, &TransformerShape::num_hidden_layers,
-        &TransformerShape::num_attention_heads, &TransformerShape::num_key_value_heads,
-        &TransformerShape::intermediate_size}) {
+  for (const auto& [name, field] : estimate::kShapeFields) {
     if (given.*field > 0) shape.*field = given.*field;
   }
   return shape;
@@ -319,12 +316,8 @@ absl::StatusOr<Architecture> model_of(FileSystem& files, const Options& options,
   absl::StatusOr<Architecture> architecture = estimate::read_architecture(
       files, options.model_name, estimate::hub_cache_folder(invocation.environment));
   if (!architecture.ok() || options.tp_plan.empty()) return architecture;
-  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, options.tp_plan));
-  absl::StatusOr<estimate::TpPlan> plan = estimate::parse_tp_plan(text);
-  if (!plan.ok()) {
-    return invalid(options.tp_plan, ": ", plan.status().message());
-  }
-  architecture->tp_plan = *std::move(plan);
+  ACCELERATE_ASSIGN_OR_RETURN(architecture->tp_plan,
+                              read_file_as(files, options.tp_plan, estimate::parse_tp_plan));
   return architecture;
 }
 
@@ -337,25 +330,17 @@ absl::StatusOr<std::optional<estimate::TpPart>> part_of_rank(const Options& opti
   return part;
 }
 
-absl::Status with_model_name(const Options& options, const absl::Status& status) {
-  return invalid(options.model_name, ": ", status.message());
-}
-
 // Whether ranks along ep divide the experts evenly.
 absl::Status check_experts(const Options& options, const Architecture& architecture) {
   if (options.ep_size == 1) return absl::OkStatus();
-  const absl::StatusOr<estimate::EpPart> part = estimate::ep_part(architecture, options.ep_size);
-  return part.ok() ? absl::OkStatus() : with_model_name(options, part.status());
+  return in_file(options.model_name, estimate::ep_part(architecture, options.ep_size).status());
 }
 
 // What each stage has of a rank's part along tp, which is all of it where there is one.
 absl::StatusOr<std::vector<Architecture>> stages_of(const Options& options,
                                                     const Architecture& architecture) {
   if (options.pp_size == 1) return std::vector{architecture};
-  absl::StatusOr<std::vector<Architecture>> stages =
-      estimate::pp_parts(architecture, options.pp_size);
-  if (!stages.ok()) return with_model_name(options, stages.status());
-  return stages;
+  return in_file(options.model_name, estimate::pp_parts(architecture, options.pp_size));
 }
 
 double elements_of(const Architecture& architecture) {
@@ -386,12 +371,10 @@ std::string stages_text(const std::vector<Architecture>& stages, const Architect
 // Where each part goes with the limits, in the first of the dtypes, and why.
 absl::StatusOr<std::string> device_plan(const Options& options, const Architecture& architecture) {
   if (options.max_memory.empty()) return "";
-  const absl::StatusOr<MaxMemory> limits = parse_max_memory(options.max_memory);
-  if (!limits.ok()) {
-    return invalid("--max_memory: ", limits.status().message());
-  }
+  ACCELERATE_ASSIGN_OR_RETURN(const MaxMemory limits,
+                              in_file("--max_memory", parse_max_memory(options.max_memory)));
   const std::string& dtype = options.dtypes.front();
-  const auto inferred = infer_auto_device_map(estimate::module_tree(architecture), *limits,
+  const auto inferred = infer_auto_device_map(estimate::module_tree(architecture), limits,
                                               {.sizes = {.dtype = dtype},
                                                .no_split_module_classes = {estimate::kNoSplitClass},
                                                .explain = true});
@@ -525,15 +508,13 @@ void declare(CLI::App& app, Options& options) {
   app.add_flag("--sequence_parallel", options.sequence_parallel,
                "ranks of --tp_size have parts of the sequences between layers that they divide")
       ->group(kActivations);
-  count("--hidden_size", options.transformer.hidden_size, "instead of the model's", kActivations);
-  count("--num_hidden_layers", options.transformer.num_hidden_layers, "instead of the model's",
+  for (const auto& [name, field] : estimate::kShapeFields) {
+    const bool is_inside = field == &TransformerShape::intermediate_size;
+    count(
+        absl::StrCat("--", name).c_str(), options.transformer.*field,
+        is_inside ? "of layers without dropout, instead of the model's" : "instead of the model's",
         kActivations);
-  count("--num_attention_heads", options.transformer.num_attention_heads, "instead of the model's",
-        kActivations);
-  count("--num_key_value_heads", options.transformer.num_key_value_heads, "instead of the model's",
-        kActivations);
-  count("--intermediate_size", options.transformer.intermediate_size,
-        "of layers without dropout, instead of the model's", kActivations);
+  }
 }
 
 }  // namespace

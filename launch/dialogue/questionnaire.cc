@@ -571,9 +571,7 @@ absl::Status set_value(settings::ConfigFile& config, absl::string_view assignmen
   if (!settings::is_utf8(text)) {
     return invalid("--set ", key, ": the value is not UTF-8");
   }
-  if (absl::Status ok = check(*row, text); !ok.ok()) {
-    return invalid("--set ", assignment, ": ", ok.message());
-  }
+  ACCELERATE_RETURN_IF_ERROR(in_file(absl::StrCat("--set ", assignment), check(*row, text)));
   put_value(config, row->name, text);
   return absl::OkStatus();
 }

@@ -173,15 +173,10 @@ class DescriptionReader {
   void read_transformer(const DocumentNode& transformer) {
     transformer.check_keys({"hidden_size", "num_hidden_layers", "num_attention_heads",
                             "num_key_value_heads", "intermediate_size"});
-    const auto read = [&](const char* key, int64_t& field) {
-      const auto value = transformer.find(key);
-      if (value) field = value->integer("a count above 0", 1, kMaxCount);
-    };
-    read("hidden_size", found_.transformer.hidden_size);
-    read("num_hidden_layers", found_.transformer.num_hidden_layers);
-    read("num_attention_heads", found_.transformer.num_attention_heads);
-    read("num_key_value_heads", found_.transformer.num_key_value_heads);
-    read("intermediate_size", found_.transformer.intermediate_size);
+    for (const auto& [name, field] : kShapeFields) {
+      const auto value = transformer.find(name);
+      if (value) found_.transformer.*field = value->integer("a count above 0", 1, kMaxCount);
+    }
   }
 
   Architecture found_;

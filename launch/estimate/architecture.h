@@ -58,6 +58,18 @@ struct TransformerShape {
   bool is_gated = false;
 };
 
+/// What a description, and an option of estimate-memory, calls a number of a transformer.
+struct ShapeField {
+  const char* name;
+  int64_t TransformerShape::* field;
+};
+inline constexpr ShapeField kShapeFields[] = {
+    {"hidden_size", &TransformerShape::hidden_size},
+    {"num_hidden_layers", &TransformerShape::num_hidden_layers},
+    {"num_attention_heads", &TransformerShape::num_attention_heads},
+    {"num_key_value_heads", &TransformerShape::num_key_value_heads},
+    {"intermediate_size", &TransformerShape::intermediate_size}};
+
 /// How ranks along tp divide tensors (accelerate/base/tp_plan.h).
 struct TpRule {
   /// See pattern_matches.

@@ -66,11 +66,9 @@ absl::StatusOr<Hosts> named(const Hosts& hosts, absl::string_view filter) {
 
 // Whether the hostfile's text and the filters make sense.
 absl::Status check_hosts(const Settings& settings, const std::string& text) {
-  const absl::StatusOr<Hosts> hosts = parse_hostfile(text);
-  if (!hosts.ok()) {
-    return invalid(settings.text("deepspeed_hostfile"), ": ", hosts.status().message());
-  }
-  return filter_hosts(*hosts, settings.text("deepspeed_inclusion_filter"),
+  ACCELERATE_ASSIGN_OR_RETURN(const Hosts hosts,
+                              in_file(settings.text("deepspeed_hostfile"), parse_hostfile(text)));
+  return filter_hosts(hosts, settings.text("deepspeed_inclusion_filter"),
                       settings.text("deepspeed_exclusion_filter"))
       .status();
 }
@@ -112,9 +110,7 @@ absl::StatusOr<std::vector<std::string>> worker_names(const Settings& settings) 
   for (const std::string& text : settings.texts("vm")) {
     for (const absl::string_view part : absl::StrSplit(text, ',')) {
       const absl::string_view name = absl::StripAsciiWhitespace(part);
-      if (absl::Status ok = settings::check_host(name); !ok.ok()) {
-        return invalid(settings.describe("vm"), ": ", ok.message());
-      }
+      ACCELERATE_RETURN_IF_ERROR(in_file(settings.describe("vm"), settings::check_host(name)));
       names.emplace_back(name);
     }
   }

@@ -373,9 +373,8 @@ absl::Status write_config_file(const ConfigFile& config, const std::string& path
 absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
                                         const BasicMachine& machine) {
   const std::string precision = absl::AsciiStrToLower(mixed_precision);
-  if (absl::Status ok = check_value(setting("mixed_precision"), precision); !ok.ok()) {
-    return invalid("mixed_precision: ", ok.message());
-  }
+  ACCELERATE_RETURN_IF_ERROR(
+      in_file("mixed_precision", check_value(setting("mixed_precision"), precision)));
   ConfigFile config;
   const bool is_distributed = machine.devices > 1;
   config.values["compute_environment"] = "LOCAL_MACHINE";

@@ -66,22 +66,16 @@ absl::StatusOr<Endpoint> parse_bracketed(absl::string_view text) {
   return endpoint;
 }
 
-absl::Status with_place(const Settings& settings, absl::string_view name,
-                        const absl::Status& status) {
-  if (status.ok()) return status;
-  return invalid(settings.describe(name), ": ", status.message());
-}
-
 }  // namespace
 
 absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text, Ambiguous ambiguous) {
-  if (absl::Status ok = internal::check_blanks(text); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(internal::check_blanks(text));
   if (absl::StartsWith(text, "[")) return parse_bracketed(text);
   const auto colons = std::count(text.begin(), text.end(), ':');
   if (colons > 1) return parse_unbracketed(text, ambiguous);
   Endpoint endpoint{std::string(text.substr(0, text.find(':'))), std::nullopt};
   if (endpoint.host.empty()) return bad(text, "names no machine: expected HOST:PORT");
-  if (absl::Status ok = internal::check_host_name(endpoint.host, text); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(internal::check_host_name(endpoint.host, text));
   if (colons == 0) return endpoint;
   endpoint.port = port_of(text.substr(text.find(':') + 1));
   if (!endpoint.port) return bad(text, "has no port from 0 to 65535 after its colon");
@@ -96,10 +90,9 @@ absl::StatusOr<Endpoint> endpoint_of(const Settings& settings) {
   const uint16_t port = static_cast<uint16_t>(settings.number("main_process_port"));
   Endpoint endpoint;
   if (const std::string text = settings.text(name); has_endpoint || !text.empty()) {
-    absl::StatusOr<Endpoint> parsed =
-        parse_endpoint(text, has_endpoint ? Ambiguous::kRefused : Ambiguous::kAddress);
-    if (!parsed.ok()) return with_place(settings, name, parsed.status());
-    endpoint = *std::move(parsed);
+    const Ambiguous ambiguous = has_endpoint ? Ambiguous::kRefused : Ambiguous::kAddress;
+    ACCELERATE_ASSIGN_OR_RETURN(endpoint,
+                                in_file(settings.describe(name), parse_endpoint(text, ambiguous)));
   }
   if (!has_endpoint && has_port && endpoint.port && *endpoint.port != port) {
     return invalid(settings.describe(name), " and ", settings.describe("main_process_port"),

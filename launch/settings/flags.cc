@@ -35,31 +35,11 @@ absl::Status unknown_option(absl::string_view word, absl::string_view name) {
                  "; see --help (options of the program go after its name)");
 }
 
-// A parsed option: the flag's full name and whether a value follows.
-struct FoundOption {
-  std::string name;
-  bool takes_value = false;
-};
-
-absl::StatusOr<FoundOption> find_option(const CLI::App& app, const std::string& word) {
-  const std::string name = canonical_name(word);
-  const CLI::Option* option = app.get_option_no_throw(name);
-  if (option == nullptr) return unknown_option(word, name);
-  return FoundOption{name, option->get_items_expected_max() > 0};
-}
-
 const char* value_name(const Setting& row) {
-  if (row.value_name != nullptr) return row.value_name;
-  switch (row.type) {
-    case ValueType::kFlag: return "";
-    case ValueType::kBool: return "BOOL";
-    case ValueType::kInt: return "INT";
-    case ValueType::kFloat: return "FLOAT";
-    case ValueType::kText: return "TEXT";
-    case ValueType::kTexts: return "TEXT ...";
-    case ValueType::kBools: return "BOOL,BOOL,BOOL";
-  }
-  return "";
+  // By ValueType.
+  constexpr const char* kNames[] = {"",     "BOOL",     "INT",           "FLOAT",
+                                    "TEXT", "TEXT ...", "BOOL,BOOL,BOOL"};
+  return row.value_name != nullptr ? row.value_name : kNames[static_cast<size_t>(row.type)];
 }
 
 std::string help_of(const Setting& row) {
@@ -154,36 +134,31 @@ absl::StatusOr<LaunchWords> split_launch_words(const CLI::App& app,
   while (next < args.size() && args[next].size() > 1 && args[next][0] == '-') {
     const std::string& word = args[next++];
     if (word == "--") break;
-    ACCELERATE_ASSIGN_OR_RETURN(const FoundOption option, find_option(app, word));
+    const std::string name = canonical_name(word);
+    const CLI::Option* option = app.get_option_no_throw(name);
+    if (option == nullptr) return unknown_option(word, name);
     const size_t equals = word.find('=');
-    const std::string given = equals == std::string::npos ? "" : word.substr(equals + 1);
-    if (option.name == kPrintAll[0] && given == "all") {
+    const bool has_value = equals != std::string::npos;
+    const std::string given = has_value ? word.substr(equals + 1) : "";
+    if (name == kPrintAll[0] && given == "all") {
       words.options.insert(words.options.end(), std::begin(kPrintAll), std::end(kPrintAll));
       continue;
     }
-    if (option.name == kHelp && !given.empty()) {
+    if (name == kHelp && !given.empty()) {
       if (given != "all") {
         ACCELERATE_ASSIGN_OR_RETURN(words.help_group, group_of(given));
       }
       words.options.push_back(given == "all" ? kHelpAll : kHelp);
       continue;
     }
-    if (!option.takes_value) {
-      if (equals != std::string::npos) {
-        return invalid(option.name, " takes no value");
-      }
-      words.options.push_back(option.name);
+    if (option->get_items_expected_max() == 0) {
+      if (has_value) return invalid(name, " takes no value");
+      words.options.push_back(name);
       continue;
     }
-    std::string value;
-    if (equals != std::string::npos) {
-      value = word.substr(equals + 1);
-    } else if (next < args.size()) {
-      value = args[next++];
-    }
-    if (value.empty()) return invalid(option.name, " needs a value");
-    const Setting* row =
-        find_flag(absl::string_view(option.name).substr(option.name.find_first_not_of('-')));
+    const std::string value = has_value || next == args.size() ? given : args[next++];
+    if (value.empty()) return invalid(name, " needs a value");
+    const Setting* row = find_flag(absl::string_view(name).substr(name.find_first_not_of('-')));
     words.options.push_back(absl::StrCat("--", row->flag_name(), "=", value));
   }
   words.program.assign(args.begin() + next, args.end());

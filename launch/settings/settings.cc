@@ -49,7 +49,7 @@ absl::StatusOr<Settings> Settings::resolve(const TypedFlags& typed, const Config
   for (const Setting& row : all_settings()) {
     if (row.default_value != nullptr) settings.values_[row.name] = {{row.default_value}, {}, ""};
     if (is_kind_flag(row.name) && ignores_kind_in_environment) continue;
-    if (absl::Status ok = settings.apply_environment(row, environment); !ok.ok()) return ok;
+    ACCELERATE_RETURN_IF_ERROR(settings.apply_environment(row, environment));
   }
   if (config != nullptr) {
     settings.apply_config(*config);
@@ -61,9 +61,7 @@ absl::StatusOr<Settings> Settings::resolve(const TypedFlags& typed, const Config
     value = {{}, Provenance::kFlag, absl::StrCat("--", row.flag_name())};
     for (const std::string& text : texts) {
       value.texts.push_back(schema_text(row, text));
-      if (absl::Status ok = check_value(row, value.texts.back()); !ok.ok()) {
-        return invalid("--", row.flag_name(), ": ", ok.message());
-      }
+      ACCELERATE_RETURN_IF_ERROR(in_file(value.where, check_value(row, value.texts.back())));
     }
     if (row.type != ValueType::kTexts) value.texts = {value.texts.back()};
   }
@@ -77,9 +75,7 @@ absl::Status Settings::apply_environment(const Setting& row,
   const std::string text = process::environment_value(environment, variable);
   if (text.empty()) return absl::OkStatus();
   const std::string kept = schema_text(row, text);
-  if (absl::Status ok = check_value(row, kept); !ok.ok()) {
-    return invalid("variable ", variable, ": ", ok.message());
-  }
+  ACCELERATE_RETURN_IF_ERROR(in_file(absl::StrCat("variable ", variable), check_value(row, kept)));
   values_[row.name] = {{kept}, Provenance::kEnvironment, variable};
   return absl::OkStatus();
 }

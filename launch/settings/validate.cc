@@ -345,15 +345,13 @@ absl::StatusOr<pipeline::Schedule> schedule_of(const Settings& settings) {
   const auto number = [&settings](absl::string_view name) {
     return static_cast<int>(settings.number(absl::StrCat("parallelism_config_pp_", name)));
   };
-  const absl::StatusOr<pipeline::ScheduleKind> kind =
-      pipeline::parse_schedule_kind(settings.text(kSchedule));
-  if (!kind.ok()) return invalid(settings.describe(kSchedule), ": ", kind.status().message());
-  absl::StatusOr<pipeline::Schedule> schedule =
-      pipeline::make_schedule(*kind, {.ranks = number("size"),
-                                      .stages_per_rank = number("stages_per_rank"),
-                                      .micro_batches = number("micro_batches")});
-  if (schedule.ok()) return schedule;
-  return invalid(settings.describe(kSchedule), ": ", schedule.status().message());
+  const std::string place = settings.describe(kSchedule);
+  ACCELERATE_ASSIGN_OR_RETURN(
+      const pipeline::ScheduleKind kind,
+      in_file(place, pipeline::parse_schedule_kind(settings.text(kSchedule))));
+  return in_file(place, pipeline::make_schedule(kind, {.ranks = number("size"),
+                                                       .stages_per_rank = number("stages_per_rank"),
+                                                       .micro_batches = number("micro_batches")}));
 }
 
 absl::Status check_split_points(const Settings& settings, int stages) {
@@ -407,9 +405,8 @@ absl::Status check_engines(const Settings& settings, const Machine& machine) {
 absl::Status check_rendezvous(const Settings& settings) {
   ACCELERATE_RETURN_IF_ERROR(endpoint_of(settings).status());
   if (settings.is_set("local_addr")) {
-    if (absl::Status ok = check_host(settings.text("local_addr")); !ok.ok()) {
-      return invalid(settings.describe("local_addr"), ": ", ok.message());
-    }
+    ACCELERATE_RETURN_IF_ERROR(
+        in_file(settings.describe("local_addr"), check_host(settings.text("local_addr"))));
   }
   const std::string backend = settings.text("rdzv_backend");
   if (backend != "static" && backend != "c10d") {

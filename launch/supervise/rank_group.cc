@@ -93,11 +93,9 @@ absl::Status RankGroup::start(const std::string& program, absl::Span<const RankS
   lent_terminal_ = own_streams && owns_terminal();
   members_.reserve(ranks.size());
   for (const RankStart& rank : ranks) {
-    absl::Status ok = start_one(program, rank, parent_environment, null_fd.get(), open_files);
-    if (!ok.ok()) {
-      return absl::Status(ok.code(),
-                          absl::StrCat("cannot start rank ", rank.rank, ": ", ok.message()));
-    }
+    ACCELERATE_RETURN_IF_ERROR(
+        in_file(absl::StrCat("cannot start rank ", rank.rank),
+                start_one(program, rank, parent_environment, null_fd.get(), open_files)));
   }
   return absl::OkStatus();
 }
