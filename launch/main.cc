@@ -16,7 +16,6 @@
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/message_text.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/help.h"
 #include "launch/commands/probe.h"
 #include "launch/process/terminal_colour.h"
 #include "launch/settings/settings.h"

@@ -526,9 +526,9 @@ std::vector<supervise::RankStart> plan_round(const AgentOptions& options, const 
 
 std::string plain_log_folder(const std::string& log_dir, const std::string& run_id) {
   std::string name = run_id;
-  std::replace_if(
-      name.begin(), name.end(),
-      [](char c) { return !absl::ascii_isalnum(c) && c != '-' && c != '_' && c != '.'; }, '_');
+  std::ranges::replace_if(
+      name, [](char c) { return !absl::ascii_isalnum(c) && c != '-' && c != '_' && c != '.'; },
+      '_');
   return absl::StrCat(log_dir, name.empty() || name[0] == '.' ? "/_" : "/", name);
 }
 

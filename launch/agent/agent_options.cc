@@ -121,7 +121,7 @@ absl::StatusOr<RendezvousTiming> rendezvous_timing(
     } else {
       std::vector<std::string> keys = {"keep_alive_max_attempt", "is_host"};
       for (const auto& [name, duration] : durations) keys.push_back(name);
-      std::sort(keys.begin(), keys.end());
+      std::ranges::sort(keys);
       return invalid("--rdzv_conf: unknown key ", key, did_you_mean(key, keys),
                      "; known keys: ", absl::StrJoin(keys, ", "));
     }

@@ -65,8 +65,8 @@ std::optional<std::string> unescape(absl::string_view text) {
 }
 
 bool is_name(absl::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(),
-                                      [](char c) { return absl::ascii_islower(c) || c == '_'; });
+  return !text.empty() &&
+         std::ranges::all_of(text, [](char c) { return absl::ascii_islower(c) || c == '_'; });
 }
 
 constexpr char kVerb[] = "hello";

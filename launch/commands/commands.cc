@@ -46,18 +46,13 @@ std::string called_name(const Invocation& invocation, absl::string_view command)
   return std::string(invocation.called == kSimulate.name ? kSimulate.name : command);
 }
 
-int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
-         int exit_code) {
+int fail(Invocation& invocation, absl::string_view command, absl::string_view why, int exit_code) {
   const std::string name =
       command.empty() ? "" : absl::StrCat(" ", called_name(invocation, command));
-  invocation.err << process::as_error(absl::StrCat("accelerate", name, ": ", status.message()),
+  invocation.err << process::as_error(absl::StrCat("accelerate", name, ": ", why),
                                       invocation.err_has_colour)
                  << std::endl;
   return exit_code;
-}
-
-int refuse(Invocation& invocation, absl::string_view command, absl::string_view why) {
-  return fail(invocation, command, absl::InvalidArgumentError(why), kExitBadCommandLine);
 }
 
 absl::StatusOr<std::string> find_program(const Invocation& invocation, const std::string& program) {
@@ -99,8 +94,7 @@ int run_companion(Invocation& invocation, absl::string_view command, absl::strin
 int finish(Invocation& invocation) {
   invocation.out.flush();
   if (invocation.out) return 0;
-  return fail(invocation, "",
-              absl::UnavailableError("standard output is closed or cannot be written"));
+  return fail(invocation, "", "standard output is closed or cannot be written");
 }
 
 absl::Span<const Command> all_commands() {

@@ -58,10 +58,16 @@ std::string called_name(const Invocation& invocation, absl::string_view command)
 
 /// Writes `accelerate COMMAND: message`, or without a command `accelerate: message`, and returns
 /// the exit code.
-int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
+int fail(Invocation& invocation, absl::string_view command, absl::string_view why,
          int exit_code = kExitLauncherFailed);
+inline int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
+                int exit_code = kExitLauncherFailed) {
+  return fail(invocation, command, status.message(), exit_code);
+}
 /// The same for a command line that cannot be followed; returns kExitBadCommandLine.
-int refuse(Invocation& invocation, absl::string_view command, absl::string_view why);
+inline int refuse(Invocation& invocation, absl::string_view command, absl::string_view why) {
+  return fail(invocation, command, why, kExitBadCommandLine);
+}
 
 /// The file of a program by its name or path, with the PATH of the invocation. Errors: NotFound,
 /// PermissionDenied.
@@ -197,6 +203,29 @@ struct ToFsdp2Options {
 
 /// The whole command. Returns the file that was written.
 absl::StatusOr<std::string> to_fsdp2(const ToFsdp2Options& options, std::vector<Notice>& notices);
+
+// ---- help: texts and manual pages, both made of what commands declare, so that they agree.
+
+/// The width to wrap help at: that of the terminal on standard output, or COLUMNS, from 60 to 100;
+/// elsewhere 100.
+int help_columns();
+
+/// The help of a command after its options were declared, or of that subcommand of it which was
+/// parsed.
+std::string help_text(const CLI::App& app, int columns);
+
+/// The help of `accelerate` itself: its commands in their groups.
+std::string overview_text(int columns);
+
+/// A page for man(1), "accelerate-launch.1", with all options of the command. The empty name is
+/// `accelerate` itself.
+struct ManualPage {
+  std::string file;
+  std::string text;
+};
+
+/// The pages of `accelerate` and of all commands.
+std::vector<ManualPage> manual_pages();
 
 // ---- completion
 

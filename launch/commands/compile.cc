@@ -141,17 +141,17 @@ int make_packages(const Options& options, const std::string& cache, Invocation& 
     }
     return fail(
         invocation, kName,
-        absl::NotFoundError(absl::StrCat(
+        absl::StrCat(
             counted(before->all()), " in ", cache, " without a package: ", options.python,
             exit_code.ok() ? " has no torch of that release of LibTorch" : " cannot be started",
-            "; --python names another one, and `accelerate compile` alone goes on")));
+            "; --python names another one, and `accelerate compile` alone goes on"));
   }
   const absl::StatusOr<Missing> after = missing(cache);
   if (!after.ok()) return fail(invocation, kName, after.status());
   if (*exit_code != 0 || after->latest > 0) {
-    return fail(invocation, kName,
-                absl::InternalError(absl::StrCat(counted(after->all()), " in ", cache,
-                                                 " without a package; see above")));
+    return fail(
+        invocation, kName,
+        absl::StrCat(counted(after->all()), " in ", cache, " without a package; see above"));
   }
   if (const int64_t made = before->all() - after->all(); made > 0) {
     invocation.out << counted(made) << " compiled into " << cache << "\n";
@@ -175,8 +175,8 @@ int run(const Options& options, const std::vector<std::string>& words, Invocatio
     if (!exit_code.ok()) return fail(invocation, kName, exit_code.status());
     if (*exit_code != 0) {
       return fail(invocation, kName,
-                  absl::InternalError(absl::StrCat("the program failed with exit code ", *exit_code,
-                                                   " while its regions were recorded")),
+                  absl::StrCat("the program failed with exit code ", *exit_code,
+                               " while its regions were recorded"),
                   *exit_code);
     }
   }

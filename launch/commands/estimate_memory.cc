@@ -38,7 +38,7 @@ namespace {
 
 // Code points; none of what is printed here is wide or combined.
 size_t length_of(const std::string& text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+  return std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; });
 }
 
 std::string repeated(const std::string& text, size_t count) {

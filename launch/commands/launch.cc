@@ -108,12 +108,11 @@ agent::AgentOptions at_the_same_time(const CommandPlan& plan) {
 int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
   const absl::StatusOr<std::string> tool = find_program(invocation, plan.tool);
   if (!tool.ok()) {
-    return fail(
-        invocation, kName,
-        absl::NotFoundError(absl::StrCat(plan.kind, " needs the program ", plan.tool,
-                                         ", which is not in PATH; install "
-                                         "it, or see with --dry_run what it would be given")),
-        kExitNotFound);
+    return fail(invocation, kName,
+                absl::StrCat(plan.kind, " needs the program ", plan.tool,
+                             ", which is not in PATH; install it, or see with --dry_run what it "
+                             "would be given"),
+                kExitNotFound);
   }
   for (const auto& [name, lines] : plan.variable_files) {
     if (absl::Status ok = update_variable_file(name, lines); !ok.ok()) {
@@ -153,10 +152,9 @@ int start_sagemaker_job(Invocation& invocation, const plan::SageMakerPlan& plan)
   const absl::StatusOr<std::string> aws = find_program(invocation, plan.aws[0]);
   if (!aws.ok()) {
     return fail(invocation, kName,
-                absl::NotFoundError(
-                    "a SageMaker job needs the program aws, which is not in PATH; install it, or "
-                    "write the job with --dry_run to a file, and give that elsewhere to aws "
-                    "sagemaker create-training-job --cli-input-json"),
+                "a SageMaker job needs the program aws, which is not in PATH; install it, or "
+                "write the job with --dry_run to a file, and give that elsewhere to aws "
+                "sagemaker create-training-job --cli-input-json",
                 kExitNotFound);
   }
   const std::vector<std::string> environment =
@@ -216,8 +214,7 @@ int run_simulated(Invocation& invocation, const plan::SimulationPlan& plan, bool
   if (!code.ok()) return fail(invocation, kName, code.status(), start_failure_code(code.status()));
   if (*code == 0) return check_simulated(mark, plan, is_quiet, invocation);
   if (*code == 128 + SIGPIPE && is_output_closed()) {
-    return fail(invocation, kName,
-                absl::UnavailableError("standard output was closed; stopped the program"), *code);
+    return fail(invocation, kName, "standard output was closed; stopped the program", *code);
   }
   return *code;
 }
@@ -271,16 +268,15 @@ struct Inputs {
 
 // Errors: what is wrong with the command line, the configuration file or the environment.
 absl::StatusOr<Inputs> inputs(const TypedFlags& typed, const Invocation& invocation) {
-  absl::StatusOr<Settings> settings = launch_settings(typed, invocation.environment);
-  if (!settings.ok()) return settings.status();
-  ACCELERATE_RETURN_IF_ERROR(settings::check_status(*settings));
-  ACCELERATE_RETURN_IF_ERROR(check_devices(*settings));
+  Inputs inputs;
+  ACCELERATE_ASSIGN_OR_RETURN(inputs.settings, launch_settings(typed, invocation.environment));
+  ACCELERATE_RETURN_IF_ERROR(settings::check_status(inputs.settings));
+  ACCELERATE_RETURN_IF_ERROR(check_devices(inputs.settings));
   // A simulated cluster is not a part of the job that it is started in.
-  absl::StatusOr<settings::Job> job = settings::Job();
-  if (!settings->is_set("simulate")) job = settings::find_job(invocation.environment);
-  if (!job.ok()) return job.status();
-  Inputs inputs = {*std::move(settings), settings::this_machine(invocation.environment),
-                   *std::move(job)};
+  if (!inputs.settings.is_set("simulate")) {
+    ACCELERATE_ASSIGN_OR_RETURN(inputs.job, settings::find_job(invocation.environment));
+  }
+  inputs.machine = settings::this_machine(invocation.environment);
   ACCELERATE_RETURN_IF_ERROR(settings::complete(inputs.settings, inputs.machine, inputs.job));
   ACCELERATE_RETURN_IF_ERROR(check_ranks(inputs.settings, inputs.job));
   return inputs;

@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/message_text.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/help.h"
 #include "launch/process/replace_file.h"
 
 namespace accelerate::launcher::commands {
@@ -32,8 +31,8 @@ int write_all(const std::string& folder, Invocation& invocation) {
   std::filesystem::create_directories(folder, error);
   if (error) {
     return fail(invocation, kName,
-                absl::UnavailableError(
-                    absl::StrCat("cannot make the folder ", folder, ": ", error.message())));
+
+                absl::StrCat("cannot make the folder ", folder, ": ", error.message()));
   }
   for (const ManualPage& page : manual_pages()) {
     const std::string path = (std::filesystem::path(folder) / page.file).string();

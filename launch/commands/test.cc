@@ -40,8 +40,7 @@ int run(const Options& options, Invocation& invocation) {
   if (!exit_code.ok()) return fail(invocation, kName, exit_code.status());
   if (*exit_code != 0) {
     return fail(invocation, kName,
-                absl::InternalError(absl::StrCat("the self-test failed with exit code ", *exit_code,
-                                                 "; see above")),
+                absl::StrCat("the self-test failed with exit code ", *exit_code, "; see above"),
                 *exit_code);
   }
   invocation.out << "The self-test passed: this configuration is ready for training.\n";

@@ -124,8 +124,7 @@ int run(const Options& options, Invocation& invocation) {
   const absl::StatusOr<int> exit_code = process::run_program(*line, invocation.environment);
   if (!exit_code.ok()) return fail(invocation, kName, exit_code.status(), kExitNotFound);
   if (*exit_code != 0) {
-    return fail(invocation, kName,
-                absl::InternalError(absl::StrCat("gcloud ended with exit code ", *exit_code)),
+    return fail(invocation, kName, absl::StrCat("gcloud ended with exit code ", *exit_code),
                 *exit_code);
   }
   invocation.out << "The pod is set up.\n";

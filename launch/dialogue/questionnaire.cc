@@ -513,7 +513,7 @@ absl::Status check(const settings::Setting& row, const std::string& text) {
        {settings::distributed_types(), settings::sagemaker_distributed_types()}) {
     types.insert(types.end(), list.begin(), list.end());
   }
-  if (std::find(types.begin(), types.end(), text) != types.end()) return absl::OkStatus();
+  if (std::ranges::find(types, text) != types.end()) return absl::OkStatus();
   return invalid("expected one of ", absl::StrJoin(types, ", "), ", not \"", text, "\"");
 }
 

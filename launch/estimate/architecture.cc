@@ -378,7 +378,7 @@ constexpr char kTimmHub[] = "hf-hub:";
 
 bool is_hub_name(absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
-  return parts.size() <= 2 && std::all_of(parts.begin(), parts.end(), [](absl::string_view part) {
+  return parts.size() <= 2 && std::ranges::all_of(parts, [](absl::string_view part) {
            return !part.empty() && part[0] != '.' && part[0] != '~' &&
                   internal::is_plain_file_name(std::string(part));
          });

@@ -142,49 +142,42 @@ std::string streams_text(const agent::StreamsByRank& streams) {
 }
 
 std::string agent_text(const AgentOptions& options) {
-  const bool is_elastic = options.rendezvous == RendezvousKind::kElastic;
-  std::string text =
-      absl::StrCat("kind: ",
-                   options.rendezvous == RendezvousKind::kStandalone ? "ranks of this machine"
-                   : is_elastic ? "ranks of machines that come and go"
-                                : "ranks of several machines",
-                   "\nprogram: ", shell_line(options.command),
-                   "\nranks on this machine: ", options.processes_per_node, "\n");
-  if (options.rendezvous != RendezvousKind::kStandalone) {
-    absl::StrAppend(
-        &text, "machines: ", options.min_nodes,
-        options.min_nodes == options.max_nodes ? "" : absl::StrCat(" to ", options.max_nodes),
-        "\n");
-    if (options.node_rank) absl::StrAppend(&text, "this machine: ", *options.node_rank, "\n");
-    absl::StrAppend(&text, "run: ", options.run_id, "\n");
+  const bool is_standalone = options.rendezvous == RendezvousKind::kStandalone;
+  std::string text;
+  const auto say = [&text](absl::string_view what, const auto&... is) {
+    absl::StrAppend(&text, what, ": ", is..., "\n");
+  };
+  say("kind", is_standalone ? "ranks of this machine"
+              : options.rendezvous == RendezvousKind::kElastic
+                  ? "ranks of machines that come and go"
+                  : "ranks of several machines");
+  say("program", shell_line(options.command));
+  say("ranks on this machine", options.processes_per_node);
+  if (!is_standalone) {
+    say("machines", options.min_nodes,
+        options.min_nodes == options.max_nodes ? "" : absl::StrCat(" to ", options.max_nodes));
+    if (options.node_rank) say("this machine", *options.node_rank);
+    say("run", options.run_id);
   }
-  absl::StrAppend(&text, "rendezvous at: ", options.endpoint_host, ", port ",
-                  options.endpoint_port == 0 ? "any" : absl::StrCat(options.endpoint_port), "\n");
-  if (options.max_restarts > 0) absl::StrAppend(&text, "restarts: ", options.max_restarts, "\n");
-  if (!options.log_dir.empty()) absl::StrAppend(&text, "logs: ", options.log_dir, "\n");
-  if (streams_text(options.tee) != "0") {
-    absl::StrAppend(&text, "to console and files: ", streams_text(options.tee), "\n");
-  }
-  if (streams_text(options.redirects) != "0") {
-    absl::StrAppend(&text, "to files: ", streams_text(options.redirects), "\n");
-  }
+  say("rendezvous at", options.endpoint_host, ", port ",
+      options.endpoint_port == 0 ? "any" : absl::StrCat(options.endpoint_port));
+  if (options.max_restarts > 0) say("restarts", options.max_restarts);
+  if (!options.log_dir.empty()) say("logs", options.log_dir);
+  const std::string teed = streams_text(options.tee);
+  const std::string redirected = streams_text(options.redirects);
+  if (teed != "0") say("to console and files", teed);
+  if (redirected != "0") say("to files", redirected);
   if (!options.rdzv_conf.empty()) {
-    absl::StrAppend(&text,
-                    "rendezvous: ", absl::StrJoin(options.rdzv_conf, ",", absl::PairFormatter("=")),
-                    "\n");
+    say("rendezvous", absl::StrJoin(options.rdzv_conf, ",", absl::PairFormatter("=")));
   }
-  if (options.local_addr) absl::StrAppend(&text, "others reach it at: ", *options.local_addr, "\n");
+  if (options.local_addr) say("others reach it at", *options.local_addr);
   if (!options.local_ranks_filter.empty()) {
-    absl::StrAppend(&text, "local ranks shown: ", absl::StrJoin(options.local_ranks_filter, ","),
-                    "\n");
+    say("local ranks shown", absl::StrJoin(options.local_ranks_filter, ","));
   }
-  if (options.kill_grace) {
-    absl::StrAppend(&text, "killed after: ", absl::FormatDuration(*options.kill_grace), "\n");
-  }
-  if (options.role != "default") absl::StrAppend(&text, "role: ", options.role, "\n");
-  if (!options.preflight) absl::StrAppend(&text, "checks before the start: none\n");
-  absl::StrAppend(&text, process::to_text(options.environment));
-  return text;
+  if (options.kill_grace) say("killed after", absl::FormatDuration(*options.kill_grace));
+  if (options.role != "default") say("role", options.role);
+  if (!options.preflight) say("checks before the start", "none");
+  return absl::StrCat(text, process::to_text(options.environment));
 }
 
 std::string command_text(const CommandPlan& plan) {

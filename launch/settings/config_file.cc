@@ -91,7 +91,7 @@ class Checker {
     kind_ = is_sagemaker ? Section::kSageMaker : Section::kTop;
     for (const auto& [key, value] : values.items()) take(key, value);
     if (!unknown_.empty()) {
-      std::sort(unknown_.begin(), unknown_.end());
+      std::ranges::sort(unknown_);
       return invalid(config_.path, ": unknown keys: ", absl::StrJoin(unknown_, ", "),
                      "; correct or remove them");
     }

@@ -20,7 +20,7 @@ absl::Status bad(absl::string_view text, const Parts&... parts) {
 }
 
 bool all_digits(absl::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+  return !text.empty() && std::ranges::all_of(text, absl::ascii_isdigit);
 }
 
 std::optional<uint16_t> port_of(absl::string_view text) {
@@ -71,7 +71,7 @@ absl::StatusOr<Endpoint> parse_bracketed(absl::string_view text) {
 absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text, Ambiguous ambiguous) {
   ACCELERATE_RETURN_IF_ERROR(internal::check_blanks(text));
   if (absl::StartsWith(text, "[")) return parse_bracketed(text);
-  const auto colons = std::count(text.begin(), text.end(), ':');
+  const auto colons = std::ranges::count(text, ':');
   if (colons > 1) return parse_unbracketed(text, ambiguous);
   Endpoint endpoint{std::string(text.substr(0, text.find(':'))), std::nullopt};
   if (endpoint.host.empty()) return bad(text, "names no machine: expected HOST:PORT");

@@ -83,7 +83,7 @@ std::vector<std::string> known_keys(Section section) {
       keys.push_back(named.key);
     }
   }
-  std::sort(keys.begin(), keys.end());
+  std::ranges::sort(keys);
   return keys;
 }
 
