@@ -31,7 +31,6 @@ int write_all(const std::string& folder, Invocation& invocation) {
   std::filesystem::create_directories(folder, error);
   if (error) {
     return fail(invocation, kName,
-
                 absl::StrCat("cannot make the folder ", folder, ": ", error.message()));
   }
   for (const ManualPage& page : manual_pages()) {
