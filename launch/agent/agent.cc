@@ -161,12 +161,10 @@ absl::StatusOr<Rendezvous> host_run(const AgentOptions& options, MembershipClien
 absl::StatusOr<Rendezvous> join_rendezvous(const AgentOptions& options) {
   ACCELERATE_ASSIGN_OR_RETURN(RendezvousTiming timing, rendezvous_timing(options.rdzv_conf));
   if (options.rendezvous == RendezvousKind::kStandalone) {
-    Rendezvous rendezvous;
-    rendezvous.link = std::make_unique<LocalLink>(rules_of(options, timing),
-                                                  Member{.host = supervise::host_name(),
-                                                         .address = "127.0.0.1",
-                                                         .processes = options.processes_per_node});
-    return rendezvous;
+    const Member machine = {.host = supervise::host_name(),
+                            .address = "127.0.0.1",
+                            .processes = options.processes_per_node};
+    return Rendezvous{.link = std::make_unique<LocalLink>(rules_of(options, timing), machine)};
   }
   ACCELERATE_ASSIGN_OR_RETURN(std::vector<process::SocketAddress> addresses,
                               process::resolve(options.endpoint_host, kResolveTimeout));
@@ -187,9 +185,8 @@ absl::StatusOr<Rendezvous> join_rendezvous(const AgentOptions& options) {
           absl::StrCat(socket.status().message(), "; choose another port on all machines"));
     }
   }
-  Rendezvous rendezvous;
-  rendezvous.link = std::make_unique<MembershipClient>(std::move(client), handshake_of(options));
-  return rendezvous;
+  return Rendezvous{
+      .link = std::make_unique<MembershipClient>(std::move(client), handshake_of(options))};
 }
 
 // The rest of torchrun's contract, which programs may look at and this library does not.

@@ -321,28 +321,6 @@ absl::StatusOr<Architecture> model_of(FileSystem& files, const Options& options,
   return architecture;
 }
 
-// What a rank along tp has of the model; nothing where there is one rank.
-absl::StatusOr<std::optional<estimate::TpPart>> part_of_rank(const Options& options,
-                                                             const Architecture& architecture) {
-  if (options.tp_size == 1) return std::nullopt;
-  ACCELERATE_ASSIGN_OR_RETURN(estimate::TpPart part,
-                              estimate::tp_part(architecture, options.tp_size));
-  return part;
-}
-
-// Whether ranks along ep divide the experts evenly.
-absl::Status check_experts(const Options& options, const Architecture& architecture) {
-  if (options.ep_size == 1) return absl::OkStatus();
-  return in_file(options.model_name, estimate::ep_part(architecture, options.ep_size).status());
-}
-
-// What each stage has of a rank's part along tp, which is all of it where there is one.
-absl::StatusOr<std::vector<Architecture>> stages_of(const Options& options,
-                                                    const Architecture& architecture) {
-  if (options.pp_size == 1) return std::vector{architecture};
-  return in_file(options.model_name, estimate::pp_parts(architecture, options.pp_size));
-}
-
 double elements_of(const Architecture& architecture) {
   double elements = 0;
   for (const estimate::ArchitectureTensor& tensor : architecture.tensors) {
@@ -391,12 +369,22 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
   architecture.transformer = shape;
   ACCELERATE_RETURN_IF_ERROR(check_heads(options, shape));
   ACCELERATE_RETURN_IF_ERROR(check_sequences(options, shape));
-  ACCELERATE_ASSIGN_OR_RETURN(const std::optional<estimate::TpPart> part,
-                              part_of_rank(options, architecture));
+  std::optional<estimate::TpPart> part;  // of a rank along tp, where there are several
+  if (options.tp_size > 1) {
+    ACCELERATE_ASSIGN_OR_RETURN(part, estimate::tp_part(architecture, options.tp_size));
+  }
   const ModelSize size = estimate::model_size(architecture);
   const Architecture& of_rank = part ? part->architecture : architecture;
-  ACCELERATE_RETURN_IF_ERROR(check_experts(options, of_rank));
-  ACCELERATE_ASSIGN_OR_RETURN(const std::vector<Architecture> stages, stages_of(options, of_rank));
+  const std::string& model = options.model_name;
+  if (options.ep_size > 1) {
+    ACCELERATE_RETURN_IF_ERROR(
+        in_file(model, estimate::ep_part(of_rank, options.ep_size).status()));
+  }
+  std::vector<Architecture> stages = {of_rank};
+  if (options.pp_size > 1) {
+    ACCELERATE_ASSIGN_OR_RETURN(stages,
+                                in_file(model, estimate::pp_parts(of_rank, options.pp_size)));
+  }
   std::vector<Column> columns = {
       {"Largest Layer",
        [&](const std::string& dtype) { return size_in(dtype, size.largest_layer); }},

@@ -463,15 +463,11 @@ std::string layer_of(const std::string& tensor, const std::set<std::string>& no_
 }  // namespace
 
 std::string hub_cache_folder(const std::vector<std::string>& environment) {
-  struct Place {
-    const char* variable;
-    const char* below;
-  };
-  for (const Place& place :
-       {Place{"HF_HUB_CACHE", ""}, Place{"HF_HOME", "/hub"},
-        Place{"XDG_CACHE_HOME", "/huggingface/hub"}, Place{"HOME", "/.cache/huggingface/hub"}}) {
-    const std::string value = process::environment_value(environment, place.variable);
-    if (!value.empty()) return absl::StrCat(value, place.below);
+  for (const auto& [variable, below] : {std::pair("HF_HUB_CACHE", ""), std::pair("HF_HOME", "/hub"),
+                                        std::pair("XDG_CACHE_HOME", "/huggingface/hub"),
+                                        std::pair("HOME", "/.cache/huggingface/hub")}) {
+    const std::string value = process::environment_value(environment, variable);
+    if (!value.empty()) return absl::StrCat(value, below);
   }
   return ".cache/huggingface/hub";
 }
@@ -541,12 +537,11 @@ double TrainingUsage::maximum() const { return std::max({model, gradients, optim
 
 std::optional<TrainingUsage> training_usage(const std::string& dtype, double total) {
   if (!is_trained_in(dtype)) return std::nullopt;
-  if (dtype == "float32") {
-    return TrainingUsage{
-        .model = total, .gradients = total, .optimizer = 2 * total, .step = 4 * total};
-  }
-  return TrainingUsage{
-      .model = total, .gradients = 1.5 * total, .optimizer = 2 * total, .step = 2 * total};
+  const bool is_mixed = dtype != "float32";
+  return TrainingUsage{.model = total,
+                       .gradients = (is_mixed ? 1.5 : 1) * total,
+                       .optimizer = 2 * total,
+                       .step = (is_mixed ? 2 : 4) * total};
 }
 
 std::optional<double> divided_training(const std::string& dtype, const ModelSize& size,

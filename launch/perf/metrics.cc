@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "accelerate/base/number_text.h"
 
 namespace accelerate::launcher::perf {
@@ -16,51 +17,23 @@ namespace {
 
 // In the order of README.md. Floors keep the launcher from the simulator's lists of phases,
 // activities and categories.
-constexpr const char* kMetrics[] = {
-    "time/step",
-    "time/first_step",
-    "time/run",
-    "time/forward",
-    "time/backward",
-    "time/optimizer",
-    "time/attention",
-    "time/matrix_products",
-    "time/other_kernels",
-    "time/exposed_communication",
-    "time/copies",
-    "time/nothing_to_do",
-    "time/hidden_communication",
-    "memory/peak",
-    "memory/tensors",
-    "memory/parameters",
-    "memory/gathered_parameters",
-    "memory/gradients",
-    "memory/optimizer_state",
-    "memory/activations",
-    "memory/buckets",
-    "memory/temporaries",
-    "communication/bytes",
-    "work/flops",
-    "work/bytes",
-    "work/allocated_bytes",
-    "work/step_flops",
-    "work/step_bytes",
-    "work/step_allocated_bytes",
-    "files/reads",
-    "files/writes",
-    "files/syncs",
-    "files/read_bytes",
-    "files/write_bytes",
-    "count/kernels",
-    "count/collectives",
-    "count/steps",
-    "count/allocation_retries",
-    "count/allocations",
-    "count/launches",
-    "count/step_kernels",
-    "count/step_allocations",
-    "count/step_launches",
-    "count/synchronisations",
+struct MetricGroup {
+  const char* name;
+  const char* metrics;
+};
+constexpr MetricGroup kMetrics[] = {
+    {"time",
+     "step first_step run forward backward optimizer attention matrix_products other_kernels "
+     "exposed_communication copies nothing_to_do hidden_communication"},
+    {"memory",
+     "peak tensors parameters gathered_parameters gradients optimizer_state activations "
+     "buckets temporaries"},
+    {"communication", "bytes"},
+    {"work", "flops bytes allocated_bytes step_flops step_bytes step_allocated_bytes"},
+    {"files", "reads writes syncs read_bytes write_bytes"},
+    {"count",
+     "kernels collectives steps allocation_retries allocations launches step_kernels "
+     "step_allocations step_launches synchronisations"},
 };
 
 }  // namespace
@@ -76,8 +49,11 @@ Unit unit_of(absl::string_view metric_or_group) {
 
 std::vector<std::string> metrics_of(absl::string_view group) {
   std::vector<std::string> names;
-  for (const char* metric : kMetrics) {
-    if (group_of(metric) == group) names.emplace_back(metric);
+  for (const auto& [name, metrics] : kMetrics) {
+    if (name != group) continue;
+    for (const absl::string_view metric : absl::StrSplit(metrics, ' ')) {
+      names.push_back(absl::StrCat(name, "/", metric));
+    }
   }
   return names;
 }

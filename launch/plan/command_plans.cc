@@ -255,11 +255,11 @@ absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs) {
   add(words, {"--master_port", absl::StrCat(port), "--no_python"});
   add(words, program_words(inputs));
 
-  CommandPlan plan;
-  plan.kind = "deepspeed";
-  plan.tool = "deepspeed";
-  plan.commands.push_back(std::move(words));
-  plan.environment = settings::child_environment(settings, inputs.machine, inputs.environment);
+  CommandPlan plan = {
+      .kind = "deepspeed",
+      .tool = "deepspeed",
+      .commands = {std::move(words)},
+      .environment = settings::child_environment(settings, inputs.machine, inputs.environment)};
   plan.variable_files[".deepspeed_env"] = variable_lines(plan.environment);
   plan.environment.merge(process::without_outer_run());
   return plan;
@@ -286,10 +286,10 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<st
     }
   }
 
-  CommandPlan plan;
-  plan.kind = "mpirun";
-  plan.tool = mpi->name;
-  plan.environment = settings::child_environment(settings, inputs.machine, inputs.environment);
+  CommandPlan plan = {
+      .kind = "mpirun",
+      .tool = mpi->name,
+      .environment = settings::child_environment(settings, inputs.machine, inputs.environment)};
   plan.environment.merge(process::without_outer_run());
   if (processes > 1) {
     uint16_t port = endpoint.port.value_or(machines == 1 ? 0 : kUsualPort);
@@ -350,10 +350,7 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
                    " machines; give a --num_processes that ", nodes, " divides");
   }
 
-  CommandPlan plan;
-  plan.kind = "srun";
-  plan.tool = "srun";
-  plan.environment = process::without_outer_run();
+  CommandPlan plan = {.kind = "srun", .tool = "srun", .environment = process::without_outer_run()};
   std::vector<std::string> words = {"srun", absl::StrCat("--nodes=", nodes)};
   if (needs_launchers(settings)) {
     add(words, {absl::StrCat("--ntasks=", nodes), "--ntasks-per-node=1", "--kill-on-bad-exit=1",
@@ -399,9 +396,7 @@ absl::StatusOr<CommandPlan> plan_tpu_pod(const PlanInputs& inputs) {
   std::vector<std::string> zone;
   if (settings.is_set("tpu_zone")) zone = {"--zone", settings.text("tpu_zone")};
 
-  CommandPlan plan;
-  plan.kind = "tpu pod";
-  plan.tool = "gcloud";
+  CommandPlan plan = {.kind = "tpu pod", .tool = "gcloud"};
   auto add_command = [&](std::vector<std::string> words, const std::vector<std::string>& last) {
     add(words, zone);
     add(words, {"--command", line});
