@@ -194,12 +194,6 @@ std::string changes_text(const ConfigFile& before, const ConfigFile& after) {
   return text;
 }
 
-// Its problems are those of the disk, and no bad command line.
-absl::Status write(const ConfigFile& config, const std::string& path) {
-  const absl::Status written = settings::write_config_file(config, path);
-  return written.ok() ? written : absl::UnavailableError(written.message());
-}
-
 absl::StatusOr<std::string> update(const Options& options, const Files& files,
                                    Invocation& invocation) {
   ACCELERATE_ASSIGN_OR_RETURN(ConfigFile config, settings::load_config_file(files.found));
@@ -209,7 +203,7 @@ absl::StatusOr<std::string> update(const Options& options, const Files& files,
   const ConfigFile before = config;
   ACCELERATE_RETURN_IF_ERROR(assign(config, options.assignments));
   ACCELERATE_RETURN_IF_ERROR(check_for_launch(config, files.found));
-  ACCELERATE_RETURN_IF_ERROR(write(config, files.path));
+  ACCELERATE_RETURN_IF_ERROR(settings::write_config_file(config, files.path));
   const std::string changes = changes_text(before, config);
   if (files.found != files.path) return absl::StrCat(written_text(files), changes);
   if (changes.empty()) return absl::StrCat("The configuration ", files.path, " is up to date.");
@@ -231,7 +225,7 @@ absl::StatusOr<std::string> run_mode(const Options& options, const Files& files,
                        " already; the file is unchanged. To make another, give --overwrite, or "
                        "another --config_file"));
     }
-    ACCELERATE_RETURN_IF_ERROR(write(config, path));
+    ACCELERATE_RETURN_IF_ERROR(settings::write_config_file(config, path));
     return written_text(files);
   }
   ACCELERATE_ASSIGN_OR_RETURN(ConfigFile config, make_configuration(options, path, invocation));
@@ -242,7 +236,7 @@ absl::StatusOr<std::string> run_mode(const Options& options, const Files& files,
                      "--set, or remove it to make another"));
   }
   ACCELERATE_RETURN_IF_ERROR(check_for_launch(config, path));
-  ACCELERATE_RETURN_IF_ERROR(write(config, path));
+  ACCELERATE_RETURN_IF_ERROR(settings::write_config_file(config, path));
   return written_text(files);
 }
 

@@ -75,11 +75,6 @@ std::string memory_text(const Row& row) {
   return absl::StrCat(binary_byte_text(row.peak_memory), " of ", binary_byte_text(row.memory));
 }
 
-// The first line of a failure that says something.
-std::string first_line(absl::string_view message) {
-  return std::string(message.substr(0, message.find('\n')));
-}
-
 class Sweeper {
  public:
   Sweeper(const ClusterSweep& sweep, Invocation& invocation)
@@ -294,8 +289,8 @@ class Sweeper {
   static void take_end(const ChildResult& run, const json& failure, Row& row) {
     if (failure.is_object() && failure.at("is_out_of_memory").get<bool>()) {
       row.state = State::kOutOfMemory;
-      row.explanation =
-          absl::StrCat(first_line(failure.at("message").get_ref<const std::string&>()), "\n");
+      const std::string& message = failure.at("message").get_ref<const std::string&>();
+      row.explanation = absl::StrCat(message.substr(0, message.find('\n')), "\n");
     } else if (run.exit_code != 0) {
       row.explanation = absl::StrCat(failure_text(run), "\n", tail_text(run));
     } else if (row.peak_memory == 0) {

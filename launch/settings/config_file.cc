@@ -366,8 +366,7 @@ absl::Status write_config_file(const ConfigFile& config, const std::string& path
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code ignored;
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
-  const absl::Status written = process::replace_file(path, text);
-  return written.ok() ? written : absl::InvalidArgumentError(written.message());
+  return process::replace_file(path, text);
 }
 
 absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
