@@ -82,9 +82,7 @@ absl::StatusOr<std::string> find_companion(const Invocation& invocation, absl::s
 int run_companion(Invocation& invocation, absl::string_view command, absl::string_view name,
                   std::vector<std::string> arguments) {
   const absl::StatusOr<std::string> program = find_companion(invocation, "program", name);
-  if (!program.ok()) {
-    return fail(invocation, command, program.status(), start_failure_code(program.status()));
-  }
+  if (!program.ok()) return fail_to_start(invocation, command, program.status());
   invocation.out.flush();
   arguments.insert(arguments.begin(), *program);
   const absl::StatusOr<int> exit_code = process::run_program(arguments, invocation.environment);

@@ -75,6 +75,10 @@ absl::StatusOr<std::string> find_program(const Invocation& invocation, const std
 
 /// The shell's exit codes for a program that could not be started.
 int start_failure_code(const absl::Status& status);
+inline int fail_to_start(Invocation& invocation, absl::string_view command,
+                         const absl::Status& status) {
+  return fail(invocation, command, status, start_failure_code(status));
+}
 
 /// The file of a program that comes with `accelerate` (companion_path in probe.h), called `what` in
 /// errors. Errors: NotFound; FailedPrecondition for a LibTorch that does not fit.

@@ -84,13 +84,13 @@ int become(Invocation& invocation, const std::vector<std::string>& argv,
                              process::apply_overlay(invocation.environment, overlay));
     failed = process::exec_error(image, image.exec());
   }
-  return fail(invocation, kName, failed, start_failure_code(failed));
+  return fail_to_start(invocation, kName, failed);
 }
 
 int run_ranks(Invocation& invocation, const agent::AgentOptions& options) {
   const absl::StatusOr<int> exit_code = agent::run_agent(options, invocation.environment);
   if (exit_code.ok()) return *exit_code;
-  return fail(invocation, kName, exit_code.status(), start_failure_code(exit_code.status()));
+  return fail_to_start(invocation, kName, exit_code.status());
 }
 
 // Several commands at the same time are looked after as ranks are: their lines have numbers, and
@@ -198,9 +198,7 @@ bool is_output_closed() {
 int run_simulated(Invocation& invocation, const plan::SimulationPlan& plan, bool is_quiet) {
   const std::string& program = plan.process.argv[0];
   const absl::StatusOr<std::string> found = find_program(invocation, program);
-  if (!found.ok()) {
-    return fail(invocation, kName, found.status(), start_failure_code(found.status()));
-  }
+  if (!found.ok()) return fail_to_start(invocation, kName, found.status());
   if (const std::string report = report_of(plan, invocation.environment); !report.empty()) {
     if (!is_quiet) note_other_report(invocation, report, program);
     if (absl::Status ok = prepare_report(report); !ok.ok()) return fail(invocation, kName, ok);
@@ -211,7 +209,7 @@ int run_simulated(Invocation& invocation, const plan::SimulationPlan& plan, bool
   invocation.out.flush();
   const absl::StatusOr<int> code = process::run_program(
       plan.process.argv, process::apply_overlay(invocation.environment, overlay));
-  if (!code.ok()) return fail(invocation, kName, code.status(), start_failure_code(code.status()));
+  if (!code.ok()) return fail_to_start(invocation, kName, code.status());
   if (*code == 0) return check_simulated(mark, plan, is_quiet, invocation);
   if (*code == 128 + SIGPIPE && is_output_closed()) {
     return fail(invocation, kName, "standard output was closed; stopped the program", *code);

@@ -175,12 +175,6 @@ std::string libtorch_text(absl::string_view version, std::optional<int> abi) {
   return absl::StrCat("LibTorch ", version, abi ? absl::StrCat(" (C++11 ABI: ", *abi, ")") : "");
 }
 
-int usable_processors() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 0;
-  return CPU_COUNT(&set);
-}
-
 }  // namespace
 
 LibraryProbe probe_library(const std::string& name, const std::string& symbol) {
@@ -332,7 +326,9 @@ std::string executable_path() {
 std::string cpu_text() {
   std::string name = field_of("/proc/cpuinfo", "model name");
   if (name.empty()) name = "unknown";
-  return absl::StrCat(name, ", ", usable_processors(), " usable");
+  cpu_set_t set;
+  const bool is_known = sched_getaffinity(0, sizeof(set), &set) == 0;
+  return absl::StrCat(name, ", ", is_known ? CPU_COUNT(&set) : 0, " usable");
 }
 
 double memory_bytes() {

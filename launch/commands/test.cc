@@ -27,9 +27,7 @@ struct Options {
 
 int run(const Options& options, Invocation& invocation) {
   const absl::StatusOr<std::string> program = find_companion(invocation, "self-test", kSelfTest);
-  if (!program.ok()) {
-    return fail(invocation, kName, program.status(), start_failure_code(program.status()));
-  }
+  if (!program.ok()) return fail_to_start(invocation, kName, program.status());
   std::vector<std::string> line = {invocation.executable, "launch"};
   if (!options.config_file.empty()) {
     line.insert(line.end(), {"--config_file", options.config_file});

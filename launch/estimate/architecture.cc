@@ -64,6 +64,13 @@ TpPlan tp_plan_of(const DocumentNode& object) {
   return plan;
 }
 
+// As a double, because the dims come from a file and their product may not fit 64 bits.
+double elements_of(const std::vector<int64_t>& shape) {
+  double elements = 1;
+  for (const int64_t dim : shape) elements *= static_cast<double>(dim);
+  return elements;
+}
+
 // Reads one description.
 class DescriptionReader {
  public:
@@ -129,7 +136,7 @@ class DescriptionReader {
     if (found_.tensors.size() >= size_t{kMaxTensors}) {
       value.refuse(absl::StrCat("it has more than ", kMaxTensors, " tensors"));
     }
-    ArchitectureTensor tensor{.name = name, .dtype = default_dtype_, .elements = 1};
+    ArchitectureTensor tensor{.name = name, .dtype = default_dtype_};
     const bool is_object = value.value().is_object();
     if (is_object) {
       value.check_keys({"shape", "dtype"});
@@ -138,9 +145,8 @@ class DescriptionReader {
     const DocumentNode shape = is_object ? value.at("shape", "a shape") : value;
     for (const DocumentNode& dim : shape.items("a list of sizes")) {
       tensor.shape.push_back(dim.integer("a size of at least 0", 0));
-      // As a double, because the dims come from a file and their product may not fit 64 bits.
-      tensor.elements *= static_cast<double>(tensor.shape.back());
     }
+    tensor.elements = elements_of(tensor.shape);
     found_.tensors.push_back(std::move(tensor));
   }
 
@@ -183,12 +189,6 @@ class DescriptionReader {
   std::string default_dtype_ = "F32";
   int64_t modules_ = 0;
 };
-
-double elements_of(const std::vector<int64_t>& shape) {
-  double elements = 1;
-  for (const int64_t dim : shape) elements *= static_cast<double>(dim);
-  return elements;
-}
 
 // The head that shares the weight of a transformer's embedding, by the usual names of both. The
 // files have it twice or once.

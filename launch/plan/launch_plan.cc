@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/simulated_run.h"
 #include "launch/settings/schema.h"

@@ -41,12 +41,6 @@ bool is_yaml_keyword(const std::string& word) {
          std::regex_match(word, kOtherWords);
 }
 
-std::string to_yaml(const Json& map) {
-  if (map.empty()) return "";
-  return yaml_text(map,
-                   {.width = std::string::npos, .unicode = true, .is_keyword = is_yaml_keyword});
-}
-
 // Sections of older releases that nothing reads any more.
 constexpr const char* kForgottenKeys[] = {"ipex_config", "mpirun_config.mpirun_ccl"};
 
@@ -354,7 +348,12 @@ nlohmann::ordered_json all_fields(const ConfigFile& config) {
   return fields;
 }
 
-std::string config_to_yaml(const ConfigFile& config) { return to_yaml(written_fields(config)); }
+std::string config_to_yaml(const ConfigFile& config) {
+  const Json fields = written_fields(config);
+  if (fields.empty()) return "";
+  return yaml_text(fields,
+                   {.width = std::string::npos, .unicode = true, .is_keyword = is_yaml_keyword});
+}
 
 std::string config_to_json(const ConfigFile& config) {
   return absl::StrCat(nlohmann::json(written_fields(config)).dump(2), "\n");

@@ -136,14 +136,6 @@ int count_render_nodes(const fs::path& root, absl::string_view maker) {
   return count;
 }
 
-// AMD's compute with the driver that is behind /dev/kfd, and only display without it.
-int count_amd(const fs::path& root) {
-  std::error_code error;
-  return fs::exists(root / "dev/kfd", error) ? count_render_nodes(root, "0x1002") : 0;
-}
-
-int count_intel(const fs::path& root) { return count_render_nodes(root, "0x8086"); }
-
 // How many of the devices the variable leaves; all where it is not set.
 int count_left(int devices, absl::Span<const std::string> environment, const char* variable) {
   const std::optional<std::string> ids = process::find_in_environment(environment, variable);
@@ -274,8 +266,11 @@ std::vector<InstalledDevices> installed_devices(const std::string& root) {
     const size_t count = numbered_names(fs::path(root) / "dev", prefix).size();
     all.push_back({kind, name, static_cast<int>(count)});
   }
-  all.push_back({"gpu", kAmdGpu, count_amd(root)});
-  all.push_back({"xpu", "Intel GPU", count_intel(root)});
+  // AMD's compute with the driver that is behind /dev/kfd, and only display without it.
+  std::error_code ignored;
+  const bool has_amd = fs::exists(fs::path(root) / "dev/kfd", ignored);
+  all.push_back({"gpu", kAmdGpu, has_amd ? count_render_nodes(root, "0x1002") : 0});
+  all.push_back({"xpu", "Intel GPU", count_render_nodes(root, "0x8086")});
   std::erase_if(all, [](const InstalledDevices& each) { return each.count == 0; });
   return all;
 }

@@ -31,12 +31,10 @@ bool has_kind_flag(const TypedFlags& typed) {
   return absl::c_any_of(kKindFlags, [&](const char* name) { return typed.contains(name); });
 }
 
-std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
-
 // "c.yaml:3"; without the line of a key that the file has in another form.
 std::string place_of(const ConfigFile& config, const std::string& key) {
   const auto line = config.lines.find(key);
-  return absl::StrCat(file_name(config.path),
+  return absl::StrCat(config.path.substr(config.path.rfind('/') + 1),
                       line == config.lines.end() ? "" : absl::StrCat(":", line->second));
 }
 

@@ -330,12 +330,6 @@ bool fills_replicas(const Settings& settings) {
          settings.number(kMeshSizes[1]) == 1;
 }
 
-// By the table that the ranks read.
-absl::Status check_layout(const Settings& settings) {
-  const auto illegal = find_illegal(layout_of(settings));
-  return illegal ? invalid(illegal->text()) : absl::OkStatus();
-}
-
 constexpr char kSchedule[] = "parallelism_config_pp_schedule";
 constexpr char kSplitPoints[] = "parallelism_config_pp_split_points";
 constexpr char kStageBytes[] = "parallelism_config_pp_stage_bytes";
@@ -494,7 +488,9 @@ absl::Status check_mesh_size(const Settings& settings, int64_t ranks) {
     if (size > 1) given.push_back(settings.describe(name));
   }
   if (total == 1 || total == ranks || (fills_replicas(settings) && ranks % total == 0)) {
-    return check_layout(settings);
+    // By the table that the ranks read.
+    const auto illegal = find_illegal(layout_of(settings));
+    return illegal ? invalid(illegal->text()) : absl::OkStatus();
   }
   std::string advice = "give sizes whose product is the number of ranks";
   if (const int64_t replicas = settings.number(kMeshSizes[0]); ranks % (total / replicas) == 0) {
