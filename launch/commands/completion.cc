@@ -71,12 +71,6 @@ CompletedCommand completed(const Command& command) {
   return result;
 }
 
-std::vector<std::string> names_of(const CompletedCommand& command) {
-  std::vector<std::string> names;
-  for (const CompletedOption& option : command.options) names.push_back(option.name);
-  return names;
-}
-
 // Between single quotes, for all three shells. A quote or a backslash is escaped outside of the
 // quotes, because fish reads backslashes within them and the others do not.
 std::string in_quotes(absl::string_view text) {
@@ -92,22 +86,20 @@ std::string bash_script(const std::vector<CompletedCommand>& commands) {
   std::string flags;
   for (const CompletedCommand& command : commands) {
     names.push_back(command.name);
-    std::vector<std::string> words = names_of(command);
+    std::vector<std::string> words;
+    for (const CompletedOption& option : command.options) {
+      words.push_back(option.name);
+      const std::string flag = in_quotes(absl::StrCat(command.name, " ", option.name));
+      if (option.takes_value) {
+        absl::StrAppend(&values, "    ", flag,
+                        ") words=", in_quotes(absl::StrJoin(option.choices, " ")), " ;;\n");
+      } else {
+        absl::StrAppend(&flags, flags.empty() ? "" : "|", flag);
+      }
+    }
     words.insert(words.end(), command.words.begin(), command.words.end());
     absl::StrAppend(&options, "    ", command.name,
                     ") words=", in_quotes(absl::StrJoin(words, " ")), " ;;\n");
-    std::vector<std::string> without_value;
-    for (const CompletedOption& option : command.options) {
-      if (!option.takes_value) {
-        without_value.push_back(absl::StrCat(command.name, " ", option.name));
-        continue;
-      }
-      absl::StrAppend(&values, "    ", in_quotes(absl::StrCat(command.name, " ", option.name)),
-                      ") words=", in_quotes(absl::StrJoin(option.choices, " ")), " ;;\n");
-    }
-    for (const std::string& flag : without_value) {
-      absl::StrAppend(&flags, flags.empty() ? "" : "|", in_quotes(flag));
-    }
   }
   return absl::StrCat(R"(# accelerate: completion for bash
 _accelerate() {
@@ -212,8 +204,6 @@ else
 
 std::string fish_script(const std::vector<CompletedCommand>& commands) {
   std::string script = "# accelerate: completion for fish\n";
-  std::vector<std::string> names;
-  for (const CompletedCommand& command : commands) names.push_back(command.name);
   for (const CompletedCommand& command : commands) {
     absl::StrAppend(&script, "complete -c accelerate -n __fish_use_subcommand -xa ",
                     in_quotes(command.name), " -d ", in_quotes(command.summary), "\n");

@@ -41,12 +41,6 @@ size_t length_of(const std::string& text) {
   return std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; });
 }
 
-std::string repeated(const std::string& text, size_t count) {
-  std::string result;
-  for (size_t i = 0; i < count; ++i) result += text;
-  return result;
-}
-
 std::string centred(const std::string& text, size_t width) {
   const size_t length = length_of(text);
   const size_t blanks = width > length ? width - length : 0;
@@ -83,7 +77,8 @@ std::string text_table(const std::vector<std::string>& headers,
   }
   const auto rule = [&](const char* left, const char* between, const char* right) {
     std::vector<std::string> lines;
-    for (const size_t width : widths) lines.push_back(repeated("─", width));
+    for (const size_t width : widths)
+      lines.push_back(absl::StrJoin(std::vector<const char*>(width, "─"), ""));
     return absl::StrCat(left, absl::StrJoin(lines, between), right);
   };
   const auto line = [&](const std::vector<std::string>& cells) {
