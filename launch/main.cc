@@ -16,7 +16,6 @@
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/message_text.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/help.h"
 #include "launch/commands/probe.h"
 #include "launch/process/terminal_colour.h"
 #include "launch/settings/settings.h"
@@ -26,6 +25,7 @@ namespace accelerate::launcher {
 using commands::Command;
 using commands::finish;
 using commands::Invocation;
+using commands::refuse;
 namespace {
 
 // A standard stream that the launcher was started without would be the number of the next file it
@@ -41,16 +41,7 @@ void open_missing_standard_streams() {
 }
 
 // CLI11's messages may have several lines.
-std::string one_line(const std::string& text) { return absl::StrReplaceAll(text, {{"\n", " "}}); }
-
-int bad_command_line(Invocation& invocation, const std::string& message,
-                     const std::string& command = "") {
-  invocation.err << process::as_error(absl::StrCat("accelerate", command.empty() ? "" : " ",
-                                                   command, ": ", one_line(message)),
-                                      invocation.err_has_colour)
-                 << "\n";
-  return commands::kExitBadCommandLine;
-}
+std::string one_line(absl::string_view text) { return absl::StrReplaceAll(text, {{"\n", " "}}); }
 
 int run_command(const Command& command, std::vector<std::string> words, Invocation& invocation) {
   CLI::App app(command.summary, absl::StrCat("accelerate ", command.name));
@@ -58,8 +49,7 @@ int run_command(const Command& command, std::vector<std::string> words, Invocati
   if (command.name == absl::string_view(commands::kLaunch.name)) {
     absl::StatusOr<settings::LaunchWords> split = settings::split_launch_words(app, words);
     if (!split.ok()) {
-      return bad_command_line(invocation, std::string(split.status().message()),
-                              commands::called_name(invocation, command.name));
+      return refuse(invocation, command.name, one_line(split.status().message()));
     }
     words = std::move(split->options);
     invocation.program = std::move(split->program);
@@ -79,8 +69,7 @@ int run_command(const Command& command, std::vector<std::string> words, Invocati
     invocation.out << commands::help_text(app, commands::help_columns());
     return finish(invocation);
   } catch (const CLI::ParseError& error) {
-    return bad_command_line(invocation, error.what(),
-                            commands::called_name(invocation, command.name));
+    return refuse(invocation, command.name, one_line(error.what()));
   }
   return run(invocation);
 }
@@ -111,8 +100,9 @@ int run(const std::vector<std::string>& args, Invocation& invocation) {
   const std::string word = args[0].substr(std::min(args[0].find_first_not_of('-'), args[0].size()));
   std::string near = did_you_mean(word, std::vector<std::string>{"help", "version"}, "--");
   if (!is_option && near.empty()) near = did_you_mean(word, names);
-  return bad_command_line(invocation, absl::StrCat("unknown ", is_option ? "option " : "command ",
-                                                   args[0], near, "; see accelerate --help"));
+  return refuse(invocation, "",
+                one_line(absl::StrCat("unknown ", is_option ? "option " : "command ", args[0], near,
+                                      "; see accelerate --help")));
 }
 
 }  // namespace

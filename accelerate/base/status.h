@@ -41,7 +41,12 @@
 
 namespace accelerate {
 
-/// The same, but a problem has the path before its message.
+/// InvalidArgument with a message of these parts, as absl::StrCat joins them.
+absl::Status invalid(const auto&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+/// The same status, but a problem has the path before its message.
 inline absl::Status in_file(absl::string_view path, const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));

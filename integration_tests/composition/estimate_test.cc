@@ -22,9 +22,7 @@
 #include "accelerate/parallel/layout/placement.h"
 #include "integration_tests/composition/drawn_layout.h"
 #include "launch/estimate/architecture.h"
-#include "launch/estimate/ep_part.h"
-#include "launch/estimate/pp_part.h"
-#include "launch/estimate/tp_part.h"
+#include "launch/estimate/parts.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {

@@ -3,27 +3,30 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "accelerate/base/status.h"
 #include "accelerate/base/version.h"
+#include "accelerate/platform/environment.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/agent/membership_client.h"
 #include "launch/agent/membership_server.h"
 #include "launch/agent/message.h"
-#include "launch/agent/round_plan.h"
 #include "launch/process/child_process.h"
 #include "launch/process/socket_address.h"
 #include "launch/process/terminal_colour.h"
-#include "launch/supervise/rank_group.h"
 #include "launch/supervise/supervisor.h"
 
 namespace accelerate::launcher::agent {
@@ -38,22 +41,6 @@ constexpr std::chrono::milliseconds kLastOutputTimeout(500);
 std::string counted(int count, absl::string_view what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
-
-// A time for a loop that would otherwise wait for events alone.
-class Alarm final : public process::EventSource {
- public:
-  explicit Alarm(std::chrono::milliseconds delay) : time_(Clock::now() + delay) {}
-  bool rang() const { return Clock::now() >= time_; }
-
-  void add_entries(std::vector<pollfd>&) override {}
-  void react(absl::Span<const pollfd>) override {}
-  std::optional<Clock::time_point> deadline() const override {
-    return rang() ? std::nullopt : std::optional(time_);
-  }
-
- private:
-  const Clock::time_point time_;
-};
 
 constexpr absl::Duration kResolveTimeout = absl::Seconds(4);
 
@@ -174,12 +161,10 @@ absl::StatusOr<Rendezvous> host_run(const AgentOptions& options, MembershipClien
 absl::StatusOr<Rendezvous> join_rendezvous(const AgentOptions& options) {
   ACCELERATE_ASSIGN_OR_RETURN(RendezvousTiming timing, rendezvous_timing(options.rdzv_conf));
   if (options.rendezvous == RendezvousKind::kStandalone) {
-    Rendezvous rendezvous;
-    rendezvous.link = std::make_unique<LocalLink>(rules_of(options, timing),
-                                                  Member{.host = supervise::host_name(),
-                                                         .address = "127.0.0.1",
-                                                         .processes = options.processes_per_node});
-    return rendezvous;
+    const Member machine = {.host = supervise::host_name(),
+                            .address = "127.0.0.1",
+                            .processes = options.processes_per_node};
+    return Rendezvous{.link = std::make_unique<LocalLink>(rules_of(options, timing), machine)};
   }
   ACCELERATE_ASSIGN_OR_RETURN(std::vector<process::SocketAddress> addresses,
                               process::resolve(options.endpoint_host, kResolveTimeout));
@@ -200,10 +185,48 @@ absl::StatusOr<Rendezvous> join_rendezvous(const AgentOptions& options) {
           absl::StrCat(socket.status().message(), "; choose another port on all machines"));
     }
   }
-  Rendezvous rendezvous;
-  rendezvous.link = std::make_unique<MembershipClient>(std::move(client), handshake_of(options));
-  return rendezvous;
+  return Rendezvous{
+      .link = std::make_unique<MembershipClient>(std::move(client), handshake_of(options))};
 }
+
+// The rest of torchrun's contract, which programs may look at and this library does not.
+constexpr char kRoleName[] = "ROLE_NAME";
+constexpr char kRoleRank[] = "ROLE_RANK";
+constexpr char kRoleWorldSize[] = "ROLE_WORLD_SIZE";
+constexpr char kGroupWorldSize[] = "GROUP_WORLD_SIZE";
+constexpr char kRestartCount[] = "TORCHELASTIC_RESTART_COUNT";
+constexpr char kMaxRestarts[] = "TORCHELASTIC_MAX_RESTARTS";
+constexpr char kRunId[] = "TORCHELASTIC_RUN_ID";
+constexpr char kUseAgentStore[] = "TORCHELASTIC_USE_AGENT_STORE";
+
+bool is_set(const StreamsByRank& streams) {
+  return streams.fallback != Streams::kNone || !streams.by_local_rank.empty();
+}
+
+bool has(const StreamsByRank& streams, int local_rank, Streams stream) {
+  const auto found = streams.by_local_rank.find(local_rank);
+  const Streams chosen = found == streams.by_local_rank.end() ? streams.fallback : found->second;
+  return (static_cast<int>(chosen) & static_cast<int>(stream)) != 0;
+}
+
+supervise::StreamTarget target(const AgentOptions& options, int local_rank, Streams stream,
+                               const std::string& log_path) {
+  // A log folder without --redirects and --tee gets all output, and the console shows it too.
+  const bool logs_all = !is_set(options.redirects) && !is_set(options.tee);
+  const bool redirected = has(options.redirects, local_rank, stream);
+  const bool teed = has(options.tee, local_rank, stream) || logs_all;
+  const bool shown =
+      options.local_ranks_filter.empty() || options.local_ranks_filter.contains(local_rank);
+  return {.console = shown && (teed || !redirected),
+          .log_path = (redirected || teed) ? log_path : ""};
+}
+
+absl::Status cannot_make(const std::string& folder, const std::string& why) {
+  return absl::UnavailableError(absl::StrCat("cannot make a folder for logs, ", folder, ": ", why,
+                                             "; give another --log_dir"));
+}
+
+using Clock = process::EventSource::Clock;
 
 class Agent {
  public:
@@ -223,7 +246,7 @@ class Agent {
   absl::Status start_round(const Round& round);
   Order supervise_round();
 
-  void step(process::EventSource* also = nullptr);
+  void step(std::optional<Clock::time_point> until = std::nullopt);
   std::optional<Order> next_order();
   Order leave();
   void leave(const Failure& failure);
@@ -356,11 +379,10 @@ Order Agent::supervise_round() {
   return *verdict;
 }
 
-void Agent::step(process::EventSource* also) {
+void Agent::step(std::optional<Clock::time_point> until) {
   std::vector<process::EventSource*> sources = {supervisor_.get(), &link()};
   if (rendezvous_.server) sources.push_back(rendezvous_.server.get());
-  if (also != nullptr) sources.push_back(also);
-  process::wait_for_events(sources);
+  process::wait_for_events(sources, until);
 }
 
 std::optional<Order> Agent::next_order() {
@@ -432,24 +454,98 @@ int Agent::finish(const Order& last) {
   const bool is_known = !told_.empty() && absl::ConsumePrefix(&text, told_);
   if (is_known) absl::ConsumePrefix(&text, "; ");
   report_round(text, /*with_tail=*/!is_known);
-  Alarm alarm(rendezvous_.server ? absl::ToChronoMilliseconds(rendezvous_.close_timeout)
-                                 : std::chrono::milliseconds(kLeaveTimeout));
+  const Clock::time_point told_by =
+      Clock::now() + (rendezvous_.server ? absl::ToChronoMilliseconds(rendezvous_.close_timeout)
+                                         : std::chrono::milliseconds(kLeaveTimeout));
   const bool asked_before = supervisor_->stop_request().has_value();
   while (!supervisor_->stops_waiting()) {
     // Asked to stop while only last words are left to pass on.
     if (!asked_before && supervisor_->stop_request()) break;
     const bool told = link().is_flushed() && (!rendezvous_.server || rendezvous_.server->is_over());
-    if (console().empty() && (told || alarm.rang())) break;
-    step(&alarm);
+    const bool is_late = Clock::now() >= told_by;
+    if (console().empty() && (told || is_late)) break;
+    // A time that passed is nothing to wait for.
+    step(is_late ? std::nullopt : std::optional(told_by));
   }
-  Alarm last_words(kLastOutputTimeout);
-  while (supervisor_->stops_waiting() && !console().empty() && !last_words.rang()) {
-    step(&last_words);
+  const Clock::time_point last_words = Clock::now() + kLastOutputTimeout;
+  while (supervisor_->stops_waiting() && !console().empty() && Clock::now() < last_words) {
+    step(last_words);
   }
   return last.exit_code;
 }
 
 }  // namespace
+
+bool wants_logs(const AgentOptions& options) {
+  return !options.log_dir.empty() || is_set(options.redirects) || is_set(options.tee);
+}
+
+std::vector<supervise::RankStart> plan_round(const AgentOptions& options, const Round& round,
+                                             int store_fd, const std::string& log_folder) {
+  process::EnvironmentOverlay common = options.environment;
+  for (const char* name : env::kSimulation) common[name] = std::nullopt;
+  common[env::kWorldSize] = common[kRoleWorldSize] = absl::StrCat(round.world_size);
+  common[env::kLocalWorldSize] = absl::StrCat(options.processes_per_node);
+  common[env::kGroupRank] = absl::StrCat(round.group_rank);
+  common[kGroupWorldSize] = absl::StrCat(round.group_count);
+  common[env::kMasterAddr] = round.master_addr;
+  common[env::kMasterPort] = absl::StrCat(round.master_port);
+  common[kRoleName] = options.role;
+  common[kRestartCount] = absl::StrCat(round.restarts);
+  common[kMaxRestarts] = absl::StrCat(options.max_restarts);
+  common[kRunId] = options.run_id;
+  // Rank 0 serves the store itself.
+  common[kUseAgentStore] = "False";
+  std::vector<supervise::RankStart> ranks;
+  for (int local_rank = 0; local_rank < options.processes_per_node; ++local_rank) {
+    const int rank = round.first_rank + local_rank;
+    supervise::RankStart start = {.rank = rank, .local_rank = local_rank};
+    start.plan = {.argv = options.command, .environment = common};
+    process::EnvironmentOverlay& environment = start.plan.environment;
+    environment[env::kRank] = environment[kRoleRank] = absl::StrCat(rank);
+    environment[env::kLocalRank] = absl::StrCat(local_rank);
+    environment[env::kStoreListenFd] = std::nullopt;
+    if (rank == 0) {
+      environment[env::kStoreListenFd] = absl::StrCat(store_fd);
+      start.plan.inherited_fds = {store_fd};
+    }
+    std::string folder;
+    if (!log_folder.empty()) {
+      folder = absl::StrCat(log_folder, "/attempt_", round.number, "/", rank, "/");
+    }
+    const auto log = [&](const char* name) { return folder.empty() ? "" : folder + name; };
+    start.out = target(options, local_rank, Streams::kOut, log("stdout.log"));
+    start.err = target(options, local_rank, Streams::kErr, log("stderr.log"));
+    ranks.push_back(std::move(start));
+  }
+  return ranks;
+}
+
+std::string plain_log_folder(const std::string& log_dir, const std::string& run_id) {
+  std::string name = run_id;
+  std::ranges::replace_if(
+      name, [](char c) { return !absl::ascii_isalnum(c) && c != '-' && c != '_' && c != '.'; },
+      '_');
+  return absl::StrCat(log_dir, name.empty() || name[0] == '.' ? "/_" : "/", name);
+}
+
+absl::StatusOr<std::string> claim_log_folder(const std::string& log_dir, const std::string& run_id,
+                                             const std::string& run_token) {
+  const std::string plain = plain_log_folder(log_dir, run_id);
+  for (int number = 1;; ++number) {
+    const std::string folder = number == 1 ? plain : absl::StrCat(plain, ".", number);
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    const bool is_new = !error && std::filesystem::is_empty(folder, error);
+    if (error) return cannot_make(folder, error.message());
+    // The first entry of the folder names its owner: a link appears atomically, with its text.
+    const std::string owner = absl::StrCat(folder, "/.run");
+    if (is_new && symlink(run_token.c_str(), owner.c_str()) != 0 && errno != EEXIST) {
+      return cannot_make(owner, std::strerror(errno));
+    }
+    if (std::filesystem::read_symlink(owner, error) == run_token) return folder;
+  }
+}
 
 absl::StatusOr<int> run_agent(const AgentOptions& options,
                               absl::Span<const std::string> environment) {

@@ -8,10 +8,13 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "launch/agent/agent_options.h"
+#include "launch/agent/membership.h"
+#include "launch/supervise/rank_group.h"
 
 namespace accelerate::launcher::agent {
 
@@ -26,5 +29,29 @@ namespace accelerate::launcher::agent {
 ///         this machine lacks something.
 absl::StatusOr<int> run_agent(const AgentOptions& options,
                               absl::Span<const std::string> environment);
+
+// ---- From a round to the ranks of this machine: command, environment, descriptors, logs. Pure but
+// for `claim_log_folder`, so a plan can be printed and compared. Mirrors: the environment that
+// torchrun's agent gives its workers.
+
+/// The machine's ranks in order. `store_fd` listens on the round's master port and is kept by rank
+/// 0 alone, if that is one of them. `log_folder` is empty or the run's folder.
+std::vector<supervise::RankStart> plan_round(const AgentOptions& options, const Round& round,
+                                             int store_fd, const std::string& log_folder);
+
+/// Whether streams are asked to go to files.
+bool wants_logs(const AgentOptions& options);
+
+/// Where the logs of a run go, so that no run overwrites those of another. Threads: any.
+///
+/// The folder for `attempt_N/RANK` of a run: `log_dir/RUN_ID`, or with a number, `log_dir/RUN_ID.2`
+/// and so on, where another run has logs. Machines of the run, which have its token in common,
+/// share the folder if they share the disk. It is made; `.run` in it is a link to the token.
+/// Errors: Unavailable naming the folder and what the system said.
+absl::StatusOr<std::string> claim_log_folder(const std::string& log_dir, const std::string& run_id,
+                                             const std::string& run_token);
+
+/// `log_dir/RUN_ID`, before any number.
+std::string plain_log_folder(const std::string& log_dir, const std::string& run_id);
 
 }  // namespace accelerate::launcher::agent

@@ -14,15 +14,10 @@
 namespace accelerate::launcher::agent {
 namespace {
 
-template <typename... Parts>
-absl::Status refuse(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
-
 absl::Status check_local_rank(const AgentOptions& options, const char* flag, int rank) {
   if (rank >= 0 && rank < options.processes_per_node) return absl::OkStatus();
-  return refuse(flag, ": this machine has no local rank ", rank, "; its ranks are 0 to ",
-                options.processes_per_node - 1);
+  return invalid(flag, ": this machine has no local rank ", rank, "; its ranks are 0 to ",
+                 options.processes_per_node - 1);
 }
 
 absl::Status check_local_ranks(const AgentOptions& options) {
@@ -41,41 +36,41 @@ absl::Status check_local_ranks(const AgentOptions& options) {
 }  // namespace
 
 absl::Status check_options(const AgentOptions& options) {
-  if (options.command.empty()) return refuse("no program to start");
+  if (options.command.empty()) return invalid("no program to start");
   if (options.processes_per_node < 1 || options.processes_per_node > process::kMaxProcesses) {
-    return refuse("processes per machine: ", options.processes_per_node, " is not between 1 and ",
-                  process::kMaxProcesses);
+    return invalid("processes per machine: ", options.processes_per_node, " is not between 1 and ",
+                   process::kMaxProcesses);
   }
   if (options.min_nodes < 1 || options.max_nodes < options.min_nodes) {
-    return refuse("machines: ", options.min_nodes, ":", options.max_nodes,
-                  " is not a range MIN:MAX");
+    return invalid("machines: ", options.min_nodes, ":", options.max_nodes,
+                   " is not a range MIN:MAX");
   }
   if (options.max_restarts < 0) {
-    return refuse("--max_restarts ", options.max_restarts, " is negative");
+    return invalid("--max_restarts ", options.max_restarts, " is negative");
   }
   if (options.monitor_interval < absl::ZeroDuration()) {
-    return refuse("--monitor_interval ", absl::FormatDuration(options.monitor_interval),
-                  " is negative");
+    return invalid("--monitor_interval ", absl::FormatDuration(options.monitor_interval),
+                   " is negative");
   }
   ACCELERATE_RETURN_IF_ERROR(check_local_ranks(options));
   ACCELERATE_RETURN_IF_ERROR(rendezvous_timing(options.rdzv_conf).status());
   if (options.rendezvous == RendezvousKind::kStandalone) {
-    if (options.max_nodes > 1) return refuse("a standalone run has one machine");
+    if (options.max_nodes > 1) return invalid("a standalone run has one machine");
     return absl::OkStatus();
   }
   if (options.endpoint_host.empty() || options.endpoint_port == 0) {
-    return refuse(
+    return invalid(
         "several machines need an endpoint with a port (--main_process_ip and "
         "--main_process_port, or --rdzv_endpoint HOST:PORT)");
   }
   if (options.rendezvous == RendezvousKind::kElastic) return absl::OkStatus();
   if (options.min_nodes != options.max_nodes) {
-    return refuse("a static run has a fixed number of machines, not ", options.min_nodes, ":",
-                  options.max_nodes);
+    return invalid("a static run has a fixed number of machines, not ", options.min_nodes, ":",
+                   options.max_nodes);
   }
   const int rank = options.node_rank.value_or(-1);
   if (rank < 0 || rank >= options.max_nodes) {
-    return refuse("--machine_rank ", rank, " is not between 0 and ", options.max_nodes - 1);
+    return invalid("--machine_rank ", rank, " is not between 0 and ", options.max_nodes - 1);
   }
   return absl::OkStatus();
 }
@@ -99,8 +94,7 @@ absl::StatusOr<RendezvousTiming> rendezvous_timing(
       {"keep_alive_interval", &timing.keep_alive_interval}};
   for (const auto& [key, value] : pairs) {
     const auto bad = [&](const char* wanted) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--rdzv_conf ", key, "=", value, " is not ", wanted));
+      return invalid("--rdzv_conf ", key, "=", value, " is not ", wanted);
     };
     if (const auto found = durations.find(key); found != durations.end()) {
       double seconds = 0;
@@ -120,17 +114,16 @@ absl::StatusOr<RendezvousTiming> rendezvous_timing(
       if (!absl::SimpleAtob(value, &is_host)) return bad("true or false");
       timing.is_host = is_host;
     } else if (key == "rank") {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--rdzv_conf rank=", value, ": --machine_rank says the number of this machine"));
+      return invalid("--rdzv_conf rank=", value,
+                     ": --machine_rank says the number of this machine");
     } else if (key == "store_type") {
       if (value != "tcp") return bad("\"tcp\", the only store there is");
     } else {
       std::vector<std::string> keys = {"keep_alive_max_attempt", "is_host"};
       for (const auto& [name, duration] : durations) keys.push_back(name);
-      std::sort(keys.begin(), keys.end());
-      return absl::InvalidArgumentError(absl::StrCat("--rdzv_conf: unknown key ", key,
-                                                     did_you_mean(key, keys),
-                                                     "; known keys: ", absl::StrJoin(keys, ", ")));
+      std::ranges::sort(keys);
+      return invalid("--rdzv_conf: unknown key ", key, did_you_mean(key, keys),
+                     "; known keys: ", absl::StrJoin(keys, ", "));
     }
   }
   if (timing.keep_alive_interval <= absl::ZeroDuration()) {

@@ -1,5 +1,5 @@
 #include "accelerate/platform/host_files.h"
-#include "launch/agent/round_plan.h"
+#include "launch/agent/agent.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -70,9 +70,8 @@ void Membership::done(MemberId member) {
   const auto found = seats_.find(member);
   if (found == seats_.end() || phase_ != Phase::kRunning) return;
   found->second.is_done = found->second.takes_part;
-  const bool all = std::all_of(seats_.begin(), seats_.end(), [](const auto& entry) {
-    return entry.second.is_done || !entry.second.takes_part;
-  });
+  const bool all = std::ranges::all_of(
+      seats_, [](const auto& entry) { return entry.second.is_done || !entry.second.takes_part; });
   if (all) end(0, "");
 }
 
@@ -162,9 +161,8 @@ void Membership::advance_running(TimePoint now) {
 }
 
 void Membership::advance_stopping(TimePoint now) {
-  const bool all_back = std::all_of(seats_.begin(), seats_.end(), [](const auto& entry) {
-    return entry.second.is_ready || !entry.second.takes_part;
-  });
+  const bool all_back = std::ranges::all_of(
+      seats_, [](const auto& entry) { return entry.second.is_ready || !entry.second.takes_part; });
   if (!all_back) return;
   if (failure_ && !membership_changed_) {
     if (restarts_ >= rules_.max_restarts) {
@@ -187,8 +185,8 @@ void Membership::form(TimePoint now) {
 }
 
 int Membership::ready_count() const {
-  return static_cast<int>(std::count_if(seats_.begin(), seats_.end(),
-                                        [](const auto& entry) { return entry.second.is_ready; }));
+  return static_cast<int>(
+      std::ranges::count_if(seats_, [](const auto& entry) { return entry.second.is_ready; }));
 }
 
 std::vector<Membership::MemberId> Membership::candidates() const {
@@ -196,7 +194,7 @@ std::vector<Membership::MemberId> Membership::candidates() const {
   for (const auto& [member, seat] : seats_) {
     if (seat.is_ready) members.push_back(member);
   }
-  std::sort(members.begin(), members.end(), [this](MemberId a, MemberId b) {
+  std::ranges::sort(members, [this](MemberId a, MemberId b) {
     const Seat& first = seats_.at(a);
     const Seat& second = seats_.at(b);
     if (rules_.fixed_ranks) return *first.machine.node_rank < *second.machine.node_rank;
@@ -267,7 +265,7 @@ std::string Membership::missing_text() const {
   if (!rules_.fixed_ranks) return absl::StrCat(rules_.min_nodes - ready_count(), " missing");
   std::vector<int> missing;
   for (int rank = 0; rank < rules_.max_nodes; ++rank) {
-    const bool here = std::any_of(seats_.begin(), seats_.end(), [rank](const auto& entry) {
+    const bool here = std::ranges::any_of(seats_, [rank](const auto& entry) {
       return entry.second.machine.node_rank == rank && entry.second.is_ready;
     });
     if (!here) missing.push_back(rank);

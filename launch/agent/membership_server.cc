@@ -47,15 +47,14 @@ void MembershipServer::distribute() {
 }
 
 bool MembershipServer::is_over() const {
-  return membership_.is_over() &&
-         std::all_of(guests_.begin(), guests_.end(), [](const auto& entry) {
+  return membership_.is_over() && std::ranges::all_of(guests_, [](const auto& entry) {
            return entry.second.host.empty() || !entry.second.channel.is_open();
          });
 }
 
 size_t MembershipServer::pending_handshakes() const {
-  return static_cast<size_t>(std::count_if(
-      guests_.begin(), guests_.end(), [](const auto& entry) { return entry.second.host.empty(); }));
+  return static_cast<size_t>(
+      std::ranges::count_if(guests_, [](const auto& entry) { return entry.second.host.empty(); }));
 }
 
 void MembershipServer::add_entries(std::vector<pollfd>& entries) {

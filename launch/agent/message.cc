@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/status.h"
 #include "launch/agent/agent_options.h"
 
 namespace accelerate::launcher::agent {
@@ -64,8 +65,8 @@ std::optional<std::string> unescape(absl::string_view text) {
 }
 
 bool is_name(absl::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(),
-                                      [](char c) { return absl::ascii_islower(c) || c == '_'; });
+  return !text.empty() &&
+         std::ranges::all_of(text, [](char c) { return absl::ascii_islower(c) || c == '_'; });
 }
 
 constexpr char kVerb[] = "hello";
@@ -108,8 +109,7 @@ absl::StatusOr<Message> decode(absl::string_view line) {
     const std::optional<std::string> value = unescape(field.second);
     if (!absl::StrContains(words[i], '=') || !is_name(field.first) || !value ||
         !message.fields.emplace(field.first, *value).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a broken field in a message '", message.verb, "'"));
+      return invalid("a broken field in a message '", message.verb, "'");
     }
   }
   return message;
@@ -138,7 +138,7 @@ absl::StatusOr<Order> to_order(const Message& message) {
   Order order;
   const auto kind = accelerate::value_of<Order::Kind>(message.verb);
   if (!kind) {
-    return absl::InvalidArgumentError(absl::StrCat("an unknown order '", message.verb, "'"));
+    return invalid("an unknown order '", message.verb, "'");
   }
   order.kind = *kind;
   bool complete = true;
@@ -163,7 +163,7 @@ absl::StatusOr<Order> to_order(const Message& message) {
     order.text = message.text("text");
   }
   if (!complete) {
-    return absl::InvalidArgumentError(absl::StrCat("a broken order '", message.verb, "'"));
+    return invalid("a broken order '", message.verb, "'");
   }
   return order;
 }

@@ -1,4 +1,4 @@
-#include "launch/agent/round_plan.h"
+#include "launch/agent/agent.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -30,7 +30,6 @@
 #include "launch/commands/commands.h"
 #include "launch/commands/simulated_run.h"
 #include "launch/perf/bench_report.h"
-#include "launch/perf/benchmark_output.h"
 #include "launch/perf/pairing.h"
 
 namespace accelerate::launcher::commands {
@@ -352,55 +351,45 @@ Subcommand declare_bench(CLI::App& perf) {
       "Both builds run in turn. A benchmark is slower or faster if that is neither chance nor\n"
       "less than the threshold; equal builds look different in one run of 500. Exit code: 0 also\n"
       "if one is slower, 1 if a program failed, 2 for a wrong command line.");
-  app.add_option("PROGRAM", options->program, "the new build")->type_name("")->required();
-  app.add_option("ARGS", options->arguments, "arguments of both, after --")->type_name("");
-  app.add_option("--pair", options->base, "the build to compare with")
-      ->type_name("BASE")
-      ->required();
-  app.add_option("--benchmark_filter", options->filter,
-                 "benchmarks to run, as a regular expression")
-      ->type_name("REGEX");
-  app.add_option("--threshold", options->threshold,
-                 "smaller differences do not count (1, with --instructions 0.1)")
-      ->type_name("PERCENT")
+  add_value(app, "PROGRAM", options->program, "", "the new build")->required();
+  add_value(app, "ARGS", options->arguments, "", "arguments of both, after --");
+  add_value(app, "--pair", options->base, "BASE", "the build to compare with")->required();
+  add_value(app, "--benchmark_filter", options->filter, "REGEX",
+            "benchmarks to run, as a regular expression");
+  add_value(app, "--threshold", options->threshold, "PERCENT",
+            "smaller differences do not count (1, with --instructions 0.1)")
       ->check(CLI::NonNegativeNumber)
       ->check(is_finite);
   CLI::Option* instructions =
       app.add_flag("--instructions", options->instructions,
                    "count instructions of an iteration with valgrind instead of measuring times");
-  app.add_option("--iterations", options->iterations,
-                 "iterations to count (as many as take ten million instructions)")
-      ->type_name("N")
+  add_value(app, "--iterations", options->iterations, "N",
+            "iterations to count (as many as take ten million instructions)")
       ->check(CLI::PositiveNumber)
       ->needs(instructions);
-  app.add_option("--rounds", options->rounds,
-                 absl::StrCat("pairs of processes (", options->rounds,
-                              "); raised where benchmarks are too many for them"))
-      ->type_name("N")
+  add_value(app, "--rounds", options->rounds, "N",
+            absl::StrCat("pairs of processes (", options->rounds,
+                         "); raised where benchmarks are too many for them"))
       ->check(CLI::Range(perf::least_pairs(1), kMostRounds))
       ->excludes(instructions);
-  app.add_option(
-         "--repetitions", options->repetitions,
-         absl::StrCat("repetitions of a benchmark in a process, of which the least counts (",
-                      options->repetitions, ")"))
-      ->type_name("N")
+  add_value(app, "--repetitions", options->repetitions, "N",
+            absl::StrCat("repetitions of a benchmark in a process, of which the least counts (",
+                         options->repetitions, ")"))
       ->check(CLI::PositiveNumber)
       ->excludes(instructions);
-  app.add_option("--min_time", options->min_time,
-                 absl::StrCat("the least time of a repetition (", options->min_time, ")"))
-      ->type_name("SECONDS")
+  add_value(app, "--min_time", options->min_time, "SECONDS",
+            absl::StrCat("the least time of a repetition (", options->min_time, ")"))
       ->check(CLI::PositiveNumber)
       ->check(is_finite)
       ->excludes(instructions);
-  app.add_option("--time", options->time,
-                 "CPU time or wall time; by default wall time where a benchmark asks for it "
-                 "(UseRealTime, UseManualTime)")
-      ->type_name("")
+  add_value(app, "--time", options->time, "",
+            "CPU time or wall time; by default wall time where a benchmark asks for it "
+            "(UseRealTime, UseManualTime)")
       ->check(CLI::IsMember({"cpu", "real"}))
       ->excludes(instructions);
-  app.add_option("--json", options->json, "a file for the results as JSON")->type_name("FILE");
-  app.add_option("--markdown", options->markdown, "a file for the results as a table in Markdown")
-      ->type_name("FILE");
+  add_value(app, "--json", options->json, "FILE", "a file for the results as JSON");
+  add_value(app, "--markdown", options->markdown, "FILE",
+            "a file for the results as a table in Markdown");
   return {&app, [options](Invocation& invocation) { return Bench(*options, invocation).run(); }};
 }
 

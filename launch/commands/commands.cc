@@ -12,7 +12,6 @@
 #include "absl/strings/strip.h"
 #include "accelerate/base/status.h"
 #include "launch/commands/probe.h"
-#include "launch/commands/release.h"
 #include "launch/process/child_process.h"
 #include "launch/process/terminal_colour.h"
 
@@ -47,17 +46,13 @@ std::string called_name(const Invocation& invocation, absl::string_view command)
   return std::string(invocation.called == kSimulate.name ? kSimulate.name : command);
 }
 
-int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
-         int exit_code) {
-  invocation.err << process::as_error(absl::StrCat("accelerate ", called_name(invocation, command),
-                                                   ": ", status.message()),
+int fail(Invocation& invocation, absl::string_view command, absl::string_view why, int exit_code) {
+  const std::string name =
+      command.empty() ? "" : absl::StrCat(" ", called_name(invocation, command));
+  invocation.err << process::as_error(absl::StrCat("accelerate", name, ": ", why),
                                       invocation.err_has_colour)
                  << std::endl;
   return exit_code;
-}
-
-int refuse(Invocation& invocation, absl::string_view command, absl::string_view why) {
-  return fail(invocation, command, absl::InvalidArgumentError(why), kExitBadCommandLine);
 }
 
 absl::StatusOr<std::string> find_program(const Invocation& invocation, const std::string& program) {
@@ -87,9 +82,7 @@ absl::StatusOr<std::string> find_companion(const Invocation& invocation, absl::s
 int run_companion(Invocation& invocation, absl::string_view command, absl::string_view name,
                   std::vector<std::string> arguments) {
   const absl::StatusOr<std::string> program = find_companion(invocation, "program", name);
-  if (!program.ok()) {
-    return fail(invocation, command, program.status(), start_failure_code(program.status()));
-  }
+  if (!program.ok()) return fail_to_start(invocation, command, program.status());
   invocation.out.flush();
   arguments.insert(arguments.begin(), *program);
   const absl::StatusOr<int> exit_code = process::run_program(arguments, invocation.environment);
@@ -99,10 +92,7 @@ int run_companion(Invocation& invocation, absl::string_view command, absl::strin
 int finish(Invocation& invocation) {
   invocation.out.flush();
   if (invocation.out) return 0;
-  invocation.err << process::as_error("accelerate: standard output is closed or cannot be written",
-                                      invocation.err_has_colour)
-                 << std::endl;
-  return kExitLauncherFailed;
+  return fail(invocation, "", "standard output is closed or cannot be written");
 }
 
 absl::Span<const Command> all_commands() {

@@ -56,11 +56,18 @@ struct Invocation {
 /// The command's name in messages: the one that was called.
 std::string called_name(const Invocation& invocation, absl::string_view command);
 
-/// Writes `accelerate COMMAND: message`, and returns the exit code.
-int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
+/// Writes `accelerate COMMAND: message`, or without a command `accelerate: message`, and returns
+/// the exit code.
+int fail(Invocation& invocation, absl::string_view command, absl::string_view why,
          int exit_code = kExitLauncherFailed);
+inline int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
+                int exit_code = kExitLauncherFailed) {
+  return fail(invocation, command, status.message(), exit_code);
+}
 /// The same for a command line that cannot be followed; returns kExitBadCommandLine.
-int refuse(Invocation& invocation, absl::string_view command, absl::string_view why);
+inline int refuse(Invocation& invocation, absl::string_view command, absl::string_view why) {
+  return fail(invocation, command, why, kExitBadCommandLine);
+}
 
 /// The file of a program by its name or path, with the PATH of the invocation. Errors: NotFound,
 /// PermissionDenied.
@@ -68,6 +75,10 @@ absl::StatusOr<std::string> find_program(const Invocation& invocation, const std
 
 /// The shell's exit codes for a program that could not be started.
 int start_failure_code(const absl::Status& status);
+inline int fail_to_start(Invocation& invocation, absl::string_view command,
+                         const absl::Status& status) {
+  return fail(invocation, command, status, start_failure_code(status));
+}
 
 /// The file of a program that comes with `accelerate` (companion_path in probe.h), called `what` in
 /// errors. Errors: NotFound; FailedPrecondition for a LibTorch that does not fit.
@@ -107,6 +118,13 @@ RunCommand with_options(App& app) {
       return run(*options, invocation);
     }
   };
+}
+
+/// An option or a positional argument with a value, which the help calls `type`: "PATH".
+template <typename App, typename Value>
+auto* add_value(App& app, const char* name, Value& value, const char* type,
+                const std::string& help) {
+  return app.add_option(name, value, help)->type_name(type);
 }
 
 /// One command.
@@ -189,6 +207,29 @@ struct ToFsdp2Options {
 
 /// The whole command. Returns the file that was written.
 absl::StatusOr<std::string> to_fsdp2(const ToFsdp2Options& options, std::vector<Notice>& notices);
+
+// ---- help: texts and manual pages, both made of what commands declare, so that they agree.
+
+/// The width to wrap help at: that of the terminal on standard output, or COLUMNS, from 60 to 100;
+/// elsewhere 100.
+int help_columns();
+
+/// The help of a command after its options were declared, or of that subcommand of it which was
+/// parsed.
+std::string help_text(const CLI::App& app, int columns);
+
+/// The help of `accelerate` itself: its commands in their groups.
+std::string overview_text(int columns);
+
+/// A page for man(1), "accelerate-launch.1", with all options of the command. The empty name is
+/// `accelerate` itself.
+struct ManualPage {
+  std::string file;
+  std::string text;
+};
+
+/// The pages of `accelerate` and of all commands.
+std::vector<ManualPage> manual_pages();
 
 // ---- completion
 

@@ -141,17 +141,17 @@ int make_packages(const Options& options, const std::string& cache, Invocation& 
     }
     return fail(
         invocation, kName,
-        absl::NotFoundError(absl::StrCat(
+        absl::StrCat(
             counted(before->all()), " in ", cache, " without a package: ", options.python,
             exit_code.ok() ? " has no torch of that release of LibTorch" : " cannot be started",
-            "; --python names another one, and `accelerate compile` alone goes on")));
+            "; --python names another one, and `accelerate compile` alone goes on"));
   }
   const absl::StatusOr<Missing> after = missing(cache);
   if (!after.ok()) return fail(invocation, kName, after.status());
   if (*exit_code != 0 || after->latest > 0) {
-    return fail(invocation, kName,
-                absl::InternalError(absl::StrCat(counted(after->all()), " in ", cache,
-                                                 " without a package; see above")));
+    return fail(
+        invocation, kName,
+        absl::StrCat(counted(after->all()), " in ", cache, " without a package; see above"));
   }
   if (const int64_t made = before->all() - after->all(); made > 0) {
     invocation.out << counted(made) << " compiled into " << cache << "\n";
@@ -175,8 +175,8 @@ int run(const Options& options, const std::vector<std::string>& words, Invocatio
     if (!exit_code.ok()) return fail(invocation, kName, exit_code.status());
     if (*exit_code != 0) {
       return fail(invocation, kName,
-                  absl::InternalError(absl::StrCat("the program failed with exit code ", *exit_code,
-                                                   " while its regions were recorded")),
+                  absl::StrCat("the program failed with exit code ", *exit_code,
+                               " while its regions were recorded"),
                   *exit_code);
     }
   }
@@ -191,10 +191,9 @@ void declare(CLI::App& app, Options& options) {
       "is named. A few steps are enough.\n"
       "Without PROGRAM what was recorded before and has no package is compiled.\n"
       "The cache is ACCELERATE_COMPILE_CACHE, or accelerate-cpp/regions in the cache of the user.");
-  app.add_option("--python", options.python,
-                 "the Python that compiles, with torch of the release of LibTorch (default "
-                 "python3)")
-      ->type_name("PATH");
+  add_value(app, "--python", options.python, "PATH",
+            "the Python that compiles, with torch of the release of LibTorch (default "
+            "python3)");
   auto* list = app.add_flag("--list", options.list, "print what is in the cache");
   app.add_flag("--clear", options.clear, "remove all that is in the cache")->excludes(list);
   // Behind the first word that is none of these, all belongs to launch and the program.

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/status.h"
 #include "launch/commands/commands.h"
 #include "launch/settings/schema.h"
 
@@ -70,12 +71,6 @@ CompletedCommand completed(const Command& command) {
   return result;
 }
 
-std::vector<std::string> names_of(const CompletedCommand& command) {
-  std::vector<std::string> names;
-  for (const CompletedOption& option : command.options) names.push_back(option.name);
-  return names;
-}
-
 // Between single quotes, for all three shells. A quote or a backslash is escaped outside of the
 // quotes, because fish reads backslashes within them and the others do not.
 std::string in_quotes(absl::string_view text) {
@@ -91,22 +86,20 @@ std::string bash_script(const std::vector<CompletedCommand>& commands) {
   std::string flags;
   for (const CompletedCommand& command : commands) {
     names.push_back(command.name);
-    std::vector<std::string> words = names_of(command);
+    std::vector<std::string> words;
+    for (const CompletedOption& option : command.options) {
+      words.push_back(option.name);
+      const std::string flag = in_quotes(absl::StrCat(command.name, " ", option.name));
+      if (option.takes_value) {
+        absl::StrAppend(&values, "    ", flag,
+                        ") words=", in_quotes(absl::StrJoin(option.choices, " ")), " ;;\n");
+      } else {
+        absl::StrAppend(&flags, flags.empty() ? "" : "|", flag);
+      }
+    }
     words.insert(words.end(), command.words.begin(), command.words.end());
     absl::StrAppend(&options, "    ", command.name,
                     ") words=", in_quotes(absl::StrJoin(words, " ")), " ;;\n");
-    std::vector<std::string> without_value;
-    for (const CompletedOption& option : command.options) {
-      if (!option.takes_value) {
-        without_value.push_back(absl::StrCat(command.name, " ", option.name));
-        continue;
-      }
-      absl::StrAppend(&values, "    ", in_quotes(absl::StrCat(command.name, " ", option.name)),
-                      ") words=", in_quotes(absl::StrJoin(option.choices, " ")), " ;;\n");
-    }
-    for (const std::string& flag : without_value) {
-      absl::StrAppend(&flags, flags.empty() ? "" : "|", in_quotes(flag));
-    }
   }
   return absl::StrCat(R"(# accelerate: completion for bash
 _accelerate() {
@@ -211,8 +204,6 @@ else
 
 std::string fish_script(const std::vector<CompletedCommand>& commands) {
   std::string script = "# accelerate: completion for fish\n";
-  std::vector<std::string> names;
-  for (const CompletedCommand& command : commands) names.push_back(command.name);
   for (const CompletedCommand& command : commands) {
     absl::StrAppend(&script, "complete -c accelerate -n __fish_use_subcommand -xa ",
                     in_quotes(command.name), " -d ", in_quotes(command.summary), "\n");
@@ -249,9 +240,8 @@ int run(const std::string& shell, Invocation& invocation) {
 
 void declare(CLI::App& app, std::string& shell) {
   app.footer("In bash: source <(accelerate completion bash)");
-  app.add_option("shell", shell, "bash, zsh or fish")
+  add_value(app, "shell", shell, "", "bash, zsh or fish")
       ->required()
-      ->type_name("")
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
 }
 
@@ -264,8 +254,7 @@ absl::StatusOr<std::string> completion_script(absl::string_view shell,
   if (shell == "bash") return bash_script(all);
   if (shell == "zsh") return zsh_script(all);
   if (shell == "fish") return fish_script(all);
-  return absl::InvalidArgumentError(
-      absl::StrCat("no completion for \"", shell, "\"; there is one for bash, zsh and fish"));
+  return invalid("no completion for \"", shell, "\"; there is one for bash, zsh and fish");
 }
 
 const Command kCompletion = {kName, "Print a script for the shell's completion.",

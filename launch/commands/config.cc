@@ -194,12 +194,6 @@ std::string changes_text(const ConfigFile& before, const ConfigFile& after) {
   return text;
 }
 
-// Its problems are those of the disk, and no bad command line.
-absl::Status write(const ConfigFile& config, const std::string& path) {
-  const absl::Status written = settings::write_config_file(config, path);
-  return written.ok() ? written : absl::UnavailableError(written.message());
-}
-
 absl::StatusOr<std::string> update(const Options& options, const Files& files,
                                    Invocation& invocation) {
   ACCELERATE_ASSIGN_OR_RETURN(ConfigFile config, settings::load_config_file(files.found));
@@ -209,7 +203,7 @@ absl::StatusOr<std::string> update(const Options& options, const Files& files,
   const ConfigFile before = config;
   ACCELERATE_RETURN_IF_ERROR(assign(config, options.assignments));
   ACCELERATE_RETURN_IF_ERROR(check_for_launch(config, files.found));
-  ACCELERATE_RETURN_IF_ERROR(write(config, files.path));
+  ACCELERATE_RETURN_IF_ERROR(settings::write_config_file(config, files.path));
   const std::string changes = changes_text(before, config);
   if (files.found != files.path) return absl::StrCat(written_text(files), changes);
   if (changes.empty()) return absl::StrCat("The configuration ", files.path, " is up to date.");
@@ -231,7 +225,7 @@ absl::StatusOr<std::string> run_mode(const Options& options, const Files& files,
                        " already; the file is unchanged. To make another, give --overwrite, or "
                        "another --config_file"));
     }
-    ACCELERATE_RETURN_IF_ERROR(write(config, path));
+    ACCELERATE_RETURN_IF_ERROR(settings::write_config_file(config, path));
     return written_text(files);
   }
   ACCELERATE_ASSIGN_OR_RETURN(ConfigFile config, make_configuration(options, path, invocation));
@@ -242,7 +236,7 @@ absl::StatusOr<std::string> run_mode(const Options& options, const Files& files,
                      "--set, or remove it to make another"));
   }
   ACCELERATE_RETURN_IF_ERROR(check_for_launch(config, path));
-  ACCELERATE_RETURN_IF_ERROR(write(config, path));
+  ACCELERATE_RETURN_IF_ERROR(settings::write_config_file(config, path));
   return written_text(files);
 }
 
@@ -264,16 +258,14 @@ int run(const Options& options, Invocation& invocation) {
 }
 
 void add_config_file(CLI::App& app, Options& options) {
-  app.add_option("--config_file", options.config_file,
-                 "where the configuration is; default: default_config.yaml in "
-                 "$HF_HOME/accelerate-cpp or ~/.config/accelerate-cpp")
-      ->type_name("PATH");
+  add_value(app, "--config_file", options.config_file, "PATH",
+            "where the configuration is; default: default_config.yaml in "
+            "$HF_HOME/accelerate-cpp or ~/.config/accelerate-cpp");
 }
 
 void add_assignments(CLI::App& app, Options& options) {
-  app.add_option("--set", options.assignments,
-                 "a setting, instead of questions; may be repeated. Nothing after = takes KEY out")
-      ->type_name("KEY=VALUE")
+  add_value(app, "--set", options.assignments, "KEY=VALUE",
+            "a setting, instead of questions; may be repeated. Nothing after = takes KEY out")
       ->expected(1)
       ->take_all();
 }
@@ -284,8 +276,8 @@ void declare(CLI::App& app, Options& options) {
   add_assignments(app, options);
   CLI::App& make = *app.add_subcommand("default", "Write a configuration for this machine alone.");
   add_config_file(make, options);
-  make.add_option("--mixed_precision", options.mixed_precision, "no, fp16, bf16 or fp8")
-      ->type_name("PRECISION");
+  add_value(make, "--mixed_precision", options.mixed_precision, "PRECISION",
+            "no, fp16, bf16 or fp8");
   make.add_flag("--overwrite", options.overwrite, "replace the file that is there");
   make.callback([&options] { options.mode = Mode::kDefault; });
   CLI::App& renew =

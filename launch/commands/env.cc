@@ -186,9 +186,8 @@ int run(const Options& options, Invocation& invocation) {
 }
 
 void declare(CLI::App& app, Options& options) {
-  app.add_option("--config_file", options.config_file,
-                 "the configuration to show, not the default one")
-      ->type_name("PATH");
+  add_value(app, "--config_file", options.config_file, "PATH",
+            "the configuration to show, not the default one");
   app.add_flag("--json", options.json, "print one JSON object, for programs");
 }
 

@@ -25,11 +25,7 @@
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/commands.h"
 #include "launch/estimate/architecture.h"
-#include "launch/estimate/device_plan.h"
-#include "launch/estimate/ep_part.h"
-#include "launch/estimate/pp_part.h"
-#include "launch/estimate/tp_part.h"
-#include "launch/estimate/tp_plan.h"
+#include "launch/estimate/parts.h"
 
 namespace accelerate::launcher::commands {
 
@@ -42,13 +38,7 @@ namespace {
 
 // Code points; none of what is printed here is wide or combined.
 size_t length_of(const std::string& text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
-}
-
-std::string repeated(const std::string& text, size_t count) {
-  std::string result;
-  for (size_t i = 0; i < count; ++i) result += text;
-  return result;
+  return std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; });
 }
 
 std::string centred(const std::string& text, size_t width) {
@@ -87,7 +77,8 @@ std::string text_table(const std::vector<std::string>& headers,
   }
   const auto rule = [&](const char* left, const char* between, const char* right) {
     std::vector<std::string> lines;
-    for (const size_t width : widths) lines.push_back(repeated("─", width));
+    for (const size_t width : widths)
+      lines.push_back(absl::StrJoin(std::vector<const char*>(width, "─"), ""));
     return absl::StrCat(left, absl::StrJoin(lines, between), right);
   };
   const auto line = [&](const std::vector<std::string>& cells) {
@@ -212,10 +203,7 @@ std::vector<Column> largest_of(const std::vector<std::vector<Column>>& by_stage)
 TransformerShape shape_of(const Options& options, const Architecture& architecture) {
   const TransformerShape& given = options.transformer;
   TransformerShape shape = architecture.transformer;
-  for (int64_t TransformerShape::* const field :
-       {&TransformerShape::hidden_size, &TransformerShape::num_hidden_layers,
-        &TransformerShape::num_attention_heads, &TransformerShape::num_key_value_heads,
-        &TransformerShape::intermediate_size}) {
+  for (const auto& [name, field] : estimate::kShapeFields) {
     if (given.*field > 0) shape.*field = given.*field;
   }
   return shape;
@@ -234,8 +222,8 @@ absl::StatusOr<std::optional<Column>> activation_column(const Options& options,
     if (value == 0) absl::StrAppend(&missing, " --", name);
   }
   if (!missing.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "activations depend on what ", options.model_name, " does not say; give", missing));
+    return invalid("activations depend on what ", options.model_name, " does not say; give",
+                   missing);
   }
   const estimate::ActivationOptions activations = {
       .batch_size = options.batch_size,
@@ -266,9 +254,8 @@ absl::StatusOr<std::optional<Column>> activation_column(const Options& options,
 absl::Status check_heads(const Options& options, const TransformerShape& shape) {
   const int64_t ranks = options.tp_size, keys = shape.num_key_value_heads;
   const auto uneven = [&](int64_t heads, const char* of) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.model_name, " has ", heads, " heads of ", of, ", which ", ranks,
-                     " ranks do not divide evenly; --tp_size ", std::gcd(heads, ranks), " does"));
+    return invalid(options.model_name, " has ", heads, " heads of ", of, ", which ", ranks,
+                   " ranks do not divide evenly; --tp_size ", std::gcd(heads, ranks), " does");
   };
   if (keys % ranks != 0 && ranks % keys != 0) return uneven(keys, "keys and values");
   const int64_t heads = shape.num_attention_heads;
@@ -285,16 +272,14 @@ absl::Status check_sequences(const Options& options, const TransformerShape& sha
   }
   const int64_t pieces = options.cp_size > 1 ? 2 * options.cp_size : options.sp_size;
   if (const int64_t rest = options.sequence_length % pieces; rest != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--sequence_length ", options.sequence_length,
-                                                   " is not ", pieces, " equal pieces; ",
-                                                   options.sequence_length + pieces - rest, " is"));
+    return invalid("--sequence_length ", options.sequence_length, " is not ", pieces,
+                   " equal pieces; ", options.sequence_length + pieces - rest, " is");
   }
   const int64_t heads = shape.num_attention_heads / options.tp_size;
   if (heads % options.sp_size == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(options.model_name, " has ", heads, " heads of its attention on a rank, which ",
-                   options.sp_size, " ranks along sp do not divide evenly; --sp_size ",
-                   std::gcd(heads, options.sp_size), " does"));
+  return invalid(options.model_name, " has ", heads, " heads of its attention on a rank, which ",
+                 options.sp_size, " ranks along sp do not divide evenly; --sp_size ",
+                 std::gcd(heads, options.sp_size), " does");
 }
 
 absl::Status check_options(const Options& options) {
@@ -316,9 +301,8 @@ absl::Status check_options(const Options& options) {
   if (options.tp_size > 1 || (options.tp_plan.empty() && !options.sequence_parallel)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(options.tp_plan.empty() ? "--sequence_parallel" : "--tp_plan",
-                   " has no meaning without --tp_size"));
+  return invalid(options.tp_plan.empty() ? "--sequence_parallel" : "--tp_plan",
+                 " has no meaning without --tp_size");
 }
 
 // The model, with the plan of the options if they have one.
@@ -327,43 +311,9 @@ absl::StatusOr<Architecture> model_of(FileSystem& files, const Options& options,
   absl::StatusOr<Architecture> architecture = estimate::read_architecture(
       files, options.model_name, estimate::hub_cache_folder(invocation.environment));
   if (!architecture.ok() || options.tp_plan.empty()) return architecture;
-  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, options.tp_plan));
-  absl::StatusOr<estimate::TpPlan> plan = estimate::parse_tp_plan(text);
-  if (!plan.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(options.tp_plan, ": ", plan.status().message()));
-  }
-  architecture->tp_plan = *std::move(plan);
+  ACCELERATE_ASSIGN_OR_RETURN(architecture->tp_plan,
+                              read_file_as(files, options.tp_plan, estimate::parse_tp_plan));
   return architecture;
-}
-
-// What a rank along tp has of the model; nothing where there is one rank.
-absl::StatusOr<std::optional<estimate::TpPart>> part_of_rank(const Options& options,
-                                                             const Architecture& architecture) {
-  if (options.tp_size == 1) return std::nullopt;
-  ACCELERATE_ASSIGN_OR_RETURN(estimate::TpPart part,
-                              estimate::tp_part(architecture, options.tp_size));
-  return part;
-}
-
-absl::Status with_model_name(const Options& options, const absl::Status& status) {
-  return absl::InvalidArgumentError(absl::StrCat(options.model_name, ": ", status.message()));
-}
-
-// Whether ranks along ep divide the experts evenly.
-absl::Status check_experts(const Options& options, const Architecture& architecture) {
-  if (options.ep_size == 1) return absl::OkStatus();
-  const absl::StatusOr<estimate::EpPart> part = estimate::ep_part(architecture, options.ep_size);
-  return part.ok() ? absl::OkStatus() : with_model_name(options, part.status());
-}
-
-// What each stage has of a rank's part along tp, which is all of it where there is one.
-absl::StatusOr<std::vector<Architecture>> stages_of(const Options& options,
-                                                    const Architecture& architecture) {
-  if (options.pp_size == 1) return std::vector{architecture};
-  absl::StatusOr<std::vector<Architecture>> stages =
-      estimate::pp_parts(architecture, options.pp_size);
-  if (!stages.ok()) return with_model_name(options, stages.status());
-  return stages;
 }
 
 double elements_of(const Architecture& architecture) {
@@ -394,12 +344,10 @@ std::string stages_text(const std::vector<Architecture>& stages, const Architect
 // Where each part goes with the limits, in the first of the dtypes, and why.
 absl::StatusOr<std::string> device_plan(const Options& options, const Architecture& architecture) {
   if (options.max_memory.empty()) return "";
-  const absl::StatusOr<MaxMemory> limits = parse_max_memory(options.max_memory);
-  if (!limits.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--max_memory: ", limits.status().message()));
-  }
+  ACCELERATE_ASSIGN_OR_RETURN(const MaxMemory limits,
+                              in_file("--max_memory", parse_max_memory(options.max_memory)));
   const std::string& dtype = options.dtypes.front();
-  const auto inferred = infer_auto_device_map(estimate::module_tree(architecture), *limits,
+  const auto inferred = infer_auto_device_map(estimate::module_tree(architecture), limits,
                                               {.sizes = {.dtype = dtype},
                                                .no_split_module_classes = {estimate::kNoSplitClass},
                                                .explain = true});
@@ -416,12 +364,22 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
   architecture.transformer = shape;
   ACCELERATE_RETURN_IF_ERROR(check_heads(options, shape));
   ACCELERATE_RETURN_IF_ERROR(check_sequences(options, shape));
-  ACCELERATE_ASSIGN_OR_RETURN(const std::optional<estimate::TpPart> part,
-                              part_of_rank(options, architecture));
+  std::optional<estimate::TpPart> part;  // of a rank along tp, where there are several
+  if (options.tp_size > 1) {
+    ACCELERATE_ASSIGN_OR_RETURN(part, estimate::tp_part(architecture, options.tp_size));
+  }
   const ModelSize size = estimate::model_size(architecture);
   const Architecture& of_rank = part ? part->architecture : architecture;
-  ACCELERATE_RETURN_IF_ERROR(check_experts(options, of_rank));
-  ACCELERATE_ASSIGN_OR_RETURN(const std::vector<Architecture> stages, stages_of(options, of_rank));
+  const std::string& model = options.model_name;
+  if (options.ep_size > 1) {
+    ACCELERATE_RETURN_IF_ERROR(
+        in_file(model, estimate::ep_part(of_rank, options.ep_size).status()));
+  }
+  std::vector<Architecture> stages = {of_rank};
+  if (options.pp_size > 1) {
+    ACCELERATE_ASSIGN_OR_RETURN(stages,
+                                in_file(model, estimate::pp_parts(of_rank, options.pp_size)));
+  }
   std::vector<Column> columns = {
       {"Largest Layer",
        [&](const std::string& dtype) { return size_in(dtype, size.largest_layer); }},
@@ -473,33 +431,29 @@ int run(const Options& options, Invocation& invocation) {
 }
 
 void declare(CLI::App& app, Options& options) {
-  app.add_option("model_name", options.model_name,
-                 "folder of weights, safetensors file or index, JSON description, or the name of a "
-                 "model in the hub's cache")
-      ->required()
-      ->type_name("");
-  app.add_option("--library_name", options.library_name,
-                 "accepted; shapes come from files, whatever library made them")
-      ->type_name("NAME")
+  add_value(app, "model_name", options.model_name, "",
+            "folder of weights, safetensors file or index, JSON description, or the name of a "
+            "model in the hub's cache")
+      ->required();
+  add_value(app, "--library_name", options.library_name, "NAME",
+            "accepted; shapes come from files, whatever library made them")
       ->check(CLI::IsMember({"timm", "transformers", "diffusers"}));
-  app.add_option("--dtypes", options.dtypes, "one or more of float32 float16 bfloat16 int8 int4")
+  add_value(app, "--dtypes", options.dtypes, "",
+            "one or more of float32 float16 bfloat16 int8 int4")
       ->expected(1, static_cast<int>(estimate_dtypes().size()))
       ->delimiter(',')
-      ->type_name("")
       ->check(CLI::IsMember(estimate_dtypes()));
   app.add_flag("--trust_remote_code", options.trust_remote_code,
                "has no effect: no code of a model is executed");
 
   const auto count = [&app](const char* name, int64_t& value, const char* help, const char* group) {
-    app.add_option(name, value, help)
-        ->type_name("N")
+    add_value(app, name, value, "N", help)
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
         ->group(group);
   };
-  app.add_option("--max_memory", options.max_memory,
-                 "limits of devices, as in 0=20GB,cpu=64GiB: prints a device map in the first of "
-                 "the dtypes, and each decision")
-      ->type_name("LIMITS");
+  add_value(app, "--max_memory", options.max_memory, "LIMITS",
+            "limits of devices, as in 0=20GB,cpu=64GiB: prints a device map in the first of "
+            "the dtypes, and each decision");
   constexpr char kDivided[] = "Divided training (extra columns, bytes on each rank)";
   count("--dp_shard_size", options.dp_shard_size, "ranks that ZeRO or FSDP divides the states over",
         kDivided);
@@ -516,22 +470,19 @@ void declare(CLI::App& app, Options& options) {
         "the same of ranks that divide the heads of attention (Ulysses)", kDivided);
   count("--pp_size", options.pp_size,
         "ranks with stages of the blocks, of which the columns have the largest", kDivided);
-  app.add_option("--tp_plan", options.tp_plan,
-                 "JSON file that says how, as {\"layers.*.up_proj\": \"colwise\"}; default: the "
-                 "description's, or by the usual names of layers")
-      ->type_name("FILE")
+  add_value(app, "--tp_plan", options.tp_plan, "FILE",
+            "JSON file that says how, as {\"layers.*.up_proj\": \"colwise\"}; default: the "
+            "description's, or by the usual names of layers")
       ->group(kDivided);
-  app.add_option("--zero_stage", options.zero_stage, "1, 2 or 3 (= FSDP) only; default: all")
-      ->type_name("N")
+  add_value(app, "--zero_stage", options.zero_stage, "N", "1, 2 or 3 (= FSDP) only; default: all")
       ->check(CLI::Range(1, 3))
       ->group(kDivided);
   constexpr char kActivations[] = "Activations of a transformer (an extra column)";
   count("--batch_size", options.batch_size,
         "samples on each rank, with --pp_size in each micro-batch", kActivations);
   count("--sequence_length", options.sequence_length, "tokens in a sample", kActivations);
-  app.add_option("--attn_implementation", options.attn_implementation,
-                 "eager keeps scores, sdpa does not (default sdpa)")
-      ->type_name("")
+  add_value(app, "--attn_implementation", options.attn_implementation, "",
+            "eager keeps scores, sdpa does not (default sdpa)")
       ->check(CLI::IsMember({"eager", "sdpa"}))
       ->group(kActivations);
   app.add_flag("--activation_checkpointing", options.activation_checkpointing,
@@ -540,15 +491,13 @@ void declare(CLI::App& app, Options& options) {
   app.add_flag("--sequence_parallel", options.sequence_parallel,
                "ranks of --tp_size have parts of the sequences between layers that they divide")
       ->group(kActivations);
-  count("--hidden_size", options.transformer.hidden_size, "instead of the model's", kActivations);
-  count("--num_hidden_layers", options.transformer.num_hidden_layers, "instead of the model's",
+  for (const auto& [name, field] : estimate::kShapeFields) {
+    const bool is_inside = field == &TransformerShape::intermediate_size;
+    count(
+        absl::StrCat("--", name).c_str(), options.transformer.*field,
+        is_inside ? "of layers without dropout, instead of the model's" : "instead of the model's",
         kActivations);
-  count("--num_attention_heads", options.transformer.num_attention_heads, "instead of the model's",
-        kActivations);
-  count("--num_key_value_heads", options.transformer.num_key_value_heads, "instead of the model's",
-        kActivations);
-  count("--intermediate_size", options.transformer.intermediate_size,
-        "of layers without dropout, instead of the model's", kActivations);
+  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "launch/commands/help.h"
+#include "launch/commands/commands.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>

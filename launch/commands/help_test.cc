@@ -1,4 +1,4 @@
-#include "launch/commands/help.h"
+#include "launch/commands/commands.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -120,10 +120,9 @@ int run(const Options& options, Invocation& invocation) {
 }
 
 void declare(CLI::App& app, Options& options) {
-  app.add_option("--library", options.libraries,
-                 "a PJRT plug-in to try as well; may be repeated. It is an error if one cannot be "
-                 "loaded")
-      ->type_name("PATH")
+  add_value(app, "--library", options.libraries, "PATH",
+            "a PJRT plug-in to try as well; may be repeated. It is an error if one cannot be "
+            "loaded")
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();

@@ -36,15 +36,12 @@
 #include "launch/agent/agent.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
-#include "launch/commands/seeds.h"
 #include "launch/commands/simulated_run.h"
-#include "launch/commands/sweep.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/process/child_process.h"
 #include "launch/process/replace_file.h"
 #include "launch/settings/config_file.h"
 #include "launch/settings/machine.h"
-#include "launch/settings/pipeline_settings.h"
 #include "launch/settings/settings.h"
 #include "launch/settings/validate.h"
 #include "simulator/hardware/cluster_spec.h"
@@ -87,13 +84,13 @@ int become(Invocation& invocation, const std::vector<std::string>& argv,
                              process::apply_overlay(invocation.environment, overlay));
     failed = process::exec_error(image, image.exec());
   }
-  return fail(invocation, kName, failed, start_failure_code(failed));
+  return fail_to_start(invocation, kName, failed);
 }
 
 int run_ranks(Invocation& invocation, const agent::AgentOptions& options) {
   const absl::StatusOr<int> exit_code = agent::run_agent(options, invocation.environment);
   if (exit_code.ok()) return *exit_code;
-  return fail(invocation, kName, exit_code.status(), start_failure_code(exit_code.status()));
+  return fail_to_start(invocation, kName, exit_code.status());
 }
 
 // Several commands at the same time are looked after as ranks are: their lines have numbers, and
@@ -111,12 +108,11 @@ agent::AgentOptions at_the_same_time(const CommandPlan& plan) {
 int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
   const absl::StatusOr<std::string> tool = find_program(invocation, plan.tool);
   if (!tool.ok()) {
-    return fail(
-        invocation, kName,
-        absl::NotFoundError(absl::StrCat(plan.kind, " needs the program ", plan.tool,
-                                         ", which is not in PATH; install "
-                                         "it, or see with --dry_run what it would be given")),
-        kExitNotFound);
+    return fail(invocation, kName,
+                absl::StrCat(plan.kind, " needs the program ", plan.tool,
+                             ", which is not in PATH; install it, or see with --dry_run what it "
+                             "would be given"),
+                kExitNotFound);
   }
   for (const auto& [name, lines] : plan.variable_files) {
     if (absl::Status ok = update_variable_file(name, lines); !ok.ok()) {
@@ -156,10 +152,9 @@ int start_sagemaker_job(Invocation& invocation, const plan::SageMakerPlan& plan)
   const absl::StatusOr<std::string> aws = find_program(invocation, plan.aws[0]);
   if (!aws.ok()) {
     return fail(invocation, kName,
-                absl::NotFoundError(
-                    "a SageMaker job needs the program aws, which is not in PATH; install it, or "
-                    "write the job with --dry_run to a file, and give that elsewhere to aws "
-                    "sagemaker create-training-job --cli-input-json"),
+                "a SageMaker job needs the program aws, which is not in PATH; install it, or "
+                "write the job with --dry_run to a file, and give that elsewhere to aws "
+                "sagemaker create-training-job --cli-input-json",
                 kExitNotFound);
   }
   const std::vector<std::string> environment =
@@ -203,9 +198,7 @@ bool is_output_closed() {
 int run_simulated(Invocation& invocation, const plan::SimulationPlan& plan, bool is_quiet) {
   const std::string& program = plan.process.argv[0];
   const absl::StatusOr<std::string> found = find_program(invocation, program);
-  if (!found.ok()) {
-    return fail(invocation, kName, found.status(), start_failure_code(found.status()));
-  }
+  if (!found.ok()) return fail_to_start(invocation, kName, found.status());
   if (const std::string report = report_of(plan, invocation.environment); !report.empty()) {
     if (!is_quiet) note_other_report(invocation, report, program);
     if (absl::Status ok = prepare_report(report); !ok.ok()) return fail(invocation, kName, ok);
@@ -216,11 +209,10 @@ int run_simulated(Invocation& invocation, const plan::SimulationPlan& plan, bool
   invocation.out.flush();
   const absl::StatusOr<int> code = process::run_program(
       plan.process.argv, process::apply_overlay(invocation.environment, overlay));
-  if (!code.ok()) return fail(invocation, kName, code.status(), start_failure_code(code.status()));
+  if (!code.ok()) return fail_to_start(invocation, kName, code.status());
   if (*code == 0) return check_simulated(mark, plan, is_quiet, invocation);
   if (*code == 128 + SIGPIPE && is_output_closed()) {
-    return fail(invocation, kName,
-                absl::UnavailableError("standard output was closed; stopped the program"), *code);
+    return fail(invocation, kName, "standard output was closed; stopped the program", *code);
   }
   return *code;
 }
@@ -250,7 +242,7 @@ absl::Status check_devices(const Settings& settings) {
   const auto spec = simulator::ClusterSpec::parse(settings.text("simulate"));
   if (!spec.ok()) return absl::OkStatus();
   const auto refuse = [&settings](const char* why) {
-    return absl::InvalidArgumentError(absl::StrCat(settings.describe("simulate"), why));
+    return invalid(settings.describe("simulate"), why);
   };
   if (has("cpu") && spec->device) {
     return refuse(
@@ -274,16 +266,15 @@ struct Inputs {
 
 // Errors: what is wrong with the command line, the configuration file or the environment.
 absl::StatusOr<Inputs> inputs(const TypedFlags& typed, const Invocation& invocation) {
-  absl::StatusOr<Settings> settings = launch_settings(typed, invocation.environment);
-  if (!settings.ok()) return settings.status();
-  ACCELERATE_RETURN_IF_ERROR(settings::check_status(*settings));
-  ACCELERATE_RETURN_IF_ERROR(check_devices(*settings));
+  Inputs inputs;
+  ACCELERATE_ASSIGN_OR_RETURN(inputs.settings, launch_settings(typed, invocation.environment));
+  ACCELERATE_RETURN_IF_ERROR(settings::check_status(inputs.settings));
+  ACCELERATE_RETURN_IF_ERROR(check_devices(inputs.settings));
   // A simulated cluster is not a part of the job that it is started in.
-  absl::StatusOr<settings::Job> job = settings::Job();
-  if (!settings->is_set("simulate")) job = settings::find_job(invocation.environment);
-  if (!job.ok()) return job.status();
-  Inputs inputs = {*std::move(settings), settings::this_machine(invocation.environment),
-                   *std::move(job)};
+  if (!inputs.settings.is_set("simulate")) {
+    ACCELERATE_ASSIGN_OR_RETURN(inputs.job, settings::find_job(invocation.environment));
+  }
+  inputs.machine = settings::this_machine(invocation.environment);
   ACCELERATE_RETURN_IF_ERROR(settings::complete(inputs.settings, inputs.machine, inputs.job));
   ACCELERATE_RETURN_IF_ERROR(check_ranks(inputs.settings, inputs.job));
   return inputs;
@@ -411,7 +402,7 @@ void declare(CLI::App& app, Options& options) {
   settings::declare_flags(app, options.typed);
   app.add_flag("--help_markdown", options.help_markdown, "")->group("");
   app.add_flag("--print_config_all", options.print_all, "")->group("");
-  app.add_option("PROGRAM", options.program, "the program and its arguments")->type_name("");
+  add_value(app, "PROGRAM", options.program, "", "the program and its arguments");
 }
 
 }  // namespace
@@ -451,8 +442,7 @@ absl::Status check_ranks(const Settings& settings, const settings::Job& job) {
   }
   const absl::StatusOr<int> ranks = ranks_of_cluster(settings.text("simulate"));
   if (ranks.ok()) return settings::check_mesh_size(settings, *ranks);
-  return absl::InvalidArgumentError(
-      absl::StrCat(settings.describe("simulate"), ": ", ranks.status().message()));
+  return invalid(settings.describe("simulate"), ": ", ranks.status().message());
 }
 
 const Command kLaunch = {kName, "Start a program once per rank and look after the ranks.",

@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/message_text.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/help.h"
 #include "launch/process/replace_file.h"
 
 namespace accelerate::launcher::commands {
@@ -32,8 +31,7 @@ int write_all(const std::string& folder, Invocation& invocation) {
   std::filesystem::create_directories(folder, error);
   if (error) {
     return fail(invocation, kName,
-                absl::UnavailableError(
-                    absl::StrCat("cannot make the folder ", folder, ": ", error.message())));
+                absl::StrCat("cannot make the folder ", folder, ": ", error.message()));
   }
   for (const ManualPage& page : manual_pages()) {
     const std::string path = (std::filesystem::path(folder) / page.file).string();
@@ -68,10 +66,9 @@ void declare(CLI::App& app, Options& options) {
   app.footer(
       "To read a page: accelerate man launch | man -l -\n"
       "CMake installs all pages: man accelerate-launch.");
-  app.add_option("COMMAND", options.command, "the command; without one, accelerate itself")
-      ->type_name("");
-  app.add_option("--output_dir", options.output_dir, "write the pages of all commands there")
-      ->type_name("DIR");
+  add_value(app, "COMMAND", options.command, "", "the command; without one, accelerate itself");
+  add_value(app, "--output_dir", options.output_dir, "DIR",
+            "write the pages of all commands there");
 }
 
 }  // namespace

@@ -49,12 +49,10 @@ void declare(CLI::App& app, Options& options) {
   app.footer(
       "Option names may be spelt with _ or -.\n"
       "Exit code: 0; 1 if the weights cannot be merged; 2 for a bad command line.");
-  app.add_option("checkpoint_dir", options.checkpoint_dir,
-                 "folder of a sharded checkpoint: metadata.json, or an index, with its shards")
-      ->type_name("");
-  app.add_option("output_path", options.output_path,
-                 "folder for model.safetensors; made if it is not there")
-      ->type_name("");
+  add_value(app, "checkpoint_dir", options.checkpoint_dir, "",
+            "folder of a sharded checkpoint: metadata.json, or an index, with its shards");
+  add_value(app, "output_path", options.output_path, "",
+            "folder for model.safetensors; made if it is not there");
   app.add_flag("--unsafe_serialization", options.unsafe_serialization,
                "has no effect: pickle is never written");
   app.add_flag("--remove_checkpoint_dir", options.remove_checkpoint_dir,

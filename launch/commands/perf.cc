@@ -167,9 +167,8 @@ absl::StatusOr<std::vector<Workload>> chosen(const Workloads& all, const Options
   for (const std::string& name : options.workloads) {
     const auto found = std::ranges::find(all.list, name, &Workload::name);
     if (found == all.list.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("--workload=", name, ": ", all.path, " has ",
-                                                     absl::StrJoin(names, ", "),
-                                                     did_you_mean(name, names)));
+      return invalid("--workload=", name, ": ", all.path, " has ", absl::StrJoin(names, ", "),
+                     did_you_mean(name, names));
     }
     some.push_back(*found);
   }
@@ -279,11 +278,10 @@ int run(const Options& options, Invocation& invocation) {
 }
 
 void add_common(CLI::App& app, Options& options) {
-  app.add_option("--config", options.config, "the file that names the programs")
-      ->type_name("FILE")
+  add_value(app, "--config", options.config, "FILE", "the file that names the programs")
       ->capture_default_str();
-  app.add_option("--workload", options.workloads, "only the one of this name; may be repeated")
-      ->type_name("NAME");
+  add_value(app, "--workload", options.workloads, "NAME",
+            "only the one of this name; may be repeated");
 }
 
 RunCommand declare(CLI::App& app) {
@@ -295,31 +293,26 @@ RunCommand declare(CLI::App& app) {
       "2 for a perf.yaml or command line that is wrong.");
   CLI::App& record = *app.add_subcommand("record", "Run the programs and write what they cost.");
   add_common(record, *options);
-  record.add_option("--out", options->out, "the folder for a file of each program")
-      ->type_name("DIR")
+  add_value(record, "--out", options->out, "DIR", "the folder for a file of each program")
       ->required();
   record.callback([options] { options->mode = Mode::kRecord; });
   CLI::App& compare =
       *app.add_subcommand("compare", "Compare what programs cost with the baseline.");
   add_common(compare, *options);
-  compare.add_option("--json", options->json, "a file for the changes as JSON")->type_name("FILE");
-  compare
-      .add_option("--markdown", options->markdown, "a file for the changes as a table in Markdown")
-      ->type_name("FILE");
-  compare
-      .add_option("--accept_command", options->accept_command,
-                  "what the last line tells to do to take a change as the baseline")
-      ->type_name("TEXT");
+  add_value(compare, "--json", options->json, "FILE", "a file for the changes as JSON");
+  add_value(compare, "--markdown", options->markdown, "FILE",
+            "a file for the changes as a table in Markdown");
+  add_value(compare, "--accept_command", options->accept_command, "TEXT",
+            "what the last line tells to do to take a change as the baseline");
   compare.callback([options] { options->mode = Mode::kCompare; });
   CLI::App& accept = *app.add_subcommand("accept", "Take what programs cost as the new baseline.");
   add_common(accept, *options);
   accept.callback([options] { options->mode = Mode::kAccept; });
   for (CLI::App* each : {&compare, &accept}) {
-    each->add_option("--results", options->results,
-                     "a folder that record has written; without it the programs are run")
-        ->type_name("DIR");
-    each->add_option("--baselines", options->baselines, "the baselines' folder, instead of FILE's")
-        ->type_name("DIR");
+    add_value(*each, "--results", options->results, "DIR",
+              "a folder that record has written; without it the programs are run");
+    add_value(*each, "--baselines", options->baselines, "DIR",
+              "the baselines' folder, instead of FILE's");
   }
   const Subcommand bench = declare_bench(app);
   return [options, bench](Invocation& invocation) {

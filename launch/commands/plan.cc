@@ -9,7 +9,6 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/str_cat.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/rank_layout.h"
 #include "accelerate/base/status.h"
@@ -39,8 +38,7 @@ absl::Status check_cluster(const std::string& text) {
   ACCELERATE_ASSIGN_OR_RETURN(const simulator::ClusterSpec spec,
                               simulator::ClusterSpec::parse(text));
   if (spec.device) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--on=", text, " names no device; expected a cluster as 16x8:h100"));
+  return invalid("--on=", text, " names no device; expected a cluster as 16x8:h100");
 }
 
 nlohmann::ordered_json request_of(const Options& options) {
@@ -85,14 +83,11 @@ void declare(CLI::App& app, Options& options) {
   app.footer(
       "Layouts that fit come first, by the time of a step; the others have the reason. Nothing is "
       "trained: see accelerate/docs/plan_a_cluster.md.");
-  app.add_option("model", options.model,
-                 "a language model of the examples: llama-7b, llama-70b, gpt-1b")
-      ->type_name("");
-  app.add_option("--on", options.cluster, "the cluster: 16x8:h100")->type_name("CLUSTER");
+  add_value(app, "model", options.model, "",
+            "a language model of the examples: llama-7b, llama-70b, gpt-1b");
+  add_value(app, "--on", options.cluster, "CLUSTER", "the cluster: 16x8:h100");
   const auto count = [&app](const char* name, auto& value, const char* help) {
-    app.add_option(name, value, help)
-        ->type_name("N")
-        ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+    add_value(app, name, value, "N", help)->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   };
   count("--batch_size", options.batch_size,
         "sequences of a step, over all ranks; default: one for each rank");
@@ -103,17 +98,14 @@ void declare(CLI::App& app, Options& options) {
   count("--layers", options.layers, "blocks, instead of the model's");
   count("--experts", options.experts,
         "in Llama's blocks: so many perceptrons, of which each token has two");
-  app.add_option(
-         "--skew", options.skew,
-         "how many times the mean the first expert has of tokens; default: all have as many")
-      ->type_name("X")
+  add_value(app, "--skew", options.skew, "X",
+            "how many times the mean the first expert has of tokens; default: all have as many")
       ->check(CLI::Range(0.0, 1e9));
   count("--most_pp", options.most_pp, "also layouts with up to so many stages; default 1");
   count("--most_cp", options.most_cp,
         "also layouts with up to so many parts of each sequence along cp; default 1");
   count("--most_sp", options.most_sp, "the same along sp; default 1");
-  app.add_option("--mixed_precision", options.mixed_precision, "default bf16")
-      ->type_name("")
+  add_value(app, "--mixed_precision", options.mixed_precision, "", "default bf16")
       ->check(CLI::IsMember({"no", "bf16", "fp16", "fp8"}));
   app.add_flag("--exact", options.exact,
                "simulate all blocks and micro-steps, instead of few that the others follow from");

@@ -66,21 +66,17 @@ void declare(CLI::App& app, Options& options) {
       "The files are OUTPUT_PREFIX_text_document.bin and .idx, as Megatron-LM's data is.\n"
       "Option names may be spelt with _ or -.\n"
       "Exit code: 0; 1 if the input cannot be read; 2 for a bad command line.");
-  app.add_option("input", options.input, "file with an object in JSON on each line")->type_name("");
-  app.add_option("output_prefix", options.tokens.output_prefix, "how the files' names begin")
-      ->type_name("");
-  app.add_option("--tokenizer", options.tokenizer,
-                 "bytes (default), vocabulary, or numbers that another tokenizer made")
-      ->type_name("KIND");
-  app.add_option("--vocabulary_file", options.tokens.vocabulary_file,
-                 "of --tokenizer vocabulary: an entry a line")
-      ->type_name("PATH");
-  app.add_option("--json_key", options.tokens.json_key, "the member of each object that is read")
-      ->type_name("KEY");
+  add_value(app, "input", options.input, "", "file with an object in JSON on each line");
+  add_value(app, "output_prefix", options.tokens.output_prefix, "", "how the files' names begin");
+  add_value(app, "--tokenizer", options.tokenizer, "KIND",
+            "bytes (default), vocabulary, or numbers that another tokenizer made");
+  add_value(app, "--vocabulary_file", options.tokens.vocabulary_file, "PATH",
+            "of --tokenizer vocabulary: an entry a line");
+  add_value(app, "--json_key", options.tokens.json_key, "KEY",
+            "the member of each object that is read");
   app.add_flag("--append_eod", options.tokens.append_end, "end each document with a token");
-  app.add_option("--end_token", options.tokens.end_token,
-                 "that token; by default the first one behind the tokenizer's")
-      ->type_name("INT");
+  add_value(app, "--end_token", options.tokens.end_token, "INT",
+            "that token; by default the first one behind the tokenizer's");
 }
 
 }  // namespace

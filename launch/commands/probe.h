@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
@@ -66,6 +67,13 @@ std::string companion_path(const std::string& executable, absl::string_view name
 
 /// "2.6.0" for `libtorch_cpu.so`'s file; empty if unknown.
 std::string libtorch_version(const std::string& path);
+
+/// Whether `program`, which comes with `executable`, loads the LibTorch and the C++ ABI that its
+/// installation was built with, as share/accelerate-cpp/release.json says, before the dynamic
+/// linker misses symbols. OK where there is no such file, as in a build by Bazel, and where the
+/// version that would be loaded cannot be found out. Errors: FailedPrecondition with both versions,
+/// ABIs and the file.
+absl::Status check_libtorch(const std::string& executable, const std::string& program);
 
 /// The compiler that made this program: "GCC 14.2.0, C++20".
 std::string compiler_text();

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/commands.h"
-#include "launch/commands/release.h"
+#include "launch/commands/probe.h"
 #include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launcher::commands {

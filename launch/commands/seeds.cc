@@ -1,5 +1,3 @@
-#include "launch/commands/seeds.h"
-
 #include <algorithm>
 #include <cstdint>
 
@@ -54,9 +52,7 @@ std::string seeds_text(const std::vector<uint64_t>& seeds) {
 
 int run_seeds(const SeedSweep& sweep, Invocation& invocation) {
   const absl::StatusOr<std::string> program = find_program(invocation, sweep.plan.process.argv[0]);
-  if (!program.ok()) {
-    return fail(invocation, kName, program.status(), start_failure_code(program.status()));
-  }
+  if (!program.ok()) return fail_to_start(invocation, kName, program.status());
   const RunSignals signals;
   const SimulationMark mark;
   std::vector<uint64_t> failed;

@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
-#include "launch/perf/figure_text.h"
+#include "launch/perf/metrics.h"
 #include "launch/settings/settings.h"
 #include "simulator/hardware/choice_names.h"
 #include "simulator/hardware/cluster_spec.h"
@@ -185,25 +185,19 @@ void declare(CLI::App& app, Options& options) {
   app.set_help_flag("-h,--help", "show this help");
   auto* list = app.add_flag("--list", options.list,
                             "show the devices, networks and keys that SPEC may name");
-  auto* on = app.add_option("--on", options.on,
-                            "what --explain_op and --explain_collective are about: h100, "
-                            "h100,hbm=4TB/s, 2x8:h100")
-                 ->type_name("DEVICE");
-  auto* operation =
-      app.add_option("--explain_op", options.operation,
-                     "show how long a kernel takes, and why: \"mm 12288x4096x4096:bf16\"")
-          ->type_name("OP")
-          ->needs(on);
-  auto* collective =
-      app.add_option("--explain_collective", options.collective,
-                     "show how long a collective takes, and why: \"all_reduce 25MB\"")
-          ->type_name("COLLECTIVE")
-          ->needs(on)
-          ->excludes(operation);
-  app.add_option("--from_dump", options.from_dump,
-                 "show what the dumps of a job's ranks in a folder tell, as a live failure would: "
-                 "ours, PyTorch's Flight Recorder's, logs of NCCL")
-      ->type_name("DIR")
+  auto* on = add_value(app, "--on", options.on, "DEVICE",
+                       "what --explain_op and --explain_collective are about: h100, "
+                       "h100,hbm=4TB/s, 2x8:h100");
+  auto* operation = add_value(app, "--explain_op", options.operation, "OP",
+                              "show how long a kernel takes, and why: \"mm 12288x4096x4096:bf16\"")
+                        ->needs(on);
+  auto* collective = add_value(app, "--explain_collective", options.collective, "COLLECTIVE",
+                               "show how long a collective takes, and why: \"all_reduce 25MB\"")
+                         ->needs(on)
+                         ->excludes(operation);
+  add_value(app, "--from_dump", options.from_dump, "DIR",
+            "show what the dumps of a job's ranks in a folder tell, as a live failure would: "
+            "ours, PyTorch's Flight Recorder's, logs of NCCL")
       ->excludes(list, operation, collective);
   app.allow_extras();
 }

@@ -142,9 +142,7 @@ int check_simulated(const SimulationMark& mark, const plan::SimulationPlan& plan
                     Invocation& invocation) {
   if (!mark.is_missing()) return 0;
   if (const std::string report = report_of(plan, invocation.environment); !report.empty()) {
-    return fail(
-        invocation, kName,
-        absl::FailedPreconditionError(absl::StrCat("no report in ", report, ": ", kNoSimulation)));
+    return fail(invocation, kName, absl::StrCat("no report in ", report, ": ", kNoSimulation));
   }
   if (!is_quiet)
     invocation.err << "accelerate " << called_name(invocation, kName) << ": note: " << kNoSimulation

@@ -6,6 +6,8 @@
 
 #include <signal.h>
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +23,7 @@
 #include "launch/commands/commands.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/process/child_process.h"
+#include "launch/settings/validate.h"
 
 namespace accelerate::launcher::commands {
 
@@ -129,5 +132,52 @@ std::string tail_text(const ChildResult& run);
 
 /// Writes a file whole, in a folder that is made if there is none.
 absl::Status write_result(const std::string& path, const std::string& text);
+
+// ---- `launch --simulate SPEC --seeds FIRST:END`: the run, repeated with each seed.
+
+struct SeedSweep {
+  plan::SimulationPlan plan;
+  settings::SeedRange seeds;
+  /// Only failures are told.
+  bool is_quiet = false;
+};
+
+/// One run after the other, each with its output collected; a run reads from nothing. Writes a line
+/// per seed, for a run that failed its last lines, and at the end the failures with the command
+/// that repeats the first one. SIGINT, from Ctrl-C or to this process alone, goes to the run of
+/// that seed and ends the sweep; a second one kills the run with all its processes. Returns the
+/// exit code of the first run that failed, else 0; 130 after SIGINT.
+int run_seeds(const SeedSweep& sweep, Invocation& invocation);
+
+// ---- `accelerate simulate --sweep "2x8:h100;4x8:h100" PROGRAM`: the program on each of several
+// simulated clusters, a row each. `accelerate simulate --fit 16x8:h100 PROGRAM`: the smallest part
+// of that cluster on which it fits.
+
+struct ClusterSweep {
+  /// Between semicolons; empty for a search.
+  std::string clusters;
+  /// The largest cluster of a search, as NODESxRANKS:DEVICE; empty for a sweep.
+  std::string largest;
+  /// What a run on that cluster is. Errors: InvalidArgument.
+  std::function<absl::StatusOr<plan::SimulationPlan>(const std::string& cluster)> plan;
+  int64_t tokens_per_sample = 0;  ///< 0: unknown
+  std::string csv;                ///< the file for the table, after each run; empty: none
+  std::string report = {};        ///< the folder of the runs' reports; empty: none
+};
+
+/// One run after the other, each with its output collected; a run reads from nothing. Writes a row
+/// per run as soon as it has ended, and why a run does not fit or failed. A failure that is not for
+/// want of memory is one of the program's, and the sweep goes on.
+///
+/// A search tries 1, 2, 4, ... ranks of one node, then 1, 2, 4, ... whole nodes, and at last, by
+/// halves, what is between the largest that did not fit and the smallest that did: it takes for
+/// granted that with more ranks a rank needs no more memory. A size on which the program fails is
+/// one that it does not take. Where a run that succeeded has used no memory of a device, nothing
+/// was measured: it is unknown whether the program fits, and a search ends.
+///
+/// Ctrl-C ends the run of that cluster and the sweep. Returns 0 if no run of a sweep failed or one
+/// of a search fitted; 1 else; 2 for a cluster that does not exist; 127 and 126 for a program that
+/// does not exist or cannot be executed; 130 after Ctrl-C.
+int run_sweep(const ClusterSweep& sweep, Invocation& invocation);
 
 }  // namespace accelerate::launcher::commands

@@ -1,5 +1,3 @@
-#include "launch/commands/sweep.h"
-
 #include <algorithm>
 #include <cctype>
 #include <utility>
@@ -54,13 +52,8 @@ struct Row {
 };
 
 const char* to_string(State state) {
-  switch (state) {
-    case State::kFits: return "yes";
-    case State::kOutOfMemory: return "no";
-    case State::kUnknown: return "unknown";
-    case State::kFailed: return "failed";
-  }
-  return "";
+  constexpr const char* kTexts[] = {"yes", "no", "unknown", "failed"};
+  return kTexts[static_cast<size_t>(state)];
 }
 
 std::string duration_text(double seconds) {
@@ -80,11 +73,6 @@ std::string percent_text(double share) { return absl::StrFormat("%.1f %%", 100 *
 std::string memory_text(const Row& row) {
   if (row.memory == 0) return kUnknown;
   return absl::StrCat(binary_byte_text(row.peak_memory), " of ", binary_byte_text(row.memory));
-}
-
-// The first line of a failure that says something.
-std::string first_line(absl::string_view message) {
-  return std::string(message.substr(0, message.find('\n')));
 }
 
 class Sweeper {
@@ -150,10 +138,10 @@ class Sweeper {
     const int nodes = largest->spec.num_nodes;
     const int ranks = largest->spec.ranks_per_node;
     if (!absl::StartsWith(sweep_.largest, absl::StrCat(nodes, "x", ranks, ":"))) {
-      return bad_command_line(absl::InvalidArgumentError(
-          absl::StrCat("--fit=", sweep_.largest,
-                       ": expected the largest cluster that there could be, as NODESxRANKS:DEVICE, "
-                       "for example 128x8:h100")));
+      return bad_command_line(
+          invalid("--fit=", sweep_.largest,
+                  ": expected the largest cluster that there could be, as NODESxRANKS:DEVICE, "
+                  "for example 128x8:h100"));
     }
     width_ = std::max(width_, sweep_.largest.size());
     ACCELERATE_RETURN_IF_ERROR(begin());
@@ -301,8 +289,8 @@ class Sweeper {
   static void take_end(const ChildResult& run, const json& failure, Row& row) {
     if (failure.is_object() && failure.at("is_out_of_memory").get<bool>()) {
       row.state = State::kOutOfMemory;
-      row.explanation =
-          absl::StrCat(first_line(failure.at("message").get_ref<const std::string&>()), "\n");
+      const std::string& message = failure.at("message").get_ref<const std::string&>();
+      row.explanation = absl::StrCat(message.substr(0, message.find('\n')), "\n");
     } else if (run.exit_code != 0) {
       row.explanation = absl::StrCat(failure_text(run), "\n", tail_text(run));
     } else if (row.peak_memory == 0) {

@@ -27,9 +27,7 @@ struct Options {
 
 int run(const Options& options, Invocation& invocation) {
   const absl::StatusOr<std::string> program = find_companion(invocation, "self-test", kSelfTest);
-  if (!program.ok()) {
-    return fail(invocation, kName, program.status(), start_failure_code(program.status()));
-  }
+  if (!program.ok()) return fail_to_start(invocation, kName, program.status());
   std::vector<std::string> line = {invocation.executable, "launch"};
   if (!options.config_file.empty()) {
     line.insert(line.end(), {"--config_file", options.config_file});
@@ -40,8 +38,7 @@ int run(const Options& options, Invocation& invocation) {
   if (!exit_code.ok()) return fail(invocation, kName, exit_code.status());
   if (*exit_code != 0) {
     return fail(invocation, kName,
-                absl::InternalError(absl::StrCat("the self-test failed with exit code ", *exit_code,
-                                                 "; see above")),
+                absl::StrCat("the self-test failed with exit code ", *exit_code, "; see above"),
                 *exit_code);
   }
   invocation.out << "The self-test passed: this configuration is ready for training.\n";
@@ -50,10 +47,9 @@ int run(const Options& options, Invocation& invocation) {
 
 void declare(CLI::App& app, Options& options) {
   app.footer("Words after -- are options of accelerate launch: accelerate test -- --simulate 2x4");
-  app.add_option("--config_file", options.config_file, "the configuration to test with")
-      ->type_name("PATH");
-  app.add_option("launch_options", options.launch_words, "options of accelerate launch, after --")
-      ->type_name("");
+  add_value(app, "--config_file", options.config_file, "PATH", "the configuration to test with");
+  add_value(app, "launch_options", options.launch_words, "",
+            "options of accelerate launch, after --");
 }
 
 }  // namespace

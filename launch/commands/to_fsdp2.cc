@@ -56,10 +56,9 @@ int run(const ToFsdp2Options& options, Invocation& invocation) {
 }
 
 void declare(CLI::App& app, ToFsdp2Options& options) {
-  app.add_option("--config_file", options.config_file, "the configuration to convert")
-      ->required()
-      ->type_name("PATH");
-  app.add_option("--output_file", options.output_file, "where the result goes")->type_name("PATH");
+  add_value(app, "--config_file", options.config_file, "PATH", "the configuration to convert")
+      ->required();
+  add_value(app, "--output_file", options.output_file, "PATH", "where the result goes");
   app.add_flag("--overwrite", options.overwrite, "replace the file that is there");
 }
 

@@ -68,10 +68,9 @@ absl::Status take_configuration(Options& options, const Invocation& invocation) 
 
 absl::Status check_installation(const Options& options) {
   if (!options.accelerate_version.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--accelerate_version=", options.accelerate_version,
-                     " names a release of HF Accelerate, which is another program; say with "
-                     "--install_command how this one gets to the workers"));
+    return invalid("--accelerate_version=", options.accelerate_version,
+                   " names a release of HF Accelerate, which is another program; say with "
+                   "--install_command how this one gets to the workers");
   }
   if (options.install_accelerate && options.install_command.empty()) {
     return absl::InvalidArgumentError(
@@ -99,8 +98,7 @@ absl::StatusOr<std::vector<std::string>> gcloud_line(Options options,
   for (const auto& [name, value] :
        {std::pair("tpu_name", &options.tpu_name), std::pair("tpu_zone", &options.tpu_zone)}) {
     if (!value->empty()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("which pod? Give --", name, ", or have it in the configuration"));
+    return invalid("which pod? Give --", name, ", or have it in the configuration");
   }
   std::vector<std::string> steps = {"cd /usr/share"};
   if (options.install_accelerate) steps.push_back(options.install_command);
@@ -126,8 +124,7 @@ int run(const Options& options, Invocation& invocation) {
   const absl::StatusOr<int> exit_code = process::run_program(*line, invocation.environment);
   if (!exit_code.ok()) return fail(invocation, kName, exit_code.status(), kExitNotFound);
   if (*exit_code != 0) {
-    return fail(invocation, kName,
-                absl::InternalError(absl::StrCat("gcloud ended with exit code ", *exit_code)),
+    return fail(invocation, kName, absl::StrCat("gcloud ended with exit code ", *exit_code),
                 *exit_code);
   }
   invocation.out << "The pod is set up.\n";
@@ -135,25 +132,21 @@ int run(const Options& options, Invocation& invocation) {
 }
 
 void declare(CLI::App& app, Options& options) {
-  const auto text = [&app](const char* name, std::string& value, const char* type,
-                           const char* help) {
-    app.add_option(name, value, help)->type_name(type);
-  };
-  text("--config_file", options.config_file, "PATH", "configuration for what is not given here");
-  text("--tpu_name", options.tpu_name, "NAME", "the pod");
-  text("--tpu_zone", options.tpu_zone, "ZONE", "where it is");
+  add_value(app, "--config_file", options.config_file, "PATH",
+            "configuration for what is not given here");
+  add_value(app, "--tpu_name", options.tpu_name, "NAME", "the pod");
+  add_value(app, "--tpu_zone", options.tpu_zone, "ZONE", "where it is");
   app.add_flag("--use_alpha,--alpha", options.use_alpha, "use gcloud alpha");
-  text("--command_file", options.command_file, "PATH", "commands to run, a line each");
-  app.add_option("--command", options.commands, "a command to run; may be repeated")
-      ->type_name("TEXT")
+  add_value(app, "--command_file", options.command_file, "PATH", "commands to run, a line each");
+  add_value(app, "--command", options.commands, "TEXT", "a command to run; may be repeated")
       ->expected(1, 1024)
       ->allow_extra_args(false)
       ->take_all();
   app.add_flag("--install_accelerate", options.install_accelerate, "run --install_command first");
-  text("--accelerate_version", options.accelerate_version, "VERSION",
-       "refused: --install_command says what is installed");
-  text("--install_command", options.install_command, "TEXT",
-       "how this program gets to the workers, for example by a copy");
+  add_value(app, "--accelerate_version", options.accelerate_version, "VERSION",
+            "refused: --install_command says what is installed");
+  add_value(app, "--install_command", options.install_command, "TEXT",
+            "how this program gets to the workers, for example by a copy");
   app.add_flag("--debug", options.debug, "print the line and run nothing");
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "launch/settings/schema.h"
 
 namespace accelerate::launcher::dialogue {
@@ -191,8 +192,7 @@ int64_t Prompter::ask_number(const std::string& question, std::optional<int64_t>
   const Check check = [least](const std::string& answer) {
     int64_t number = 0;
     if (absl::SimpleAtoi(answer, &number) && number >= least) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected a whole number of at least ", least, ", not \"", answer, "\""));
+    return invalid("expected a whole number of at least ", least, ", not \"", answer, "\"");
   };
   std::optional<std::string> text;
   if (otherwise) text = absl::StrCat(*otherwise);
@@ -204,7 +204,7 @@ int64_t Prompter::ask_number(const std::string& question, std::optional<int64_t>
 bool Prompter::ask_yes_no(const std::string& question, bool otherwise) {
   const Check check = [](const std::string& answer) {
     if (settings::parse_bool(answer).ok()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("expected yes or no, not \"", answer, "\""));
+    return invalid("expected yes or no, not \"", answer, "\"");
   };
   return *settings::parse_bool(ask_text(question, otherwise ? "yes" : "no", check));
 }
@@ -217,9 +217,8 @@ size_t Prompter::ask_choice(const std::string& question, const std::vector<std::
   for (size_t i = 0; i < choices.size(); ++i) out_ << "  " << label(choices, i) << "\n";
   const Check check = [&](const std::string& answer) {
     if (find_choice(choices, answer) != std::string::npos) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected a number from 0 to ", choices.size() - 1, " or one of the names, ",
-                     "not \"", answer, "\"", did_you_mean(answer, choices)));
+    return invalid("expected a number from 0 to ", choices.size() - 1, " or one of the names, ",
+                   "not \"", answer, "\"", did_you_mean(answer, choices));
   };
   const size_t found = find_choice(choices, ask_text("Number or name", choices[otherwise], check));
   return found == std::string::npos ? otherwise : found;

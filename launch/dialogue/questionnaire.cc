@@ -24,6 +24,7 @@
 #include "absl/strings/strip.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "launch/settings/endpoint.h"
 #include "launch/settings/schema.h"
 
@@ -78,8 +79,7 @@ Prompter::Check between(int64_t least, int64_t most, const char* expected) {
     if (absl::SimpleAtoi(answer, &number) && number >= least && number <= most) {
       return absl::OkStatus();
     }
-    return absl::InvalidArgumentError(
-        absl::StrCat(expected, least, " to ", most, ", not \"", answer, "\""));
+    return invalid(expected, least, " to ", most, ", not \"", answer, "\"");
   };
 }
 
@@ -105,7 +105,7 @@ class Questionnaire {
     const auto is_file = [this](const std::string& answer) {
       std::error_code ignored;
       if (std::filesystem::is_regular_file(expanded(answer), ignored)) return absl::OkStatus();
-      return absl::InvalidArgumentError(absl::StrCat("there is no file ", answer));
+      return invalid("there is no file ", answer);
     };
     local_["cpu"].proposal = here_.machine.devices == 0 ? "yes" : "no";
     local_["simulate"].check = here_.check_cluster;
@@ -342,13 +342,12 @@ class Questionnaire {
         int64_t ranks = 0;
         const bool is_number = absl::SimpleAtoi(answer, &ranks);
         if (is_number && mesh_ > 1 && ranks != mesh_) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("the mesh has ", mesh_, " ranks, and not ", answer));
+          return invalid("the mesh has ", mesh_, " ranks, and not ", answer);
         }
         if (is_number && ranks >= least && ranks % step == 0) return absl::OkStatus();
-        return absl::InvalidArgumentError(absl::StrCat(
-            "expected a whole number of at least ", least,
-            step > 1 ? absl::StrCat(" that ", step, " divides") : "", ", not \"", answer, "\""));
+        return invalid("expected a whole number of at least ", least,
+                       step > 1 ? absl::StrCat(" that ", step, " divides") : "", ", not \"", answer,
+                       "\"");
       };
       const int64_t devices = devices_here() * machines_ / step * step;
       const int64_t proposal = mesh_ > 1 ? mesh_ : std::max(least, devices);
@@ -364,8 +363,7 @@ class Questionnaire {
       const bool needs_two = is_multi_device();
       const auto is_enough = [needs_two](const std::string& answer) {
         if (!needs_two || listed_devices(answer) != 1) return absl::OkStatus();
-        return absl::InvalidArgumentError(
-            absl::StrCat("several ranks need at least two devices, not \"", answer, "\""));
+        return invalid("several ranks need at least two devices, not \"", answer, "\"");
       };
       local_["gpu_ids"] = {
           .text = absl::StrCat("Which ", kMachineTypes[type_].devices, ", as in 0,2"),
@@ -515,9 +513,8 @@ absl::Status check(const settings::Setting& row, const std::string& text) {
        {settings::distributed_types(), settings::sagemaker_distributed_types()}) {
     types.insert(types.end(), list.begin(), list.end());
   }
-  if (std::find(types.begin(), types.end(), text) != types.end()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("expected one of ", absl::StrJoin(types, ", "), ", not \"", text, "\""));
+  if (std::ranges::find(types, text) != types.end()) return absl::OkStatus();
+  return invalid("expected one of ", absl::StrJoin(types, ", "), ", not \"", text, "\"");
 }
 
 }  // namespace
@@ -557,16 +554,14 @@ void put_value(settings::ConfigFile& config, absl::string_view name, absl::strin
 absl::Status set_value(settings::ConfigFile& config, absl::string_view assignment) {
   const size_t equals = assignment.find('=');
   if (equals == assignment.npos || equals == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--set ", assignment, ": expected KEY=VALUE, as in num_processes=4"));
+    return invalid("--set ", assignment, ": expected KEY=VALUE, as in num_processes=4");
   }
   const std::string key =
       absl::StrReplaceAll(absl::StripAsciiWhitespace(assignment.substr(0, equals)), {{"-", "_"}});
   std::string text(absl::StripAsciiWhitespace(assignment.substr(equals + 1)));
   const settings::Setting* row = find_row(key);
   if (row == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--set ", assignment, ": unknown key ", key, suggested_key(key)));
+    return invalid("--set ", assignment, ": unknown key ", key, suggested_key(key));
   }
   text = settings::schema_text(*row, text);
   if (text.empty()) {
@@ -574,11 +569,9 @@ absl::Status set_value(settings::ConfigFile& config, absl::string_view assignmen
     return absl::OkStatus();
   }
   if (!settings::is_utf8(text)) {
-    return absl::InvalidArgumentError(absl::StrCat("--set ", key, ": the value is not UTF-8"));
+    return invalid("--set ", key, ": the value is not UTF-8");
   }
-  if (absl::Status ok = check(*row, text); !ok.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--set ", assignment, ": ", ok.message()));
-  }
+  ACCELERATE_RETURN_IF_ERROR(in_file(absl::StrCat("--set ", assignment), check(*row, text)));
   put_value(config, row->name, text);
   return absl::OkStatus();
 }

@@ -20,6 +20,7 @@
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/base/status.h"
+#include "accelerate/base/tp_plan.h"
 #include "accelerate/files/formats/safetensors_header.h"
 #include "accelerate/files/formats/sharded_metadata.h"
 #include "accelerate/files/formats/weight_files.h"
@@ -52,6 +53,22 @@ bool has_gate(const Architecture& architecture) {
       return name == "gate" || name == "gate_proj" || name == "gate_up_proj";
     });
   });
+}
+
+TpPlan tp_plan_of(const DocumentNode& object) {
+  TpPlan plan;
+  for (const DocumentNode& rule : object.members("an object of patterns and words")) {
+    const size_t word = rule.choice("a word of a plan", tp_plan_words());
+    plan.push_back({.pattern = rule.key(), .word = tp_plan_words()[word]});
+  }
+  return plan;
+}
+
+// As a double, because the dims come from a file and their product may not fit 64 bits.
+double elements_of(const std::vector<int64_t>& shape) {
+  double elements = 1;
+  for (const int64_t dim : shape) elements *= static_cast<double>(dim);
+  return elements;
 }
 
 // Reads one description.
@@ -119,7 +136,7 @@ class DescriptionReader {
     if (found_.tensors.size() >= size_t{kMaxTensors}) {
       value.refuse(absl::StrCat("it has more than ", kMaxTensors, " tensors"));
     }
-    ArchitectureTensor tensor{.name = name, .dtype = default_dtype_, .elements = 1};
+    ArchitectureTensor tensor{.name = name, .dtype = default_dtype_};
     const bool is_object = value.value().is_object();
     if (is_object) {
       value.check_keys({"shape", "dtype"});
@@ -128,9 +145,8 @@ class DescriptionReader {
     const DocumentNode shape = is_object ? value.at("shape", "a shape") : value;
     for (const DocumentNode& dim : shape.items("a list of sizes")) {
       tensor.shape.push_back(dim.integer("a size of at least 0", 0));
-      // As a double, because the dims come from a file and their product may not fit 64 bits.
-      tensor.elements *= static_cast<double>(tensor.shape.back());
     }
+    tensor.elements = elements_of(tensor.shape);
     found_.tensors.push_back(std::move(tensor));
   }
 
@@ -163,27 +179,16 @@ class DescriptionReader {
   void read_transformer(const DocumentNode& transformer) {
     transformer.check_keys({"hidden_size", "num_hidden_layers", "num_attention_heads",
                             "num_key_value_heads", "intermediate_size"});
-    const auto read = [&](const char* key, int64_t& field) {
-      const auto value = transformer.find(key);
-      if (value) field = value->integer("a count above 0", 1, kMaxCount);
-    };
-    read("hidden_size", found_.transformer.hidden_size);
-    read("num_hidden_layers", found_.transformer.num_hidden_layers);
-    read("num_attention_heads", found_.transformer.num_attention_heads);
-    read("num_key_value_heads", found_.transformer.num_key_value_heads);
-    read("intermediate_size", found_.transformer.intermediate_size);
+    for (const auto& [name, field] : kShapeFields) {
+      const auto value = transformer.find(name);
+      if (value) found_.transformer.*field = value->integer("a count above 0", 1, kMaxCount);
+    }
   }
 
   Architecture found_;
   std::string default_dtype_ = "F32";
   int64_t modules_ = 0;
 };
-
-double elements_of(const std::vector<int64_t>& shape) {
-  double elements = 1;
-  for (const int64_t dim : shape) elements *= static_cast<double>(dim);
-  return elements;
-}
 
 // The head that shares the weight of a transformer's embedding, by the usual names of both. The
 // files have it twice or once.
@@ -291,9 +296,9 @@ absl::StatusOr<Architecture> read_headers(FileSystem& files, const WeightFiles& 
   std::map<std::string, std::string> noted;
   for (const WeightFile& weight_file : weights.files) {
     if (!absl::EndsWith(weight_file.path, ".safetensors")) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          weight_file.path, " is not a safetensors file, and only those have shapes in a header; ",
-          "save the model with save_model, or describe it in JSON"));
+      return invalid(weight_file.path,
+                     " is not a safetensors file, and only those have shapes in a header; ",
+                     "save the model with save_model, or describe it in JSON");
     }
     ACCELERATE_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file,
                                 files.open(weight_file.path));
@@ -373,7 +378,7 @@ constexpr char kTimmHub[] = "hf-hub:";
 
 bool is_hub_name(absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
-  return parts.size() <= 2 && std::all_of(parts.begin(), parts.end(), [](absl::string_view part) {
+  return parts.size() <= 2 && std::ranges::all_of(parts, [](absl::string_view part) {
            return !part.empty() && part[0] != '.' && part[0] != '~' &&
                   internal::is_plain_file_name(std::string(part));
          });
@@ -397,8 +402,8 @@ absl::StatusOr<std::string> cached_snapshot(FileSystem& files, const std::string
   }
   ACCELERATE_ASSIGN_OR_RETURN(const std::vector<std::string> versions, files.list(snapshots));
   if (versions.size() == 1) return join_path(snapshots, versions.front());
-  return absl::InvalidArgumentError(absl::StrCat(snapshots, " has ", versions.size(),
-                                                 " versions and no refs/main; name one's folder"));
+  return invalid(snapshots, " has ", versions.size(),
+                 " versions and no refs/main; name one's folder");
 }
 
 constexpr double kFloat32Bytes = 4;
@@ -458,17 +463,19 @@ std::string layer_of(const std::string& tensor, const std::set<std::string>& no_
 }  // namespace
 
 std::string hub_cache_folder(const std::vector<std::string>& environment) {
-  struct Place {
-    const char* variable;
-    const char* below;
-  };
-  for (const Place& place :
-       {Place{"HF_HUB_CACHE", ""}, Place{"HF_HOME", "/hub"},
-        Place{"XDG_CACHE_HOME", "/huggingface/hub"}, Place{"HOME", "/.cache/huggingface/hub"}}) {
-    const std::string value = process::environment_value(environment, place.variable);
-    if (!value.empty()) return absl::StrCat(value, place.below);
+  for (const auto& [variable, below] : {std::pair("HF_HUB_CACHE", ""), std::pair("HF_HOME", "/hub"),
+                                        std::pair("XDG_CACHE_HOME", "/huggingface/hub"),
+                                        std::pair("HOME", "/.cache/huggingface/hub")}) {
+    const std::string value = process::environment_value(environment, variable);
+    if (!value.empty()) return absl::StrCat(value, below);
   }
   return ".cache/huggingface/hub";
+}
+
+absl::StatusOr<TpPlan> parse_tp_plan(absl::string_view text) {
+  return as_status(absl::StatusCode::kInvalidArgument, [&]() -> absl::StatusOr<TpPlan> {
+    return tp_plan_of(Document::json(text).root());
+  });
 }
 
 absl::StatusOr<Architecture> parse_architecture(absl::string_view text) {
@@ -530,12 +537,11 @@ double TrainingUsage::maximum() const { return std::max({model, gradients, optim
 
 std::optional<TrainingUsage> training_usage(const std::string& dtype, double total) {
   if (!is_trained_in(dtype)) return std::nullopt;
-  if (dtype == "float32") {
-    return TrainingUsage{
-        .model = total, .gradients = total, .optimizer = 2 * total, .step = 4 * total};
-  }
-  return TrainingUsage{
-      .model = total, .gradients = 1.5 * total, .optimizer = 2 * total, .step = 2 * total};
+  const bool is_mixed = dtype != "float32";
+  return TrainingUsage{.model = total,
+                       .gradients = (is_mixed ? 1.5 : 1) * total,
+                       .optimizer = 2 * total,
+                       .step = (is_mixed ? 2 : 4) * total};
 }
 
 std::optional<double> divided_training(const std::string& dtype, const ModelSize& size,

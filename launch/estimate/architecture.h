@@ -15,7 +15,7 @@
 /// with every member optional. A module with "repeat" stands for `layer.0` to `layer.11`, each a
 /// module of its own; one with "no_split" is never divided between devices. The outermost may also
 /// have "name", "dtype" (the default of parameters; float32), "tied", a list of lists of names of
-/// tensors that are one, "tp_plan", how ranks along tp divide layers (tp_plan.h), and
+/// tensors that are one, "tp_plan", how ranks along tp divide layers (TpPlan), and
 /// "transformer": {"hidden_size", "num_hidden_layers", "num_attention_heads",
 /// "num_key_value_heads", "intermediate_size"}, which activations are counted by.
 ///
@@ -34,7 +34,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/platform/file_system.h"
-#include "launch/estimate/tp_plan.h"
 
 namespace accelerate::launcher::estimate {
 
@@ -58,6 +57,33 @@ struct TransformerShape {
   /// Whether the perceptron has a gate, as in Llama, by the names of its layers.
   bool is_gated = false;
 };
+
+/// What a description, and an option of estimate-memory, calls a number of a transformer.
+struct ShapeField {
+  const char* name;
+  int64_t TransformerShape::* field;
+};
+inline constexpr ShapeField kShapeFields[] = {
+    {"hidden_size", &TransformerShape::hidden_size},
+    {"num_hidden_layers", &TransformerShape::num_hidden_layers},
+    {"num_attention_heads", &TransformerShape::num_attention_heads},
+    {"num_key_value_heads", &TransformerShape::num_key_value_heads},
+    {"intermediate_size", &TransformerShape::intermediate_size}};
+
+/// How ranks along tp divide tensors (accelerate/base/tp_plan.h).
+struct TpRule {
+  /// See pattern_matches.
+  std::string pattern;
+  /// "colwise", "rowwise" and so on.
+  std::string word;
+};
+
+/// The first rule that names a tensor or its module is the tensor's.
+using TpPlan = std::vector<TpRule>;
+
+/// The plan of a text of JSON. Errors: InvalidArgument with the place of a word that is none of a
+/// plan; it does not name the file.
+absl::StatusOr<TpPlan> parse_tp_plan(absl::string_view text);
 
 struct Architecture {
   /// In order of name; tied ones are there once.

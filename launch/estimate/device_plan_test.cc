@@ -1,4 +1,4 @@
-#include "launch/estimate/device_plan.h"
+#include "launch/estimate/parts.h"
 
 #include <string>
 #include <vector>

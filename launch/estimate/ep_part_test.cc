@@ -1,4 +1,4 @@
-#include "launch/estimate/ep_part.h"
+#include "launch/estimate/parts.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "launch/estimate/pp_part.h"
+#include "launch/estimate/parts.h"
 
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
 // What ranks along tp have of models whose figures are known by hand.
-#include "launch/estimate/tp_part.h"
+#include "launch/estimate/parts.h"
 
 #include <string>
 #include <utility>
@@ -9,7 +9,6 @@
 #include <gtest/gtest.h>
 
 #include "launch/estimate/architecture.h"
-#include "launch/estimate/tp_plan.h"
 
 namespace accelerate::launcher::estimate {
 namespace {

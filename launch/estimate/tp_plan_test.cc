@@ -1,4 +1,4 @@
-#include "launch/estimate/tp_plan.h"
+#include "launch/estimate/architecture.h"
 
 #include <string>
 #include <vector>

@@ -107,7 +107,7 @@ std::vector<std::string> exported_functions(const std::string& path) {
       names.push_back(file.text_at(texts.sh_offset + symbol.st_name));
     }
   }
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
 }

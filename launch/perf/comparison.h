@@ -26,21 +26,22 @@ struct Change {
   std::string cause;
 };
 
+/// What a name in a table cost before and after.
+struct Part {
+  std::string name;  ///< "communication, ALLREDUCE", "host"
+  Cost before;
+  Cost after;
+};
+
 /// The change of a median step by the parts of its critical path (simulator/trace/critical_path.h),
 /// which add up to the step before and after. The largest first; those without a change are left
 /// out.
 struct StepChange {
-  struct PathPart {
-    std::string name;  ///< "communication, ALLREDUCE", "host"
-    double before = 0;
-    double after = 0;
-  };
-
   std::string workload;
   std::string cluster;
   double before = 0;
   double after = 0;
-  std::vector<PathPart> parts;
+  std::vector<Part> parts;
 };
 
 struct Comparison {

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "launch/perf/figure_text.h"
+#include "launch/perf/metrics.h"
 
 namespace accelerate::launcher::perf {
 namespace {

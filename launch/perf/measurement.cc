@@ -260,8 +260,7 @@ absl::StatusOr<Measurement> measurement_of(const json& summary, const std::strin
   } catch (const std::invalid_argument& error) {
     return absl::InvalidArgumentError(error.what());
   } catch (const json::exception& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the program is linked to another release of the simulator: ", error.what()));
+    return invalid("the program is linked to another release of the simulator: ", error.what());
   }
   return cost;
 }
@@ -296,8 +295,7 @@ absl::StatusOr<WorkloadCost> parse_cost(const std::string& text) {
     const Document document = Document::json(text);
     const DocumentNode root = document.root();
     if (const int64_t format = root.at("format").integer(); format != kFormat) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("its format is ", format, "; this program knows format ", kFormat));
+      return invalid("its format is ", format, "; this program knows format ", kFormat);
     }
     WorkloadCost cost = {.name = root.at("workload").text(),
                          .command = root.at("command").text(),
@@ -312,10 +310,7 @@ absl::StatusOr<WorkloadCost> parse_cost(const std::string& text) {
 
 absl::StatusOr<WorkloadCost> load_cost(const std::string& path) {
   HostFiles files;
-  ACCELERATE_ASSIGN_OR_RETURN(const std::string text, read_file(files, path));
-  absl::StatusOr<WorkloadCost> cost = parse_cost(text);
-  if (cost.ok()) return cost;
-  return absl::Status(cost.status().code(), absl::StrCat(path, ": ", cost.status().message()));
+  return read_file_as(files, path, parse_cost);
 }
 
 }  // namespace accelerate::launcher::perf

@@ -13,7 +13,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "launch/perf/bench_report.h"
-#include "launch/perf/benchmark_output.h"
 
 namespace accelerate::launcher::perf {
 namespace {

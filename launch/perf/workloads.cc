@@ -189,9 +189,8 @@ absl::StatusOr<Tolerance> parse_tolerance(absl::string_view metric, absl::string
   } else if (const double amount = amount_of(number, unit_of(metric)); amount >= 0) {
     return Tolerance{.amount = amount};
   }
-  return absl::InvalidArgumentError(absl::StrCat("expected a share, as in \"1 %\", or ",
-                                                 amounts_text(unit_of(metric)), ", got \"", text,
-                                                 "\""));
+  return invalid("expected a share, as in \"1 %\", or ", amounts_text(unit_of(metric)), ", got \"",
+                 text, "\"");
 }
 
 absl::StatusOr<std::vector<std::string>> shell_words(absl::string_view text) {
@@ -216,8 +215,7 @@ absl::StatusOr<std::vector<std::string>> shell_words(absl::string_view text) {
     }
   }
   if (quote != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a quote ", std::string(1, quote), " has no end"));
+    return invalid("a quote ", std::string(1, quote), " has no end");
   }
   return words;
 }

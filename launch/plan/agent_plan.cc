@@ -18,10 +18,9 @@ using agent::Streams;
 using agent::StreamsByRank;
 using settings::Endpoint;
 using settings::endpoint_of;
+using settings::kUsualPort;
 using settings::Settings;
 namespace {
-
-absl::Status refuse(absl::string_view why) { return absl::InvalidArgumentError(why); }
 
 // "3", or "0:3,1:1" by rank.
 absl::StatusOr<StreamsByRank> parse_streams(const Settings& settings, const char* name) {
@@ -40,9 +39,9 @@ absl::StatusOr<StreamsByRank> parse_streams(const Settings& settings, const char
     Streams value = Streams::kNone;
     if (pair.size() != 2 || !absl::SimpleAtoi(pair[0], &rank) || rank < 0 ||
         !read(pair[1], &value)) {
-      return refuse(absl::StrCat(settings.describe(name),
-                                 ": expected 0 (none), 1 (out), 2 (err) or 3 (both), or these by "
-                                 "rank of the machine, as in 0:3,1:1"));
+      return invalid(settings.describe(name),
+                     ": expected 0 (none), 1 (out), 2 (err) or 3 (both), or these by "
+                     "rank of the machine, as in 0:3,1:1");
     }
     streams.by_local_rank[rank] = value;
   }
@@ -55,7 +54,7 @@ absl::StatusOr<std::set<int>> parse_ranks(const Settings& settings, const char* 
   for (absl::string_view part : absl::StrSplit(settings.text(name), ',')) {
     int rank = 0;
     if (!absl::SimpleAtoi(part, &rank) || rank < 0) {
-      return refuse(absl::StrCat(settings.describe(name), ": expected ranks, as in 0,1"));
+      return invalid(settings.describe(name), ": expected ranks, as in 0,1");
     }
     ranks.insert(rank);
   }
@@ -68,18 +67,12 @@ absl::StatusOr<std::map<std::string, std::string>> parse_pairs(const Settings& s
        absl::StrSplit(settings.text("rdzv_conf"), ',', absl::SkipEmpty())) {
     const size_t equals = part.find('=');
     if (equals == absl::string_view::npos || equals == 0) {
-      return refuse(absl::StrCat(settings.describe("rdzv_conf"),
-                                 ": expected key=value pairs, as in join_timeout=60"));
+      return invalid(settings.describe("rdzv_conf"),
+                     ": expected key=value pairs, as in join_timeout=60");
     }
     pairs[std::string(part.substr(0, equals))] = std::string(part.substr(equals + 1));
   }
   return pairs;
-}
-
-void plan_one_machine(const PlanInputs& inputs, const Endpoint& endpoint, AgentOptions& options,
-                      std::vector<std::string>* notes) {
-  options.rendezvous = RendezvousKind::kStandalone;
-  options.endpoint_port = free_or_any(endpoint.port.value_or(0), inputs.machine, notes);
 }
 
 absl::Status plan_many_machines(const PlanInputs& inputs, const Endpoint& endpoint,
@@ -88,27 +81,27 @@ absl::Status plan_many_machines(const PlanInputs& inputs, const Endpoint& endpoi
   const bool elastic = settings::is_elastic(settings);
   options.rendezvous = elastic ? RendezvousKind::kElastic : RendezvousKind::kStatic;
   if (endpoint.host.empty()) {
-    return refuse(absl::StrCat(
+    return invalid(
         options.max_nodes, " machines need a rendezvous address; give ",
-        elastic ? "--rdzv_endpoint HOST:PORT" : "--main_process_ip, the address of machine 0"));
+        elastic ? "--rdzv_endpoint HOST:PORT" : "--main_process_ip, the address of machine 0");
   }
   options.endpoint_host = endpoint.host;
   options.endpoint_port = endpoint.port.value_or(kUsualPort);
   if (options.endpoint_port == 0) {
-    return refuse(
+    return invalid(
         "port 0 means any free one, which several machines cannot agree on; give "
         "--main_process_port a number");
   }
   if (elastic) return absl::OkStatus();
   if (!settings.is_set("machine_rank")) {
-    return refuse(absl::StrCat("which of the ", options.max_nodes,
-                               " machines is this? give --machine_rank 0 on ", endpoint.host,
-                               ", and 1 and so on elsewhere"));
+    return invalid("which of the ", options.max_nodes,
+                   " machines is this? give --machine_rank 0 on ", endpoint.host,
+                   ", and 1 and so on elsewhere");
   }
   const int64_t rank = settings.number("machine_rank");
   if (rank >= options.max_nodes) {
-    return refuse(absl::StrCat(settings.describe("machine_rank"), " is not below the number of ",
-                               "machines, ", options.max_nodes));
+    return invalid(settings.describe("machine_rank"), " is not below the number of machines, ",
+                   options.max_nodes);
   }
   options.node_rank = static_cast<int>(rank);
   if (rank == 0 && inputs.machine.is_port_in_use(options.endpoint_port)) {
@@ -167,9 +160,9 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
       settings.flag("standalone") ||
       (options.max_nodes == 1 && !settings.is_set("nnodes") && !settings.is_set("rdzv_endpoint"));
   if (is_alone) {
-    plan_one_machine(inputs, endpoint, options, notes);
-  } else if (absl::Status ok = plan_many_machines(inputs, endpoint, options); !ok.ok()) {
-    return ok;
+    options.endpoint_port = free_or_any(endpoint.port.value_or(0), inputs.machine, notes);
+  } else {
+    ACCELERATE_RETURN_IF_ERROR(plan_many_machines(inputs, endpoint, options));
   }
   ACCELERATE_RETURN_IF_ERROR(agent::check_options(options));
   return options;

@@ -21,6 +21,7 @@ namespace accelerate::launcher::plan {
 
 using settings::Endpoint;
 using settings::endpoint_of;
+using settings::kUsualPort;
 using settings::Provenance;
 using settings::Settings;
 namespace {
@@ -45,8 +46,7 @@ absl::StatusOr<Hosts> named(const Hosts& hosts, absl::string_view filter) {
     const std::vector<absl::string_view> pair = absl::StrSplit(part, absl::MaxSplits(':', 1));
     const std::vector<int>* all = slots_of(hosts, pair[0]);
     if (all == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("filter \"", filter, "\": the hostfile has no machine \"", pair[0], "\""));
+      return invalid("filter \"", filter, "\": the hostfile has no machine \"", pair[0], "\"");
     }
     std::vector<int> slots = *all;
     if (pair.size() == 2) {
@@ -54,8 +54,7 @@ absl::StatusOr<Hosts> named(const Hosts& hosts, absl::string_view filter) {
       for (absl::string_view word : absl::StrSplit(pair[1], ',')) {
         int slot = 0;
         if (!absl::SimpleAtoi(word, &slot) || !absl::c_linear_search(*all, slot)) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("filter \"", filter, "\": ", pair[0], " has no slot \"", word, "\""));
+          return invalid("filter \"", filter, "\": ", pair[0], " has no slot \"", word, "\"");
         }
         slots.push_back(slot);
       }
@@ -67,12 +66,9 @@ absl::StatusOr<Hosts> named(const Hosts& hosts, absl::string_view filter) {
 
 // Whether the hostfile's text and the filters make sense.
 absl::Status check_hosts(const Settings& settings, const std::string& text) {
-  const absl::StatusOr<Hosts> hosts = parse_hostfile(text);
-  if (!hosts.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(settings.text("deepspeed_hostfile"), ": ", hosts.status().message()));
-  }
-  return filter_hosts(*hosts, settings.text("deepspeed_inclusion_filter"),
+  ACCELERATE_ASSIGN_OR_RETURN(const Hosts hosts,
+                              in_file(settings.text("deepspeed_hostfile"), parse_hostfile(text)));
+  return filter_hosts(hosts, settings.text("deepspeed_inclusion_filter"),
                       settings.text("deepspeed_exclusion_filter"))
       .status();
 }
@@ -102,9 +98,8 @@ absl::StatusOr<std::string> first_host(const std::string& path, const std::strin
     const absl::StatusOr<Endpoint> endpoint =
         settings::parse_endpoint(host, settings::Ambiguous::kAddress);
     if (endpoint.ok()) return endpoint->host;
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ":", number, ": ", endpoint.status().message(),
-                     "; correct the line, or give --main_process_ip"));
+    return invalid(path, ":", number, ": ", endpoint.status().message(),
+                   "; correct the line, or give --main_process_ip");
   }
   return "";
 }
@@ -115,10 +110,7 @@ absl::StatusOr<std::vector<std::string>> worker_names(const Settings& settings) 
   for (const std::string& text : settings.texts("vm")) {
     for (const absl::string_view part : absl::StrSplit(text, ',')) {
       const absl::string_view name = absl::StripAsciiWhitespace(part);
-      if (absl::Status ok = settings::check_host(name); !ok.ok()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(settings.describe("vm"), ": ", ok.message()));
-      }
+      ACCELERATE_RETURN_IF_ERROR(in_file(settings.describe("vm"), settings::check_host(name)));
       names.emplace_back(name);
     }
   }
@@ -142,7 +134,7 @@ absl::StatusOr<std::string> worker_line(const PlanInputs& inputs) {
   if (settings.flag("debug")) words.push_back("ACCELERATE_DEBUG_MODE=true");
   for (const std::string& pair : settings.texts("env")) {
     if (pair.find('=') == std::string::npos || pair[0] == '=') {
-      return absl::InvalidArgumentError(absl::StrCat("--env ", pair, " is not NAME=VALUE"));
+      return invalid("--env ", pair, " is not NAME=VALUE");
     }
     words.push_back(pair);
   }
@@ -191,13 +183,11 @@ absl::StatusOr<Hosts> parse_hostfile(absl::string_view text) {
     int slots = 0;
     if (!absl::ConsumePrefix(&count, "slots=") || !absl::SimpleAtoi(count, &slots) || slots < 1 ||
         slots > kMaxSlots) {
-      return absl::InvalidArgumentError(absl::StrCat("line ", number, ", \"", line,
-                                                     "\", is not MACHINE slots=NUMBER, with 1 to ",
-                                                     kMaxSlots, " slots"));
+      return invalid("line ", number, ", \"", line, "\", is not MACHINE slots=NUMBER, with 1 to ",
+                     kMaxSlots, " slots");
     }
     if (slots_of(hosts, words[0]) != nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("line ", number, ": ", words[0], " occurs twice"));
+      return invalid("line ", number, ": ", words[0], " occurs twice");
     }
     hosts.emplace_back(std::string(words[0]), std::vector<int>());
     for (int slot = 0; slot < slots; ++slot) hosts.back().second.push_back(slot);
@@ -265,11 +255,11 @@ absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs) {
   add(words, {"--master_port", absl::StrCat(port), "--no_python"});
   add(words, program_words(inputs));
 
-  CommandPlan plan;
-  plan.kind = "deepspeed";
-  plan.tool = "deepspeed";
-  plan.commands.push_back(std::move(words));
-  plan.environment = settings::child_environment(settings, inputs.machine, inputs.environment);
+  CommandPlan plan = {
+      .kind = "deepspeed",
+      .tool = "deepspeed",
+      .commands = {std::move(words)},
+      .environment = settings::child_environment(settings, inputs.machine, inputs.environment)};
   plan.variable_files[".deepspeed_env"] = variable_lines(plan.environment);
   plan.environment.merge(process::without_outer_run());
   return plan;
@@ -291,16 +281,15 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<st
     ACCELERATE_ASSIGN_OR_RETURN(
         endpoint.host, first_host(hostfile, inputs.machine.read_file(hostfile).value_or("")));
     if (endpoint.host.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(machines, " machines need a rendezvous address, and ", hostfile,
-                       " names none; give --main_process_ip"));
+      return invalid(machines, " machines need a rendezvous address, and ", hostfile,
+                     " names none; give --main_process_ip");
     }
   }
 
-  CommandPlan plan;
-  plan.kind = "mpirun";
-  plan.tool = mpi->name;
-  plan.environment = settings::child_environment(settings, inputs.machine, inputs.environment);
+  CommandPlan plan = {
+      .kind = "mpirun",
+      .tool = mpi->name,
+      .environment = settings::child_environment(settings, inputs.machine, inputs.environment)};
   plan.environment.merge(process::without_outer_run());
   if (processes > 1) {
     uint16_t port = endpoint.port.value_or(machines == 1 ? 0 : kUsualPort);
@@ -346,8 +335,8 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
                             ? inputs.job.nodes
                             : settings.number("num_machines");
   if (nodes > inputs.job.nodes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        settings.describe("num_machines"), " is more than the job has, ", inputs.job.nodes));
+    return invalid(settings.describe("num_machines"), " is more than the job has, ",
+                   inputs.job.nodes);
   }
   int64_t processes = settings.number("num_processes");
   // Counted for one machine.
@@ -357,15 +346,11 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
     processes *= nodes;
   }
   if (processes % nodes != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(processes, " ranks cannot be divided evenly over ", nodes,
-                     " machines; give a --num_processes that ", nodes, " divides"));
+    return invalid(processes, " ranks cannot be divided evenly over ", nodes,
+                   " machines; give a --num_processes that ", nodes, " divides");
   }
 
-  CommandPlan plan;
-  plan.kind = "srun";
-  plan.tool = "srun";
-  plan.environment = process::without_outer_run();
+  CommandPlan plan = {.kind = "srun", .tool = "srun", .environment = process::without_outer_run()};
   std::vector<std::string> words = {"srun", absl::StrCat("--nodes=", nodes)};
   if (needs_launchers(settings)) {
     add(words, {absl::StrCat("--ntasks=", nodes), "--ntasks-per-node=1", "--kill-on-bad-exit=1",
@@ -411,9 +396,7 @@ absl::StatusOr<CommandPlan> plan_tpu_pod(const PlanInputs& inputs) {
   std::vector<std::string> zone;
   if (settings.is_set("tpu_zone")) zone = {"--zone", settings.text("tpu_zone")};
 
-  CommandPlan plan;
-  plan.kind = "tpu pod";
-  plan.tool = "gcloud";
+  CommandPlan plan = {.kind = "tpu pod", .tool = "gcloud"};
   auto add_command = [&](std::vector<std::string> words, const std::vector<std::string>& last) {
     add(words, zone);
     add(words, {"--command", line});

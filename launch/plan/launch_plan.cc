@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/simulated_run.h"
 #include "launch/settings/schema.h"
@@ -59,35 +60,37 @@ void describe_settings(const PlanInputs& inputs, process::EnvironmentOverlay& ov
 
 SimulationPlan plan_simulated(const PlanInputs& inputs) {
   const Settings& settings = inputs.settings;
-  process::SimulatedRun run;
-  run.simulate = settings.text("simulate");
-  if (settings.is_set("simulate_seed")) run.simulate_seed = settings.text("simulate_seed");
-  if (settings.is_set("simulate_numerics")) {
-    run.simulate_numerics = settings.text("simulate_numerics");
-  }
-  if (settings.is_set("simulate_unknown_values")) {
-    run.simulate_unknown_values = settings.text("simulate_unknown_values");
-  }
-  if (settings.flag("simulate_fold")) run.simulate_fold = "true";
-  if (settings.is_set("report")) run.report = settings.text("report");
-  run.command = program_words(inputs);
-  run.environment = child_environment(settings, inputs.machine, inputs.environment);
+  SimulationPlan plan;
+  plan.process.argv = program_words(inputs);
+  process::EnvironmentOverlay& environment = plan.process.environment;
+  environment = child_environment(settings, inputs.machine, inputs.environment);
   // The environment's settings of a simulation apply here.
-  for (const char* name : env::kSimulation) run.environment.erase(name);
-  describe_settings(inputs, run.environment);
+  for (const char* name : env::kSimulation) environment.erase(name);
+  describe_settings(inputs, environment);
+  environment.merge(process::without_outer_run());
   constexpr std::pair<const char*, const char*> kVariables[] = {
+      {"simulate", env::kSimulate},
+      {"simulate_seed", env::kSimulateSeed},
+      {"simulate_numerics", env::kSimulateNumerics},
+      {"simulate_unknown_values", env::kSimulateUnknownValues},
+      {"simulate_fold", env::kSimulateFold},
+      {"report", env::kSimulateReport},
       {"no_detect", env::kSimulateNoDetect},
       {"faults", env::kSimulateFaults},
       {"timeouts", env::kSimulateTimeOuts},
       {"semantics", env::kSimulateSemantics},
       {"log", env::kSimulateLog},
-      {"replay", env::kSimulateReplay}};
+      {"replay", env::kSimulateReplay},
+      {"twice", env::kSimulateTwice},
+      {"quiet", env::kSimulateQuiet}};
   for (const auto& [name, variable] : kVariables) {
-    if (settings.is_set(name)) run.environment[variable] = settings.text(name);
+    if (settings::setting(name).is_boolean()) {
+      if (settings.flag(name)) environment[variable] = "true";
+    } else if (settings.is_set(name)) {
+      environment[variable] = settings.text(name);
+    }
   }
-  if (settings.flag("twice")) run.environment[env::kSimulateTwice] = "true";
-  if (settings.flag("quiet")) run.environment[env::kSimulateQuiet] = "true";
-  return {process::plan_simulation(run)};
+  return plan;
 }
 
 TaskPlan plan_task(const PlanInputs& inputs) {
@@ -140,49 +143,42 @@ std::string streams_text(const agent::StreamsByRank& streams) {
 }
 
 std::string agent_text(const AgentOptions& options) {
-  const bool is_elastic = options.rendezvous == RendezvousKind::kElastic;
-  std::string text =
-      absl::StrCat("kind: ",
-                   options.rendezvous == RendezvousKind::kStandalone ? "ranks of this machine"
-                   : is_elastic ? "ranks of machines that come and go"
-                                : "ranks of several machines",
-                   "\nprogram: ", shell_line(options.command),
-                   "\nranks on this machine: ", options.processes_per_node, "\n");
-  if (options.rendezvous != RendezvousKind::kStandalone) {
-    absl::StrAppend(
-        &text, "machines: ", options.min_nodes,
-        options.min_nodes == options.max_nodes ? "" : absl::StrCat(" to ", options.max_nodes),
-        "\n");
-    if (options.node_rank) absl::StrAppend(&text, "this machine: ", *options.node_rank, "\n");
-    absl::StrAppend(&text, "run: ", options.run_id, "\n");
+  const bool is_standalone = options.rendezvous == RendezvousKind::kStandalone;
+  std::string text;
+  const auto say = [&text](absl::string_view what, const auto&... is) {
+    absl::StrAppend(&text, what, ": ", is..., "\n");
+  };
+  say("kind", is_standalone ? "ranks of this machine"
+              : options.rendezvous == RendezvousKind::kElastic
+                  ? "ranks of machines that come and go"
+                  : "ranks of several machines");
+  say("program", shell_line(options.command));
+  say("ranks on this machine", options.processes_per_node);
+  if (!is_standalone) {
+    say("machines", options.min_nodes,
+        options.min_nodes == options.max_nodes ? "" : absl::StrCat(" to ", options.max_nodes));
+    if (options.node_rank) say("this machine", *options.node_rank);
+    say("run", options.run_id);
   }
-  absl::StrAppend(&text, "rendezvous at: ", options.endpoint_host, ", port ",
-                  options.endpoint_port == 0 ? "any" : absl::StrCat(options.endpoint_port), "\n");
-  if (options.max_restarts > 0) absl::StrAppend(&text, "restarts: ", options.max_restarts, "\n");
-  if (!options.log_dir.empty()) absl::StrAppend(&text, "logs: ", options.log_dir, "\n");
-  if (streams_text(options.tee) != "0") {
-    absl::StrAppend(&text, "to console and files: ", streams_text(options.tee), "\n");
-  }
-  if (streams_text(options.redirects) != "0") {
-    absl::StrAppend(&text, "to files: ", streams_text(options.redirects), "\n");
-  }
+  say("rendezvous at", options.endpoint_host, ", port ",
+      options.endpoint_port == 0 ? "any" : absl::StrCat(options.endpoint_port));
+  if (options.max_restarts > 0) say("restarts", options.max_restarts);
+  if (!options.log_dir.empty()) say("logs", options.log_dir);
+  const std::string teed = streams_text(options.tee);
+  const std::string redirected = streams_text(options.redirects);
+  if (teed != "0") say("to console and files", teed);
+  if (redirected != "0") say("to files", redirected);
   if (!options.rdzv_conf.empty()) {
-    absl::StrAppend(&text,
-                    "rendezvous: ", absl::StrJoin(options.rdzv_conf, ",", absl::PairFormatter("=")),
-                    "\n");
+    say("rendezvous", absl::StrJoin(options.rdzv_conf, ",", absl::PairFormatter("=")));
   }
-  if (options.local_addr) absl::StrAppend(&text, "others reach it at: ", *options.local_addr, "\n");
+  if (options.local_addr) say("others reach it at", *options.local_addr);
   if (!options.local_ranks_filter.empty()) {
-    absl::StrAppend(&text, "local ranks shown: ", absl::StrJoin(options.local_ranks_filter, ","),
-                    "\n");
+    say("local ranks shown", absl::StrJoin(options.local_ranks_filter, ","));
   }
-  if (options.kill_grace) {
-    absl::StrAppend(&text, "killed after: ", absl::FormatDuration(*options.kill_grace), "\n");
-  }
-  if (options.role != "default") absl::StrAppend(&text, "role: ", options.role, "\n");
-  if (!options.preflight) absl::StrAppend(&text, "checks before the start: none\n");
-  absl::StrAppend(&text, process::to_text(options.environment));
-  return text;
+  if (options.kill_grace) say("killed after", absl::FormatDuration(*options.kill_grace));
+  if (options.role != "default") say("role", options.role);
+  if (!options.preflight) say("checks before the start", "none");
+  return absl::StrCat(text, process::to_text(options.environment));
 }
 
 std::string command_text(const CommandPlan& plan) {
@@ -256,7 +252,7 @@ std::string to_text(const LaunchPlan& plan) {
 
 absl::StatusOr<std::string> named_file(const PlanInputs& inputs, const std::string& path) {
   std::optional<std::string> text = inputs.machine.read_file(path);
-  if (!text) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
+  if (!text) return invalid(path, ": cannot be read");
   return *std::move(text);
 }
 

@@ -107,9 +107,6 @@ absl::StatusOr<std::string> named_file(const PlanInputs& inputs, const std::stri
 absl::StatusOr<nlohmann::ordered_json> sagemaker_hyperparameters(
     absl::Span<const std::string> arguments);
 
-/// The default port of a rendezvous.
-inline constexpr uint16_t kUsualPort = 29500;
-
 /// The port of a run on one machine: 0, any free one, in place of one that is in use, with a note.
 uint16_t free_or_any(uint16_t port, const settings::Machine& machine,
                      std::vector<std::string>* notes);

@@ -285,6 +285,18 @@ TEST(SimulationPlan, SaysWhatRepeatsTheRun) {
                                   "ACCELERATE_CONFIG_DS_FIELDS=zero_stage"))));
 }
 
+TEST(SimulationPlan, RemovesWhatAnOuterRunSaidAboutRanks) {
+  const process::EnvironmentOverlay variables = variables_of({.typed = {{"simulate", {"2x4"}}}});
+  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_SIMULATE", "2x4")));
+  for (const auto& [name, removed] : process::without_outer_run()) {
+    EXPECT_THAT(variables, Contains(Pair(name, removed)));
+  }
+  // What the environment says of these counts where no flag does.
+  for (const char* choice : {"SEED", "NUMERICS", "UNKNOWN_VALUES", "FOLD"}) {
+    EXPECT_FALSE(variables.contains(absl::StrCat("ACCELERATE_SIMULATE_", choice))) << choice;
+  }
+}
+
 TEST(SimulationPlan, HandsOnWhatTheRunIsTold) {
   const std::vector<std::array<const char*, 3>> rows = {
       {"simulate_seed", "7", "ACCELERATE_SIMULATE_SEED"},

@@ -46,8 +46,7 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> read_table(
     if (number == 1 || absl::StripAsciiWhitespace(line).empty()) continue;
     const std::vector<absl::string_view> cells = absl::StrSplit(line, '\t');
     if (cells.size() != 2) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ":", number, ": expected two columns with a tab between them"));
+      return invalid(path, ":", number, ": expected two columns with a tab between them");
     }
     rows.emplace_back(absl::StripAsciiWhitespace(cells[0]), absl::StripAsciiWhitespace(cells[1]));
   }
@@ -72,16 +71,14 @@ absl::StatusOr<nlohmann::ordered_json> sagemaker_hyperparameters(
     std::string name = arguments[i];
     const size_t dashes = name.find_first_not_of('-');
     if (name.empty() || name[0] != '-' || dashes == std::string::npos) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a SageMaker job takes pairs of --NAME and VALUE, not \"", name, "\""));
+      return invalid("a SageMaker job takes pairs of --NAME and VALUE, not \"", name, "\"");
     }
     if (i + 1 == arguments.size() || absl::StartsWith(arguments[i + 1], "-")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, " has no value; a SageMaker job takes pairs of --NAME and VALUE"));
+      return invalid(name, " has no value; a SageMaker job takes pairs of --NAME and VALUE");
     }
     name = absl::StrReplaceAll(name.substr(dashes), {{"-", "_"}});
     if (parameters.contains(name)) {
-      return absl::InvalidArgumentError(absl::StrCat(arguments[i], " occurs twice"));
+      return invalid(arguments[i], " occurs twice");
     }
     parameters[name] = typed(arguments[i + 1]);
   }
@@ -93,9 +90,8 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
   const settings::Settings& settings = inputs.settings;
   const std::string type = settings.text("distributed_type");
   if (type == to_string(SageMakerDistributedType::kModelParallel)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(settings.describe("distributed_type"),
-                     " is a library of Amazon's for Python; leave the key out, or write NO"));
+    return invalid(settings.describe("distributed_type"),
+                   " is a library of Amazon's for Python; leave the key out, or write NO");
   }
   if (type == to_string(SageMakerDistributedType::kDataParallel)) {
     notes->push_back(absl::StrCat(settings.describe("distributed_type"),
@@ -154,16 +150,15 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
   if (settings.is_set("additional_args")) {
     const Json more = Json::parse(settings.text("additional_args"), nullptr, false);
     if (!more.is_object()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          settings.config_path(), ": additional_args: expected keys of a training job"));
+      return invalid(settings.config_path(), ": additional_args: expected keys of a training job");
     }
     // After all other keys, so that the user's take precedence.
     job.merge_patch(more);
   }
   if (!job["AlgorithmSpecification"].contains("TrainingImage")) {
-    const absl::Status missing = absl::InvalidArgumentError(absl::StrCat(
+    const absl::Status missing = invalid(
         settings.config_path(), " has no image_uri; name a container image that has the program ",
-        inputs.command[0], " in it"));
+        inputs.command[0], " in it");
     if (!settings.flag("dry_run")) return missing;
     notes->push_back(std::string(missing.message()));
   }

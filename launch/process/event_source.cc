@@ -19,10 +19,10 @@ int milliseconds_until(std::optional<TimePoint> deadline) {
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1'000'000'000));
 }
 
-void wait_for_events(absl::Span<EventSource* const> sources) {
+void wait_for_events(absl::Span<EventSource* const> sources, std::optional<TimePoint> until) {
   std::vector<pollfd> entries;
   std::vector<size_t> ends;
-  std::optional<TimePoint> deadline;
+  std::optional<TimePoint> deadline = until;
   for (EventSource* source : sources) {
     source->add_entries(entries);
     ends.push_back(entries.size());

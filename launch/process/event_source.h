@@ -32,9 +32,10 @@ class EventSource {
   virtual std::optional<Clock::time_point> deadline() const { return std::nullopt; }
 };
 
-/// Waits until something happened to one of the sources, or the first of their deadlines, and calls
-/// each of them in order.
-void wait_for_events(absl::Span<EventSource* const> sources);
+/// Waits until something happened to one of the sources, or the first of their deadlines and of
+/// `until`, and calls each of them in order.
+void wait_for_events(absl::Span<EventSource* const> sources,
+                     std::optional<EventSource::Clock::time_point> until = std::nullopt);
 
 /// Poll's time-out until `deadline`, rounded up so that a loop does not spin through the last
 /// millisecond.

@@ -1,7 +1,5 @@
 #include "launch/process/process_plan.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/platform/environment.h"
@@ -16,24 +14,6 @@ EnvironmentOverlay without_outer_run() {
     overlay[name] = std::nullopt;
   }
   return overlay;
-}
-
-ProcessPlan plan_simulation(const SimulatedRun& run) {
-  ProcessPlan plan;
-  plan.argv = run.command;
-  plan.environment = run.environment;
-  plan.environment.merge(without_outer_run());
-  plan.environment[env::kSimulate] = run.simulate;
-  const std::pair<const char*, const std::optional<std::string>&> choices[] = {
-      {env::kSimulateSeed, run.simulate_seed},
-      {env::kSimulateNumerics, run.simulate_numerics},
-      {env::kSimulateUnknownValues, run.simulate_unknown_values},
-      {env::kSimulateFold, run.simulate_fold},
-      {env::kSimulateReport, run.report}};
-  for (const auto& [name, value] : choices) {
-    if (value) plan.environment[name] = *value;
-  }
-  return plan;
 }
 
 Environment environment_of(absl::Span<const std::string> words) {

@@ -32,28 +32,7 @@ struct ProcessPlan {
   std::vector<int> inherited_fds;
 };
 
-/// A simulated cluster in one process.
-struct SimulatedRun {
-  /// Topology, never empty. The program, not the launcher, understands it.
-  std::string simulate;
-  /// Scheduler seed. Unset: the environment's value, else the default.
-  std::optional<std::string> simulate_seed;
-  /// What is computed, and what stands for values that are not. Unset: as the seed.
-  std::optional<std::string> simulate_numerics;
-  std::optional<std::string> simulate_unknown_values;
-  /// Whether ranks that do the same are executed once. Unset: as the seed.
-  std::optional<std::string> simulate_fold;
-  /// Directory for the report.
-  std::optional<std::string> report;
-  std::vector<std::string> command;
-  EnvironmentOverlay environment;
-};
-
-/// The single process of a simulated run. What an outer run said about its ranks is removed, so
-/// that the program does not take itself for one of them.
-ProcessPlan plan_simulation(const SimulatedRun& run);
-
-/// Removes what an outer run said about its ranks.
+/// Removes what an outer run said about its ranks, lest a program takes itself for one of them.
 EnvironmentOverlay without_outer_run();
 
 /// The environment of `NAME=value` words, without this process's own variables.

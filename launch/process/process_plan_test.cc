@@ -11,26 +11,20 @@
 namespace accelerate::launcher::process {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
-TEST(PlanSimulation, RemovesWhatAnOuterRunSaidAboutRanks) {
-  EXPECT_EQ(to_text(plan_simulation({.simulate = "2x4:h100",
-                                     .simulate_seed = "9",
-                                     .simulate_numerics = "shapes",
-                                     .simulate_unknown_values = "nan",
-                                     .simulate_fold = "true",
-                                     .report = "out",
-                                     .command = {"train", "x"}})),
+TEST(ProcessPlan, IsShownAsLines) {
+  EXPECT_EQ(to_text(ProcessPlan{.argv = {"train", "x"},
+                                .environment = {{"A", std::nullopt}, {"B", "1"}},
+                                .inherited_fds = {7}}),
             "argv: train x\n"
-            "set ACCELERATE_SIMULATE=2x4:h100\n"
-            "set ACCELERATE_SIMULATE_FOLD=true\n"
-            "set ACCELERATE_SIMULATE_NUMERICS=shapes\n"
-            "set ACCELERATE_SIMULATE_REPORT=out\n"
-            "set ACCELERATE_SIMULATE_SEED=9\n"
-            "set ACCELERATE_SIMULATE_UNKNOWN_VALUES=nan\n"
+            "set B=1\n"
+            "unset A\n"
+            "keep fd 7\n");
+}
+
+TEST(WithoutOuterRun, RemovesWhatItSaidAboutRanks) {
+  EXPECT_EQ(to_text(without_outer_run()),
             "unset ACCELERATE_STORE_LISTEN_FD\n"
             "unset GROUP_RANK\n"
             "unset LOCAL_RANK\n"
@@ -39,12 +33,6 @@ TEST(PlanSimulation, RemovesWhatAnOuterRunSaidAboutRanks) {
             "unset MASTER_PORT\n"
             "unset RANK\n"
             "unset WORLD_SIZE\n");
-}
-
-TEST(PlanSimulation, KeepsTheEnvironmentsChoicesWhenNoneAreGiven) {
-  EXPECT_THAT(to_text(plan_simulation({.simulate = "2x4", .command = {"train"}})),
-              AllOf(Not(HasSubstr("SEED")), Not(HasSubstr("NUMERICS")),
-                    Not(HasSubstr("UNKNOWN_VALUES")), Not(HasSubstr("FOLD"))));
 }
 
 TEST(ApplyOverlay, ReplacesAddsAndRemoves) {

@@ -43,6 +43,14 @@ Answer ask_system(const std::string& host, int flags) {
   return answer;
 }
 
+SocketAddress address_of(int fd, int (*name_of)(int, sockaddr*, socklen_t*)) {
+  sockaddr_storage storage = {};
+  socklen_t size = sizeof(storage);
+  auto* address = reinterpret_cast<sockaddr*>(&storage);
+  if (name_of(fd, address, &size) != 0) return {};
+  return SocketAddress(address, size);
+}
+
 // Every rank connects at about the same time.
 constexpr int kBacklog = 2048;
 
@@ -87,18 +95,6 @@ bool SocketAddress::is_loopback() const {
   const std::string text = host();
   return text == "::1" || absl::StartsWith(text, "127.");
 }
-
-namespace {
-
-SocketAddress address_of(int fd, int (*name_of)(int, sockaddr*, socklen_t*)) {
-  sockaddr_storage storage = {};
-  socklen_t size = sizeof(storage);
-  auto* address = reinterpret_cast<sockaddr*>(&storage);
-  if (name_of(fd, address, &size) != 0) return {};
-  return SocketAddress(address, size);
-}
-
-}  // namespace
 
 SocketAddress local_address_of(int fd) { return address_of(fd, getsockname); }
 SocketAddress peer_address_of(int fd) { return address_of(fd, getpeername); }

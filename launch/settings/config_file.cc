@@ -41,12 +41,6 @@ bool is_yaml_keyword(const std::string& word) {
          std::regex_match(word, kOtherWords);
 }
 
-std::string to_yaml(const Json& map) {
-  if (map.empty()) return "";
-  return yaml_text(map,
-                   {.width = std::string::npos, .unicode = true, .is_keyword = is_yaml_keyword});
-}
-
 // Sections of older releases that nothing reads any more.
 constexpr const char* kForgottenKeys[] = {"ipex_config", "mpirun_config.mpirun_ccl"};
 
@@ -71,19 +65,18 @@ class Checker {
   absl::StatusOr<ConfigFile> check() {
     Json values = std::exchange(config_.values, Json::object());
     if (values.is_null()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(config_.path, ": is empty; accelerate config makes a new one"));
+      return invalid(config_.path, ": is empty; accelerate config makes a new one");
     }
     if (!values.is_object()) {
-      return absl::InvalidArgumentError(absl::StrCat(config_.path, ": has no keys"));
+      return invalid(config_.path, ": has no keys");
     }
     Json& type = values["distributed_type"];
     // A simulated cluster is what SPEC says.
     if (type.is_null() && values.contains("simulate")) type = "NO";
     if (type.is_null()) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return invalid(
           config_.path,
-          ": A `distributed_type` must be specified in the config file: NO, MULTI_GPU, FSDP, ..."));
+          ": A `distributed_type` must be specified in the config file: NO, MULTI_GPU, FSDP, ...");
     }
     convert_old_keys(values);
     const Json& environment = values["compute_environment"];
@@ -92,10 +85,9 @@ class Checker {
     kind_ = is_sagemaker ? Section::kSageMaker : Section::kTop;
     for (const auto& [key, value] : values.items()) take(key, value);
     if (!unknown_.empty()) {
-      std::sort(unknown_.begin(), unknown_.end());
-      return absl::InvalidArgumentError(
-          absl::StrCat(config_.path, ": unknown keys: ", absl::StrJoin(unknown_, ", "),
-                       "; correct or remove them"));
+      std::ranges::sort(unknown_);
+      return invalid(config_.path, ": unknown keys: ", absl::StrJoin(unknown_, ", "),
+                     "; correct or remove them");
     }
     if (problem_.ok()) problem_ = check_required();
     if (!problem_.ok()) return problem_;
@@ -106,7 +98,7 @@ class Checker {
   absl::Status error(const std::string& key, absl::string_view message) const {
     const auto line = config_.lines.find(key);
     const std::string place = line == config_.lines.end() ? "" : absl::StrCat(":", line->second);
-    return absl::InvalidArgumentError(absl::StrCat(config_.path, place, ": ", key, ": ", message));
+    return invalid(config_.path, place, ": ", key, ": ", message);
   }
 
   // Converts the keys of older releases.
@@ -218,8 +210,7 @@ class Checker {
     }
     for (const char* required : {"ec2_instance_type", "iam_role_name"}) {
       if (!config_.values.contains(required) || config_.values[required].is_null()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(config_.path, ": a SageMaker configuration needs ", required));
+        return invalid(config_.path, ": a SageMaker configuration needs ", required);
       }
     }
     return absl::OkStatus();
@@ -307,13 +298,13 @@ absl::StatusOr<ConfigFile> load_config_file(const std::string& path) {
                      "; name one that there is, or make the default one with accelerate config"));
   }
   const std::optional<std::string> text = read_text(path);
-  if (!text) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
+  if (!text) return invalid(path, ": cannot be read");
   return parse_config(*text, config_format(path), path);
 }
 
 absl::StatusOr<ConfigFile> parse_config(const std::string& text, ConfigFormat format,
                                         const std::string& path) {
-  if (!is_utf8(text)) return absl::InvalidArgumentError(absl::StrCat(path, ": is not UTF-8"));
+  if (!is_utf8(text)) return invalid(path, ": is not UTF-8");
   return as_status(absl::StatusCode::kInvalidArgument, [&]() -> absl::StatusOr<ConfigFile> {
     const auto read = format == ConfigFormat::kJson ? &Document::json : &Document::yaml;
     // The last of two equal keys counts, as PyYAML and Python's json have it.
@@ -357,7 +348,12 @@ nlohmann::ordered_json all_fields(const ConfigFile& config) {
   return fields;
 }
 
-std::string config_to_yaml(const ConfigFile& config) { return to_yaml(written_fields(config)); }
+std::string config_to_yaml(const ConfigFile& config) {
+  const Json fields = written_fields(config);
+  if (fields.empty()) return "";
+  return yaml_text(fields,
+                   {.width = std::string::npos, .unicode = true, .is_keyword = is_yaml_keyword});
+}
 
 std::string config_to_json(const ConfigFile& config) {
   return absl::StrCat(nlohmann::json(written_fields(config)).dump(2), "\n");
@@ -369,16 +365,14 @@ absl::Status write_config_file(const ConfigFile& config, const std::string& path
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code ignored;
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
-  const absl::Status written = process::replace_file(path, text);
-  return written.ok() ? written : absl::InvalidArgumentError(written.message());
+  return process::replace_file(path, text);
 }
 
 absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
                                         const BasicMachine& machine) {
   const std::string precision = absl::AsciiStrToLower(mixed_precision);
-  if (absl::Status ok = check_value(setting("mixed_precision"), precision); !ok.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("mixed_precision: ", ok.message()));
-  }
+  ACCELERATE_RETURN_IF_ERROR(
+      in_file("mixed_precision", check_value(setting("mixed_precision"), precision)));
   ConfigFile config;
   const bool is_distributed = machine.devices > 1;
   config.values["compute_environment"] = "LOCAL_MACHINE";

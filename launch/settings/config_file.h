@@ -84,7 +84,7 @@ absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
                                         const BasicMachine& machine);
 
 /// Makes a file of it. True if it was written; false if there is a file already, which is left as
-/// it is. Errors: as above, and InvalidArgument if it cannot be written.
+/// it is. Errors: as above, and Unavailable if it cannot be written.
 absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const std::string& path,
                                         const BasicMachine& machine);
 

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "accelerate/base/status.h"
 #include "accelerate/platform/host_address.h"
 
 namespace accelerate::launcher::settings {
@@ -15,11 +16,11 @@ namespace {
 
 template <typename... Parts>
 absl::Status bad(absl::string_view text, const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" ", parts...));
+  return invalid("\"", text, "\" ", parts...);
 }
 
 bool all_digits(absl::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+  return !text.empty() && std::ranges::all_of(text, absl::ascii_isdigit);
 }
 
 std::optional<uint16_t> port_of(absl::string_view text) {
@@ -65,22 +66,16 @@ absl::StatusOr<Endpoint> parse_bracketed(absl::string_view text) {
   return endpoint;
 }
 
-absl::Status with_place(const Settings& settings, absl::string_view name,
-                        const absl::Status& status) {
-  if (status.ok()) return status;
-  return absl::InvalidArgumentError(absl::StrCat(settings.describe(name), ": ", status.message()));
-}
-
 }  // namespace
 
 absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text, Ambiguous ambiguous) {
-  if (absl::Status ok = internal::check_blanks(text); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(internal::check_blanks(text));
   if (absl::StartsWith(text, "[")) return parse_bracketed(text);
-  const auto colons = std::count(text.begin(), text.end(), ':');
+  const auto colons = std::ranges::count(text, ':');
   if (colons > 1) return parse_unbracketed(text, ambiguous);
   Endpoint endpoint{std::string(text.substr(0, text.find(':'))), std::nullopt};
   if (endpoint.host.empty()) return bad(text, "names no machine: expected HOST:PORT");
-  if (absl::Status ok = internal::check_host_name(endpoint.host, text); !ok.ok()) return ok;
+  ACCELERATE_RETURN_IF_ERROR(internal::check_host_name(endpoint.host, text));
   if (colons == 0) return endpoint;
   endpoint.port = port_of(text.substr(text.find(':') + 1));
   if (!endpoint.port) return bad(text, "has no port from 0 to 65535 after its colon");
@@ -95,15 +90,13 @@ absl::StatusOr<Endpoint> endpoint_of(const Settings& settings) {
   const uint16_t port = static_cast<uint16_t>(settings.number("main_process_port"));
   Endpoint endpoint;
   if (const std::string text = settings.text(name); has_endpoint || !text.empty()) {
-    absl::StatusOr<Endpoint> parsed =
-        parse_endpoint(text, has_endpoint ? Ambiguous::kRefused : Ambiguous::kAddress);
-    if (!parsed.ok()) return with_place(settings, name, parsed.status());
-    endpoint = *std::move(parsed);
+    const Ambiguous ambiguous = has_endpoint ? Ambiguous::kRefused : Ambiguous::kAddress;
+    ACCELERATE_ASSIGN_OR_RETURN(endpoint,
+                                in_file(settings.describe(name), parse_endpoint(text, ambiguous)));
   }
   if (!has_endpoint && has_port && endpoint.port && *endpoint.port != port) {
-    return absl::InvalidArgumentError(absl::StrCat(settings.describe(name), " and ",
-                                                   settings.describe("main_process_port"),
-                                                   " name two ports; leave one out"));
+    return invalid(settings.describe(name), " and ", settings.describe("main_process_port"),
+                   " name two ports; leave one out");
   }
   if (!endpoint.port && has_port) endpoint.port = port;
   return endpoint;

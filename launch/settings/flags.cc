@@ -11,6 +11,7 @@
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/base/status.h"
+#include "launch/process/process_plan.h"
 #include "launch/settings/schema.h"
 
 namespace accelerate::launcher::settings {
@@ -29,37 +30,16 @@ absl::Status unknown_option(absl::string_view word, absl::string_view name) {
   for (const Setting& row : all_settings()) {
     if (row.has_flag()) names.push_back(row.flag_name());
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown option ", word,
-                   absl::StartsWith(name, "--") ? did_you_mean(name.substr(2), names, "--") : "",
-                   "; see --help (options of the program go after its name)"));
-}
-
-// A parsed option: the flag's full name and whether a value follows.
-struct FoundOption {
-  std::string name;
-  bool takes_value = false;
-};
-
-absl::StatusOr<FoundOption> find_option(const CLI::App& app, const std::string& word) {
-  const std::string name = canonical_name(word);
-  const CLI::Option* option = app.get_option_no_throw(name);
-  if (option == nullptr) return unknown_option(word, name);
-  return FoundOption{name, option->get_items_expected_max() > 0};
+  return invalid("unknown option ", word,
+                 absl::StartsWith(name, "--") ? did_you_mean(name.substr(2), names, "--") : "",
+                 "; see --help (options of the program go after its name)");
 }
 
 const char* value_name(const Setting& row) {
-  if (row.value_name != nullptr) return row.value_name;
-  switch (row.type) {
-    case ValueType::kFlag: return "";
-    case ValueType::kBool: return "BOOL";
-    case ValueType::kInt: return "INT";
-    case ValueType::kFloat: return "FLOAT";
-    case ValueType::kText: return "TEXT";
-    case ValueType::kTexts: return "TEXT ...";
-    case ValueType::kBools: return "BOOL,BOOL,BOOL";
-  }
-  return "";
+  // By ValueType.
+  constexpr const char* kNames[] = {"",     "BOOL",     "INT",           "FLOAT",
+                                    "TEXT", "TEXT ...", "BOOL,BOOL,BOOL"};
+  return row.value_name != nullptr ? row.value_name : kNames[static_cast<size_t>(row.type)];
 }
 
 std::string help_of(const Setting& row) {
@@ -125,8 +105,22 @@ absl::StatusOr<Group> group_of(absl::string_view name) {
     if (name == to_string(group)) return group;
     names.emplace_back(to_string(group));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      kHelp, "=", name, ": expected all, ", absl::StrJoin(names, ", "), did_you_mean(name, names)));
+  return invalid(kHelp, "=", name, ": expected all, ", absl::StrJoin(names, ", "),
+                 did_you_mean(name, names));
+}
+
+// Whether ranks get the setting: child_environment hands on those of an engine that is on.
+bool reaches_ranks(const Settings& settings, const Setting& row) {
+  switch (row.group) {
+    case Group::kRanks: return row.is_for_ranks;
+    case Group::kCompile: return true;
+    case Group::kFp8: return settings.text("mixed_precision") == "fp8";
+    case Group::kFsdp: return settings.flag("use_fsdp");
+    case Group::kDeepSpeed: return settings.flag("use_deepspeed");
+    case Group::kParallelism: return settings.flag("use_parallelism_config");
+    case Group::kMegatron: return settings.flag("use_megatron_lm");
+    default: return false;
+  }
 }
 
 std::string escaped(absl::string_view text) { return absl::StrReplaceAll(text, {{"|", "\\|"}}); }
@@ -140,37 +134,31 @@ absl::StatusOr<LaunchWords> split_launch_words(const CLI::App& app,
   while (next < args.size() && args[next].size() > 1 && args[next][0] == '-') {
     const std::string& word = args[next++];
     if (word == "--") break;
-    ACCELERATE_ASSIGN_OR_RETURN(const FoundOption option, find_option(app, word));
+    const std::string name = canonical_name(word);
+    const CLI::Option* option = app.get_option_no_throw(name);
+    if (option == nullptr) return unknown_option(word, name);
     const size_t equals = word.find('=');
-    const std::string given = equals == std::string::npos ? "" : word.substr(equals + 1);
-    if (option.name == kPrintAll[0] && given == "all") {
+    const bool has_value = equals != std::string::npos;
+    const std::string given = has_value ? word.substr(equals + 1) : "";
+    if (name == kPrintAll[0] && given == "all") {
       words.options.insert(words.options.end(), std::begin(kPrintAll), std::end(kPrintAll));
       continue;
     }
-    if (option.name == kHelp && !given.empty()) {
+    if (name == kHelp && !given.empty()) {
       if (given != "all") {
         ACCELERATE_ASSIGN_OR_RETURN(words.help_group, group_of(given));
       }
       words.options.push_back(given == "all" ? kHelpAll : kHelp);
       continue;
     }
-    if (!option.takes_value) {
-      if (equals != std::string::npos) {
-        return absl::InvalidArgumentError(absl::StrCat(option.name, " takes no value"));
-      }
-      words.options.push_back(option.name);
+    if (option->get_items_expected_max() == 0) {
+      if (has_value) return invalid(name, " takes no value");
+      words.options.push_back(name);
       continue;
     }
-    std::string value;
-    if (equals != std::string::npos) {
-      value = word.substr(equals + 1);
-    } else if (next < args.size()) {
-      value = args[next++];
-    }
-    if (value.empty())
-      return absl::InvalidArgumentError(absl::StrCat(option.name, " needs a value"));
-    const Setting* row =
-        find_flag(absl::string_view(option.name).substr(option.name.find_first_not_of('-')));
+    const std::string value = has_value || next == args.size() ? given : args[next++];
+    if (value.empty()) return invalid(name, " needs a value");
+    const Setting* row = find_flag(absl::string_view(name).substr(name.find_first_not_of('-')));
     words.options.push_back(absl::StrCat("--", row->flag_name(), "=", value));
   }
   words.program.assign(args.begin() + next, args.end());
@@ -211,6 +199,29 @@ std::vector<std::string> typed_words(const TypedFlags& typed) {
       } else {
         words.push_back(absl::StrCat("--", value == "true" ? row.flag_name() : row.negated_flag));
       }
+    }
+  }
+  return words;
+}
+
+std::vector<std::string> settings_words(const Settings& settings,
+                                        absl::Span<const std::string> environment) {
+  std::vector<std::string> words;
+  for (const Setting& row : all_settings()) {
+    if (!row.has_flag() || !settings.is_set(row.name) || !reaches_ranks(settings, row)) continue;
+    const bool has_variable =
+        row.variable_is_read &&
+        process::find_in_environment(environment, row.variable_name()).has_value();
+    // One without a default differs from one that is not set.
+    const bool is_usual = row.default_value != nullptr && settings.is_default(row.name);
+    if (is_usual && !has_variable) continue;
+    const std::string flag = absl::StrCat("--", row.flag_name());
+    if (row.type == ValueType::kFlag) {
+      if (settings.flag(row.name)) words.push_back(flag);
+      continue;
+    }
+    for (const std::string& text : settings.texts(row.name)) {
+      if (!text.empty()) words.insert(words.end(), {flag, text});
     }
   }
   return words;

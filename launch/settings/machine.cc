@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -21,7 +23,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "accelerate/base/json_text.h"
+#include "accelerate/base/status.h"
 #include "accelerate/platform/child.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/platform/slurm.h"
 #include "accelerate/platform/unique_fd.h"
 #include "launch/process/child_process.h"
 #include "launch/process/process_plan.h"
@@ -130,18 +136,94 @@ int count_render_nodes(const fs::path& root, absl::string_view maker) {
   return count;
 }
 
-// AMD's compute with the driver that is behind /dev/kfd, and only display without it.
-int count_amd(const fs::path& root) {
-  std::error_code error;
-  return fs::exists(root / "dev/kfd", error) ? count_render_nodes(root, "0x1002") : 0;
-}
-
-int count_intel(const fs::path& root) { return count_render_nodes(root, "0x8086"); }
-
 // How many of the devices the variable leaves; all where it is not set.
 int count_left(int devices, absl::Span<const std::string> environment, const char* variable) {
   const std::optional<std::string> ids = process::find_in_environment(environment, variable);
   return ids ? count_visible(devices, *ids) : devices;
+}
+
+absl::StatusOr<int> count(absl::Span<const std::string> environment, const char* name,
+                          int fallback) {
+  const std::string text = process::environment_value(environment, name);
+  if (text.empty()) return fallback;
+  int number = 0;
+  if (absl::SimpleAtoi(text, &number) && number >= 0) return number;
+  return invalid("variable ", name, ": expected a number from 0, not \"", text, "\"");
+}
+
+// SLURM_GPUS_ON_NODE is a number, or one after the kind as in "h100:8".
+int slurm_devices(absl::Span<const std::string> words) {
+  const std::string text = process::environment_value(words, "SLURM_GPUS_ON_NODE");
+  int number = 0;
+  return absl::SimpleAtoi(text.substr(text.rfind(':') + 1), &number) ? std::max(number, 0) : 0;
+}
+
+absl::StatusOr<Job> slurm_job(absl::Span<const std::string> words) {
+  const Environment environment = process::environment_of(words);
+  Job job;
+  const SlurmRole role = slurm_role(environment);
+  if (role == SlurmRole::kNone) return job;
+  job.kind = role == SlurmRole::kTask ? JobKind::kSlurmTask : JobKind::kSlurmShell;
+  const bool is_task = job.kind == JobKind::kSlurmTask;
+  for (const char* name : {"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}) {
+    if (!is_task && name == absl::string_view("SLURM_STEP_NUM_NODES")) continue;
+    ACCELERATE_ASSIGN_OR_RETURN(const int nodes, count(words, name, 0));
+    if (nodes > 0) {
+      job.nodes = nodes;
+      break;
+    }
+  }
+  ACCELERATE_ASSIGN_OR_RETURN(job.tasks,
+                              count(words, is_task ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", 0));
+  if (is_task && job.tasks == 0) job.tasks = count(words, "SLURM_NTASKS", 0).value_or(0);
+  if (is_task) {
+    ACCELERATE_ASSIGN_OR_RETURN(job.node_rank, count(words, "SLURM_NODEID", 0));
+  }
+  job.devices_per_node = slurm_devices(words);
+  ACCELERATE_ASSIGN_OR_RETURN(std::optional<std::string> host, slurm_first_host(environment));
+  job.first_host = host.value_or("");
+  job.port = static_cast<uint16_t>(slurm_port(environment).value_or(kUsualPort));
+  return job;
+}
+
+// The hosts of a job and the one that this is, by `hosts_from` and `self_from`.
+absl::StatusOr<Job> sagemaker_job(const nlohmann::json& hosts, absl::string_view hosts_from,
+                                  const std::string& self, absl::string_view self_from,
+                                  absl::Span<const std::string> words) {
+  if (!hosts.is_array() || hosts.empty() || !hosts[0].is_string()) {
+    return invalid(hosts_from, ": expected a JSON list of hosts, not ", json_text(hosts));
+  }
+  const auto place = std::find(hosts.begin(), hosts.end(), self);
+  if (place == hosts.end()) {
+    return invalid(self_from, ": \"", self, "\" is none of the hosts of ", hosts_from, ", ",
+                   json_text(hosts));
+  }
+  ACCELERATE_ASSIGN_OR_RETURN(const int devices, count(words, "SM_NUM_GPUS", 0));
+  Job job;
+  job.kind = JobKind::kSageMaker;
+  job.nodes = static_cast<int>(hosts.size());
+  job.node_rank = static_cast<int>(place - hosts.begin());
+  job.devices_per_node = devices;
+  job.first_host = hosts[0];
+  job.port = kUsualPort;
+  return job;
+}
+
+// A job whose container starts the launcher itself, and not SageMaker's training toolkit, which
+// sets the variables.
+absl::StatusOr<Job> job_of_hosts_file(const std::string& path,
+                                      absl::Span<const std::string> words) {
+  std::ifstream file(path);
+  const nlohmann::json resources = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!resources.is_object()) {
+    return invalid(path, ": expected a JSON object with \"hosts\" and \"current_host\"");
+  }
+  const nlohmann::json self = resources.value("current_host", nlohmann::json());
+  absl::StatusOr<Job> job = sagemaker_job(
+      resources.value("hosts", nlohmann::json()), absl::StrCat(path, ": hosts"),
+      self.is_string() ? self.get<std::string>() : "", absl::StrCat(path, ": current_host"), words);
+  if (job.ok()) job->hosts_file = path;
+  return job;
 }
 
 }  // namespace
@@ -184,8 +266,11 @@ std::vector<InstalledDevices> installed_devices(const std::string& root) {
     const size_t count = numbered_names(fs::path(root) / "dev", prefix).size();
     all.push_back({kind, name, static_cast<int>(count)});
   }
-  all.push_back({"gpu", kAmdGpu, count_amd(root)});
-  all.push_back({"xpu", "Intel GPU", count_intel(root)});
+  // AMD's compute with the driver that is behind /dev/kfd, and only display without it.
+  std::error_code ignored;
+  const bool has_amd = fs::exists(fs::path(root) / "dev/kfd", ignored);
+  all.push_back({"gpu", kAmdGpu, has_amd ? count_render_nodes(root, "0x1002") : 0});
+  all.push_back({"xpu", "Intel GPU", count_render_nodes(root, "0x8086")});
   std::erase_if(all, [](const InstalledDevices& each) { return each.count == 0; });
   return all;
 }
@@ -226,6 +311,23 @@ const char* visible_devices_variable(absl::string_view kind, bool are_amd) {
     if (kind == name) return variable;
   }
   return "CUDA_VISIBLE_DEVICES";
+}
+
+absl::StatusOr<Job> find_job(absl::Span<const std::string> environment, const std::string& root) {
+  if (const auto hosts = process::find_in_environment(environment, "SM_HOSTS")) {
+    const nlohmann::json list = nlohmann::json::parse(*hosts, nullptr, /*allow_exceptions=*/false);
+    return sagemaker_job(list.is_discarded() ? nlohmann::json(*hosts) : list, "variable SM_HOSTS",
+                         process::environment_value(environment, "SM_CURRENT_HOST"),
+                         "variable SM_CURRENT_HOST", environment);
+  }
+  const std::filesystem::path hosts_file =
+      std::filesystem::path(root) / "opt/ml/input/config/resourceconfig.json";
+  std::error_code ignored;
+  if (std::filesystem::exists(hosts_file, ignored)) {
+    return job_of_hosts_file(hosts_file.string(), environment);
+  }
+  if (process::find_in_environment(environment, "SLURM_JOB_ID")) return slurm_job(environment);
+  return Job();
 }
 
 }  // namespace accelerate::launcher::settings

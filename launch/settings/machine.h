@@ -111,6 +111,9 @@ const char* visible_devices_variable(absl::string_view kind, bool are_amd);
 // Mirrors: nothing for Slurm; for SageMaker what its training toolkit sets, as HF Accelerate's
 // scripts see it, or else the file that the toolkit reads.
 
+/// The port of a rendezvous where none is agreed on otherwise.
+inline constexpr uint16_t kUsualPort = 29500;
+
 enum class JobKind {
   kNone,
   kSlurmShell,  ///< the batch script or the shell of a Slurm job: ranks are started with srun

@@ -1,4 +1,4 @@
-#include "launch/settings/pipeline_settings.h"
+#include "launch/settings/validate.h"
 
 #include <string>
 #include <vector>
@@ -27,7 +27,7 @@ Settings with_pipeline(const TypedFlags& options) {
 std::string text_of(const TypedFlags& options) { return *pipeline_text(with_pipeline(options)); }
 
 std::string error_of(const TypedFlags& options) {
-  return std::string(check_pipeline(with_pipeline(options)).message());
+  return std::string(pipeline_text(with_pipeline(options)).status().message());
 }
 
 TEST(PipelineText, DrawsTheScheduleWithItsBubble) {

@@ -17,12 +17,13 @@
 #include "absl/strings/strip.h"
 #include "accelerate/base/enums.h"
 #include "accelerate/base/number_text.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate::launcher::settings {
 namespace {
 
 absl::Status expected(absl::string_view what, absl::string_view text) {
-  return absl::InvalidArgumentError(absl::StrCat("expected ", what, ", not \"", text, "\""));
+  return invalid("expected ", what, ", not \"", text, "\"");
 }
 
 constexpr const char* kTitles[] = {"Program and settings",
@@ -82,7 +83,7 @@ std::vector<std::string> known_keys(Section section) {
       keys.push_back(named.key);
     }
   }
-  std::sort(keys.begin(), keys.end());
+  std::ranges::sort(keys);
   return keys;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/status.h"
 #include "launch/process/process_plan.h"
 #include "launch/settings/schema.h"
 
@@ -30,12 +31,10 @@ bool has_kind_flag(const TypedFlags& typed) {
   return absl::c_any_of(kKindFlags, [&](const char* name) { return typed.contains(name); });
 }
 
-std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
-
 // "c.yaml:3"; without the line of a key that the file has in another form.
 std::string place_of(const ConfigFile& config, const std::string& key) {
   const auto line = config.lines.find(key);
-  return absl::StrCat(file_name(config.path),
+  return absl::StrCat(config.path.substr(config.path.rfind('/') + 1),
                       line == config.lines.end() ? "" : absl::StrCat(":", line->second));
 }
 
@@ -48,7 +47,7 @@ absl::StatusOr<Settings> Settings::resolve(const TypedFlags& typed, const Config
   for (const Setting& row : all_settings()) {
     if (row.default_value != nullptr) settings.values_[row.name] = {{row.default_value}, {}, ""};
     if (is_kind_flag(row.name) && ignores_kind_in_environment) continue;
-    if (absl::Status ok = settings.apply_environment(row, environment); !ok.ok()) return ok;
+    ACCELERATE_RETURN_IF_ERROR(settings.apply_environment(row, environment));
   }
   if (config != nullptr) {
     settings.apply_config(*config);
@@ -60,9 +59,7 @@ absl::StatusOr<Settings> Settings::resolve(const TypedFlags& typed, const Config
     value = {{}, Provenance::kFlag, absl::StrCat("--", row.flag_name())};
     for (const std::string& text : texts) {
       value.texts.push_back(schema_text(row, text));
-      if (absl::Status ok = check_value(row, value.texts.back()); !ok.ok()) {
-        return absl::InvalidArgumentError(absl::StrCat("--", row.flag_name(), ": ", ok.message()));
-      }
+      ACCELERATE_RETURN_IF_ERROR(in_file(value.where, check_value(row, value.texts.back())));
     }
     if (row.type != ValueType::kTexts) value.texts = {value.texts.back()};
   }
@@ -76,9 +73,7 @@ absl::Status Settings::apply_environment(const Setting& row,
   const std::string text = process::environment_value(environment, variable);
   if (text.empty()) return absl::OkStatus();
   const std::string kept = schema_text(row, text);
-  if (absl::Status ok = check_value(row, kept); !ok.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("variable ", variable, ": ", ok.message()));
-  }
+  ACCELERATE_RETURN_IF_ERROR(in_file(absl::StrCat("variable ", variable), check_value(row, kept)));
   values_[row.name] = {{kept}, Provenance::kEnvironment, variable};
   return absl::OkStatus();
 }

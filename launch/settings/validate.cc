@@ -1,24 +1,26 @@
 #include "launch/settings/validate.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/mesh_axis.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/base/status.h"
+#include "accelerate/pipeline/costs.h"
+#include "accelerate/pipeline/schedule.h"
+#include "accelerate/pipeline/schedule_text.h"
 #include "launch/settings/endpoint.h"
-#include "launch/settings/pipeline_settings.h"
 
 namespace accelerate::launcher::settings {
 namespace {
-
-template <typename... Parts>
-absl::Status refuse(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
 
 // Those that multiply to the number of ranks.
 constexpr const char* kMeshSizes[] = {
@@ -36,7 +38,7 @@ absl::Status check_range(const Settings& settings, absl::string_view name, int64
   if (!settings.is_set(name)) return absl::OkStatus();
   const int64_t number = settings.number(name);
   if (number >= min && number <= max) return absl::OkStatus();
-  return refuse(settings.describe(name), " is not a whole number from ", min, " to ", max);
+  return invalid(settings.describe(name), " is not a whole number from ", min, " to ", max);
 }
 
 absl::Status check_ranges(const Settings& settings) {
@@ -45,7 +47,7 @@ absl::Status check_ranges(const Settings& settings) {
     ACCELERATE_RETURN_IF_ERROR(check_range(settings, row.name, row.least, row.most));
   }
   if (settings.real("monitor_interval") <= 0) {
-    return refuse(settings.describe("monitor_interval"), " is not above 0");
+    return invalid(settings.describe("monitor_interval"), " is not above 0");
   }
   return absl::OkStatus();
 }
@@ -56,12 +58,12 @@ absl::Status check_kinds(const Settings& settings) {
     if (settings.is_typed(name) && settings.flag(name)) typed.push_back(absl::StrCat("--", name));
   }
   if (typed.size() > 1) {
-    return refuse(absl::StrJoin(typed, " and "),
-                  " exclude each other; choose one of --cpu, --multi_gpu, --tpu, "
-                  "--use_deepspeed, --use_fsdp");
+    return invalid(absl::StrJoin(typed, " and "),
+                   " exclude each other; choose one of --cpu, --multi_gpu, --tpu, "
+                   "--use_deepspeed, --use_fsdp");
   }
   if (settings.flag("module") && settings.flag("no_python")) {
-    return refuse("--module and --no_python exclude each other; leave --no_python out");
+    return invalid("--module and --no_python exclude each other; leave --no_python out");
   }
   return absl::OkStatus();
 }
@@ -71,8 +73,8 @@ absl::Status check_detectors(const Settings& settings) {
   if (!settings.is_set("no_detect")) return absl::OkStatus();
   for (const absl::string_view name : absl::StrSplit(settings.text("no_detect"), ',')) {
     if (name == "races" || name == "leaks" || name == "drift") continue;
-    return refuse(settings.describe("no_detect"),
-                  ": expected races, leaks or drift, several between commas, not \"", name, "\"");
+    return invalid(settings.describe("no_detect"),
+                   ": expected races, leaks or drift, several between commas, not \"", name, "\"");
   }
   return absl::OkStatus();
 }
@@ -80,7 +82,7 @@ absl::Status check_detectors(const Settings& settings) {
 absl::Status check_simulation(const Settings& settings) {
   for (const char* name : {"tokens_per_sample", "csv"}) {
     if (settings.is_set(name)) {
-      return refuse("--", name, " has no meaning without --sweep or --fit");
+      return invalid("--", name, " has no meaning without --sweep or --fit");
     }
   }
   if (!settings.is_set("simulate")) {
@@ -88,42 +90,42 @@ absl::Status check_simulation(const Settings& settings) {
                              "simulate_fold", "report", "seeds", "no_detect", "faults", "timeouts",
                              "semantics", "log", "replay", "twice"}) {
       if (setting(name).is_boolean() ? settings.flag(name) : settings.is_set(name)) {
-        return refuse("--", name, " has no meaning without --simulate");
+        return invalid("--", name, " has no meaning without --simulate");
       }
     }
     return absl::OkStatus();
   }
   if (settings.is_typed("num_processes")) {
-    return refuse(settings.describe("simulate"),
-                  " and --num_processes exclude each other: a simulated "
-                  "cluster runs in one process and takes its number of ranks from the topology");
+    return invalid(settings.describe("simulate"),
+                   " and --num_processes exclude each other: a simulated "
+                   "cluster runs in one process and takes its number of ranks from the topology");
   }
   for (const char* name :
        {"main_process_port", "main_process_ip", "num_machines", "machine_rank", "mpirun_hostfile",
         "slurm", "nnodes", "rdzv_endpoint", "nproc_per_node", "standalone"}) {
     if (settings.is_typed(name) && settings.text(name) != "false") {
-      return refuse(settings.describe("simulate"), " and --", name,
-                    " exclude each other: a simulated cluster is one process");
+      return invalid(settings.describe("simulate"), " and --", name,
+                     " exclude each other: a simulated cluster is one process");
     }
   }
   uint64_t seed = 0;
   if (settings.is_set("simulate_seed") &&
       !absl::SimpleAtoi(settings.text("simulate_seed"), &seed)) {
-    return refuse(settings.describe("simulate_seed"), " is not a whole number from 0 to ",
-                  UINT64_MAX);
+    return invalid(settings.describe("simulate_seed"), " is not a whole number from 0 to ",
+                   UINT64_MAX);
   }
   if (settings.is_set("replay") && settings.is_set("log") &&
       settings.text("replay") == settings.text("log")) {
-    return refuse(
+    return invalid(
         "--log and --replay name the same file, which would be lost: the run that follows a log "
         "writes one of its own");
   }
   if (settings.is_set("seeds")) {
     if (settings.is_typed("simulate_seed")) {
-      return refuse("--simulate_seed and --seeds exclude each other: one seed, or several");
+      return invalid("--simulate_seed and --seeds exclude each other: one seed, or several");
     }
     if (settings.is_set("replay")) {
-      return refuse("--replay and --seeds exclude each other: a log is of one seed");
+      return invalid("--replay and --seeds exclude each other: a log is of one seed");
     }
     ACCELERATE_RETURN_IF_ERROR(parse_seeds(settings.text("seeds")).status());
   }
@@ -173,16 +175,16 @@ absl::Status take_nodes(Settings& settings) {
   int max = 0;
   if (ends.size() > 2 || !absl::SimpleAtoi(ends.front(), &min) ||
       !absl::SimpleAtoi(ends.back(), &max) || min < 1 || max < min) {
-    return refuse(settings.describe("nnodes"),
-                  " is neither a number of machines nor MIN:MAX, as in 2:4");
+    return invalid(settings.describe("nnodes"),
+                   " is neither a number of machines nor MIN:MAX, as in 2:4");
   }
   if (is_given(settings, "num_machines") && settings.number("num_machines") != max) {
-    return refuse(settings.describe("nnodes"), " and ", settings.describe("num_machines"),
-                  " contradict each other; leave one out");
+    return invalid(settings.describe("nnodes"), " and ", settings.describe("num_machines"),
+                   " contradict each other; leave one out");
   }
   if (min != max && !is_elastic(settings)) {
-    return refuse(settings.describe("nnodes"),
-                  ": a number of machines that changes needs --rdzv_backend c10d");
+    return invalid(settings.describe("nnodes"),
+                   ": a number of machines that changes needs --rdzv_backend c10d");
   }
   settings.set("num_machines", absl::StrCat(max), settings.provenance("nnodes"), "--nnodes");
   return absl::OkStatus();
@@ -192,21 +194,21 @@ absl::Status take_nodes(Settings& settings) {
 // say too.
 absl::Status check_machines(Settings& settings) {
   if (settings.is_typed("same_network") && settings.is_set("rdzv_endpoint")) {
-    return refuse(settings.describe("rdzv_endpoint"),
-                  " and --same_network exclude each other: with it the rendezvous is at "
-                  "--main_process_ip and --main_process_port");
+    return invalid(settings.describe("rdzv_endpoint"),
+                   " and --same_network exclude each other: with it the rendezvous is at "
+                   "--main_process_ip and --main_process_port");
   }
   if (settings.flag("standalone")) {
     for (const char* name : {"rdzv_endpoint", "main_process_ip", "main_process_port"}) {
       if (settings.is_typed(name)) {
-        return refuse("--standalone and ", settings.describe(name),
-                      " exclude each other: the run is on this machine alone, at any "
-                      "free port");
+        return invalid("--standalone and ", settings.describe(name),
+                       " exclude each other: the run is on this machine alone, at any "
+                       "free port");
       }
     }
     if (settings.number("num_machines") > 1) {
-      return refuse("--standalone is a run on this machine alone, and ",
-                    settings.describe("num_machines"), " asks for more; leave one out");
+      return invalid("--standalone is a run on this machine alone, and ",
+                     settings.describe("num_machines"), " asks for more; leave one out");
     }
     settings.set("num_machines", "1", Provenance::kFlag, "--standalone");
     settings.set("main_process_ip", "", Provenance::kFlag, "--standalone");
@@ -214,8 +216,8 @@ absl::Status check_machines(Settings& settings) {
   }
   if (!settings.is_set("nproc_per_node")) return absl::OkStatus();
   if (settings.is_typed("num_processes")) {
-    return refuse(settings.describe("nproc_per_node"), " and ", settings.describe("num_processes"),
-                  " exclude each other; leave one out");
+    return invalid(settings.describe("nproc_per_node"), " and ", settings.describe("num_processes"),
+                   " exclude each other; leave one out");
   }
   ACCELERATE_RETURN_IF_ERROR(check_range(settings, "nproc_per_node", 1, process::kMaxProcesses));
   settings.set("num_processes",
@@ -230,16 +232,16 @@ absl::Status check_credentials(const Settings& settings) {
   for (const char* name : names) {
     if (!settings.is_typed(name)) continue;
     if (!settings.is_sagemaker()) {
-      return refuse("--", name,
-                    " is for SageMaker jobs, and no configuration file of one is "
-                    "given; leave it out");
+      return invalid("--", name,
+                     " is for SageMaker jobs, and no configuration file of one is "
+                     "given; leave it out");
     }
     if (settings.is_set("profile")) {
-      return refuse("--", name, " and the profile of ", settings.config_path(),
-                    " exclude each other; leave one out");
+      return invalid("--", name, " and the profile of ", settings.config_path(),
+                     " exclude each other; leave one out");
     }
     if (!settings.is_set(names[0]) || !settings.is_set(names[1])) {
-      return refuse("--aws_access_key_id and --aws_secret_access_key belong together; give both");
+      return invalid("--aws_access_key_id and --aws_secret_access_key belong together; give both");
     }
   }
   return absl::OkStatus();
@@ -267,7 +269,7 @@ absl::Status take_processes(Settings& settings, const Machine& machine, const Jo
     return absl::OkStatus();
   }
   if (settings.has_config()) {
-    return refuse(settings.config_path(), " has no num_processes; give --num_processes");
+    return invalid(settings.config_path(), " has no num_processes; give --num_processes");
   }
   int per_node = machine.devices;
   std::string where = "devices of this machine";
@@ -294,23 +296,23 @@ absl::Status check_ranks(Settings& settings, const Machine& machine) {
   const int64_t processes = settings.number("num_processes");
   const int64_t machines = settings.number("num_machines");
   if (settings.flag("multi_gpu") && processes < 2) {
-    return refuse(settings.describe("multi_gpu"), " needs at least 2 ranks, not ",
-                  settings.describe("num_processes"), "; give more ranks, or leave ",
-                  settings.is_typed("multi_gpu") ? "--multi_gpu" : "the kind", " out");
+    return invalid(settings.describe("multi_gpu"), " needs at least 2 ranks, not ",
+                   settings.describe("num_processes"), "; give more ranks, or leave ",
+                   settings.is_typed("multi_gpu") ? "--multi_gpu" : "the kind", " out");
   }
   if (processes % machines != 0) {
-    return refuse(processes, " ranks cannot be divided evenly over ", machines,
-                  " machines; give a --num_processes that ", machines, " divides");
+    return invalid(processes, " ranks cannot be divided evenly over ", machines,
+                   " machines; give a --num_processes that ", machines, " divides");
   }
   if (processes / machines > process::kMaxProcesses) {
-    return refuse(settings.describe("num_processes"), " is more than ", process::kMaxProcesses,
-                  " ranks on one machine: not a whole number from 1 to ", process::kMaxProcesses);
+    return invalid(settings.describe("num_processes"), " is more than ", process::kMaxProcesses,
+                   " ranks on one machine: not a whole number from 1 to ", process::kMaxProcesses);
   }
   const std::vector<std::string> ids = device_ids(settings);
   if (settings.flag("multi_gpu") && machines == 1 && ids.size() == 1) {
-    return refuse(settings.describe("gpu_ids"), ": ", processes,
-                  " ranks need at least two devices; list them, or give "
-                  "--gpu_ids all");
+    return invalid(settings.describe("gpu_ids"), ": ", processes,
+                   " ranks need at least two devices; list them, or give "
+                   "--gpu_ids all");
   }
   const bool is_device_run = !settings.flag("cpu") && machine.devices > 1 && processes > 1;
   if (is_device_run && !settings.flag("multi_gpu") && !settings.flag("tpu") &&
@@ -328,28 +330,68 @@ bool fills_replicas(const Settings& settings) {
          settings.number(kMeshSizes[1]) == 1;
 }
 
-// By the table that the ranks read.
-absl::Status check_layout(const Settings& settings) {
-  const auto illegal = find_illegal(layout_of(settings));
-  return illegal ? refuse(illegal->text()) : absl::OkStatus();
+constexpr char kSchedule[] = "parallelism_config_pp_schedule";
+constexpr char kSplitPoints[] = "parallelism_config_pp_split_points";
+constexpr char kStageBytes[] = "parallelism_config_pp_stage_bytes";
+constexpr int kColumns = 120;
+
+absl::StatusOr<pipeline::Schedule> schedule_of(const Settings& settings) {
+  const auto number = [&settings](absl::string_view name) {
+    return static_cast<int>(settings.number(absl::StrCat("parallelism_config_pp_", name)));
+  };
+  const std::string place = settings.describe(kSchedule);
+  ACCELERATE_ASSIGN_OR_RETURN(
+      const pipeline::ScheduleKind kind,
+      in_file(place, pipeline::parse_schedule_kind(settings.text(kSchedule))));
+  return in_file(place, pipeline::make_schedule(kind, {.ranks = number("size"),
+                                                       .stages_per_rank = number("stages_per_rank"),
+                                                       .micro_batches = number("micro_batches")}));
+}
+
+absl::Status check_split_points(const Settings& settings, int stages) {
+  if (!settings.is_set(kSplitPoints)) return absl::OkStatus();
+  const std::vector<std::string> names = absl::StrSplit(settings.text(kSplitPoints), ',');
+  if (names.size() + 1 == static_cast<size_t>(stages)) return absl::OkStatus();
+  return invalid(settings.describe(kSplitPoints), ": there are ", stages,
+                 " stages, which begin at ", stages - 1,
+                 " parts besides the first one; name so many");
+}
+
+// By stage; empty: nothing is known.
+absl::StatusOr<std::vector<int64_t>> stage_bytes_of(const Settings& settings, int stages) {
+  std::vector<int64_t> bytes;
+  if (!settings.is_set(kStageBytes)) return bytes;
+  const std::vector<std::string> sizes = absl::StrSplit(settings.text(kStageBytes), ',');
+  for (const std::string& text : sizes) {
+    const std::optional<int64_t> size = parse_byte_size(text);
+    if (!size) {
+      return invalid(settings.describe(kStageBytes),
+                     ": expected sizes with a unit, as in 1.5GiB,1GiB");
+    }
+    bytes.push_back(*size);
+  }
+  if (bytes.size() == 1) bytes.resize(static_cast<size_t>(stages), bytes[0]);
+  if (bytes.size() == static_cast<size_t>(stages)) return bytes;
+  return invalid(settings.describe(kStageBytes), ": expected one size, or one for each of ", stages,
+                 " stages");
 }
 
 absl::Status check_engines(const Settings& settings, const Machine& machine) {
   if (settings.flag("use_fsdp") && settings.flag("fsdp_cpu_ram_efficient_loading") &&
       !settings.flag("fsdp_sync_module_states")) {
-    return refuse(
+    return invalid(
         "fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states: only one rank reads the "
         "weights; give --fsdp_sync_module_states true or --fsdp_cpu_ram_efficient_loading false");
   }
   if (settings.flag("use_fsdp") && settings.flag("fsdp_activation_checkpointing_offload") &&
       (!settings.flag("fsdp_activation_checkpointing") || settings.text("fsdp_version") != "2")) {
-    return refuse(settings.describe("fsdp_activation_checkpointing_offload"),
-                  " needs --fsdp_activation_checkpointing true and --fsdp_version 2");
+    return invalid(settings.describe("fsdp_activation_checkpointing_offload"),
+                   " needs --fsdp_activation_checkpointing true and --fsdp_version 2");
   }
   // A plan that is only shown may be another machine's.
   if (settings.flag("tpu") && machine.device_kind != "tpu" && !settings.is_set("simulate") &&
       !settings.flag("tpu_use_cluster") && !settings.flag("dry_run")) {
-    return refuse("--tpu: this machine has no TPU (no /dev/accel0); leave --tpu out");
+    return invalid("--tpu: this machine has no TPU (no /dev/accel0); leave --tpu out");
   }
   return absl::OkStatus();
 }
@@ -357,14 +399,13 @@ absl::Status check_engines(const Settings& settings, const Machine& machine) {
 absl::Status check_rendezvous(const Settings& settings) {
   ACCELERATE_RETURN_IF_ERROR(endpoint_of(settings).status());
   if (settings.is_set("local_addr")) {
-    if (absl::Status ok = check_host(settings.text("local_addr")); !ok.ok()) {
-      return refuse(settings.describe("local_addr"), ": ", ok.message());
-    }
+    ACCELERATE_RETURN_IF_ERROR(
+        in_file(settings.describe("local_addr"), check_host(settings.text("local_addr"))));
   }
   const std::string backend = settings.text("rdzv_backend");
   if (backend != "static" && backend != "c10d") {
-    return refuse(settings.describe("rdzv_backend"),
-                  ": expected static, or c10d for machines that come and go");
+    return invalid(settings.describe("rdzv_backend"),
+                   ": expected static, or c10d for machines that come and go");
   }
   return absl::OkStatus();
 }
@@ -386,11 +427,12 @@ absl::StatusOr<SeedRange> parse_seeds(absl::string_view text) {
   const std::pair<absl::string_view, absl::string_view> ends =
       absl::StrSplit(text, absl::MaxSplits(':', 1));
   if (!absl::SimpleAtoi(ends.first, &range.first) || !absl::SimpleAtoi(ends.second, &range.end)) {
-    return refuse("--seeds=", text, ": expected FIRST:END as in 0:50, which are the seeds 0 to 49");
+    return invalid("--seeds=", text,
+                   ": expected FIRST:END as in 0:50, which are the seeds 0 to 49");
   }
   if (range.first < range.end) return range;
-  return refuse("--seeds=", text, ": there is no seed from ", range.first, " to the one before ",
-                range.end, "; expected FIRST:END as in 0:50");
+  return invalid("--seeds=", text, ": there is no seed from ", range.first, " to the one before ",
+                 range.end, "; expected FIRST:END as in 0:50");
 }
 
 bool is_elastic(const Settings& settings) { return settings.text("rdzv_backend") != "static"; }
@@ -430,7 +472,7 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
   ACCELERATE_RETURN_IF_ERROR(take_processes(settings, machine, job));
   ACCELERATE_RETURN_IF_ERROR(check_ranges(settings));
   ACCELERATE_RETURN_IF_ERROR(check_ranks(settings, machine));
-  ACCELERATE_RETURN_IF_ERROR(check_pipeline(settings));
+  ACCELERATE_RETURN_IF_ERROR(pipeline_text(settings).status());
   ACCELERATE_RETURN_IF_ERROR(check_engines(settings, machine));
   return check_rendezvous(settings);
 }
@@ -446,17 +488,19 @@ absl::Status check_mesh_size(const Settings& settings, int64_t ranks) {
     if (size > 1) given.push_back(settings.describe(name));
   }
   if (total == 1 || total == ranks || (fills_replicas(settings) && ranks % total == 0)) {
-    return check_layout(settings);
+    // By the table that the ranks read.
+    const auto illegal = find_illegal(layout_of(settings));
+    return illegal ? invalid(illegal->text()) : absl::OkStatus();
   }
   std::string advice = "give sizes whose product is the number of ranks";
   if (const int64_t replicas = settings.number(kMeshSizes[0]); ranks % (total / replicas) == 0) {
     advice = absl::StrCat("give --", setting(kMeshSizes[0]).flag_name(), " ",
                           ranks / (total / replicas));
   }
-  return refuse(absl::StrJoin(given, ", "), given.size() == 1 ? " is" : " are", " a mesh of ",
-                total, " ranks, and the run has ", ranks, "; ", advice,
-                settings.is_set("simulate") ? std::string(", or another cluster")
-                                            : absl::StrCat(", or --num_processes ", total));
+  return invalid(absl::StrJoin(given, ", "), given.size() == 1 ? " is" : " are", " a mesh of ",
+                 total, " ranks, and the run has ", ranks, "; ", advice,
+                 settings.is_set("simulate") ? std::string(", or another cluster")
+                                             : absl::StrCat(", or --num_processes ", total));
 }
 
 absl::Status check_status(const Settings& settings) {
@@ -490,6 +534,25 @@ std::string mesh_text(const Settings& settings) {
   if (!has_mesh || settings.is_sagemaker()) return "";
   return absl::StrCat("mesh: ", layout.text(),
                       fills_replicas(settings) ? ", in as many replicas as ranks allow" : "", "\n");
+}
+
+absl::StatusOr<std::string> pipeline_text(const Settings& settings) {
+  const bool has_stages =
+      settings.flag("use_parallelism_config") && settings.number("parallelism_config_pp_size") > 1;
+  if (!has_stages) return "";
+  ACCELERATE_ASSIGN_OR_RETURN(const pipeline::Schedule schedule, schedule_of(settings));
+  ACCELERATE_RETURN_IF_ERROR(check_split_points(settings, schedule.stages));
+  ACCELERATE_ASSIGN_OR_RETURN(std::vector<int64_t> bytes,
+                              stage_bytes_of(settings, schedule.stages));
+  ACCELERATE_ASSIGN_OR_RETURN(
+      const pipeline::ScheduleTimes times,
+      pipeline::schedule_times(
+          schedule,
+          {.stages = {{.forward_ns = 1, .input_gradient_ns = 1, .weight_gradient_ns = 1}}}));
+  return absl::StrCat("pipeline ", settings.text(kSchedule),
+                      ", where a backward pass takes the time of two forward passes:\n",
+                      pipeline::schedule_text(
+                          schedule, times, {.columns = kColumns, .stage_bytes = std::move(bytes)}));
 }
 
 std::string note_on_mesh(const Settings& settings) {

@@ -69,6 +69,12 @@ std::string note_on_defaults(const Settings& settings);
 /// is.
 std::string mesh_text(const Settings& settings);
 
+/// The schedule along the time (accelerate/pipeline/schedule_text.h), where a backward pass takes
+/// twice the time of a forward pass and messages take none, with the share of the time in which
+/// ranks wait, and what each keeps for backward passes. Ends with a newline; empty where ranks have
+/// no stages. \pre Each setting is in its range. Errors: for stages that no schedule has.
+absl::StatusOr<std::string> pipeline_text(const Settings& settings);
+
 /// Which sizes of a mesh were typed and have no effect, because --use_parallelism_config is
 /// missing, as one note; empty for none.
 std::string note_on_mesh(const Settings& settings);

@@ -1,4 +1,4 @@
-#include "launch/supervise/rank_output.h"
+#include "launch/supervise/output.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

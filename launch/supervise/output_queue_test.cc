@@ -1,4 +1,4 @@
-#include "launch/supervise/console.h"
+#include "launch/supervise/output.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

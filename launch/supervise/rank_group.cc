@@ -93,11 +93,9 @@ absl::Status RankGroup::start(const std::string& program, absl::Span<const RankS
   lent_terminal_ = own_streams && owns_terminal();
   members_.reserve(ranks.size());
   for (const RankStart& rank : ranks) {
-    absl::Status ok = start_one(program, rank, parent_environment, null_fd.get(), open_files);
-    if (!ok.ok()) {
-      return absl::Status(ok.code(),
-                          absl::StrCat("cannot start rank ", rank.rank, ": ", ok.message()));
-    }
+    ACCELERATE_RETURN_IF_ERROR(
+        in_file(absl::StrCat("cannot start rank ", rank.rank),
+                start_one(program, rank, parent_environment, null_fd.get(), open_files)));
   }
   return absl::OkStatus();
 }
@@ -116,12 +114,8 @@ absl::Status RankGroup::start_one(const std::string& program, const RankStart& s
   Member member = {.rank = start.rank, .local_rank = start.local_rank};
   UniqueFd out, err;
   if (null_fd >= 0) {
-    absl::StatusOr<UniqueFd> opened = open_output(member, start.out, console_->out());
-    if (!opened.ok()) return opened.status();
-    out = *std::move(opened);
-    opened = open_output(member, start.err, console_->err());
-    if (!opened.ok()) return opened.status();
-    err = *std::move(opened);
+    ACCELERATE_ASSIGN_OR_RETURN(out, open_output(member, start.out, console_->out()));
+    ACCELERATE_ASSIGN_OR_RETURN(err, open_output(member, start.err, console_->err()));
     member.outputs[1].buffer_from(failure_beginning(start.rank));
     setup.stdout_fd = out.get();
     setup.stderr_fd = err.get();
@@ -195,22 +189,21 @@ void RankGroup::observe_one(Member& member) {
 }
 
 bool RankGroup::has_member(pid_t pid) const {
-  return std::any_of(members_.begin(), members_.end(),
-                     [pid](const Member& member) { return member.pid == pid; });
+  return std::ranges::any_of(members_, [pid](const Member& member) { return member.pid == pid; });
 }
 
 bool RankGroup::all_exited() const {
-  return std::all_of(members_.begin(), members_.end(),
-                     [](const Member& member) { return member.exit.has_value(); });
+  return std::ranges::all_of(members_,
+                             [](const Member& member) { return member.exit.has_value(); });
 }
 
 bool RankGroup::is_over() {
   const bool is_given_up = give_up_at_ && Clock::now() >= *give_up_at_;
   if (!all_exited() && !is_given_up) return false;
   if (!drain_deadline_) drain_deadline_ = Clock::now() + kDrainGrace;
-  const bool all_closed = std::all_of(members_.begin(), members_.end(), [](const Member& member) {
-    return std::none_of(member.outputs.begin(), member.outputs.end(),
-                        [](const RankOutput& output) { return output.is_open(); });
+  const bool all_closed = std::ranges::all_of(members_, [](const Member& member) {
+    return std::ranges::none_of(member.outputs,
+                                [](const RankOutput& output) { return output.is_open(); });
   });
   return all_closed || stops_waiting_ || Clock::now() >= *drain_deadline_;
 }
@@ -308,7 +301,7 @@ void RankGroup::react(absl::Span<const pollfd> entries) {
 }
 
 bool RankGroup::holds_failures() const {
-  return std::any_of(members_.begin(), members_.end(), [](const Member& member) {
+  return std::ranges::any_of(members_, [](const Member& member) {
     return !member.outputs.empty() && member.outputs[1].holds();
   });
 }

@@ -24,8 +24,7 @@
 #include "launch/process/orphan_guard.h"
 #include "launch/process/process_plan.h"
 #include "launch/process/signal_inbox.h"
-#include "launch/supervise/console.h"
-#include "launch/supervise/rank_output.h"
+#include "launch/supervise/output.h"
 
 namespace accelerate::launcher::supervise {
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/status.h"
 #include "launch/process/orphan_guard.h"
 
 namespace accelerate::launcher::supervise {
@@ -27,9 +28,8 @@ bool has_children() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Supervisor>> Supervisor::create(const SupervisorOptions& options) {
-  absl::StatusOr<process::OrphanGuard> guard = process::OrphanGuard::start();
-  if (!guard.ok()) return guard.status();
-  return std::unique_ptr<Supervisor>(new Supervisor(*std::move(guard), options));
+  ACCELERATE_ASSIGN_OR_RETURN(process::OrphanGuard guard, process::OrphanGuard::start());
+  return std::unique_ptr<Supervisor>(new Supervisor(std::move(guard), options));
 }
 
 Supervisor::Supervisor(process::OrphanGuard guard, const SupervisorOptions& options)
@@ -163,7 +163,7 @@ void Supervisor::kill_adopted() {
     bool any = false;
     for (pid_t child : process::children_of(getpid())) {
       const auto& foreign = foreign_children_;
-      if (std::find(foreign.begin(), foreign.end(), child) != foreign.end()) continue;
+      if (std::ranges::find(foreign, child) != foreign.end()) continue;
       kill(child, SIGKILL);
       any = true;
     }

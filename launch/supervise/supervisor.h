@@ -26,7 +26,7 @@
 #include "launch/process/event_source.h"
 #include "launch/process/orphan_guard.h"
 #include "launch/process/signal_inbox.h"
-#include "launch/supervise/console.h"
+#include "launch/supervise/output.h"
 #include "launch/supervise/rank_group.h"
 
 namespace accelerate::launcher::supervise {
