@@ -16,7 +16,6 @@
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/operators/managed_storage.h"
-#include "accelerate/optim/accelerated_optimizer_state.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/optim/optimizer_state_dict.h"
@@ -145,6 +144,21 @@ void internal::SharedOptimizer::zero_grad(bool set_to_none) {
   for (const at::Tensor& parameter : whole) forget(parameter);
 }
 
+StateDict internal::SharedOptimizer::state_dict(const OptimizerStateDictOptions& options) {
+  if (moments) moments->unpack();
+  StateDict state = optimizer_state_dict(*optimizer, options);
+  if (moments) moments->pack();
+  return state;
+}
+
+void internal::SharedOptimizer::load_state_dict(StateDict state,
+                                                const OptimizerStateDictOptions& options) {
+  load_optimizer_state_dict(*optimizer, std::move(state),
+                            {.parameters = options.parameters, .wide_moments = moments != nullptr});
+  if (moments) moments->pack();
+  if (on_disk) on_disk->store();
+}
+
 at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
   if (!gradient_state_->sync_gradients()) return {};
   optimizer();  // that it was not freed
@@ -176,13 +190,13 @@ void AcceleratedOptimizer::eval() const {
 
 StateDict AcceleratedOptimizer::state_dict() const {
   optimizer();  // that it was not freed
-  return accelerated_optimizer_state_dict(*shared_);
+  return shared_->state_dict();
 }
 
 void AcceleratedOptimizer::load_state_dict(StateDict state) {
   optimizer();  // that it was not freed
   shared_->wait_for_readers();
-  load_accelerated_optimizer_state_dict(*shared_, std::move(state));
+  shared_->load_state_dict(std::move(state));
 }
 
 void broadcast_optimizer_state(const c10::intrusive_ptr<c10d::ProcessGroup>& group,

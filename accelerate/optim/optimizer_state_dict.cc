@@ -645,11 +645,6 @@ StateDict optimizer_state_dict(const Optimizer& optimizer,
 
 void load_optimizer_state_dict(Optimizer& optimizer, StateDict state,
                                const OptimizerStateDictOptions& options) {
-  internal::load_optimizer_state(optimizer, std::move(state), options, /*wide_moments=*/false);
-}
-
-void internal::load_optimizer_state(Optimizer& optimizer, StateDict state,
-                                    const OptimizerStateDictOptions& options, bool wide_moments) {
   const OptimizerKind* kind = find_optimizer_kind(optimizer);
   const std::string type = type_of(optimizer, kind);
   const std::string where = absl::StrCat("the state of an optimizer of type ", type);
@@ -667,8 +662,9 @@ void internal::load_optimizer_state(Optimizer& optimizer, StateDict state,
   for (const size_t group : match.groups) {
     group_options.push_back(kind->read_options(*saved[group].values, saved[group].where));
   }
-  NewStates states = StateLoader(*kind, values, std::move(state.tensors), where, wide_moments)
-                         .load(optimizer, match);
+  NewStates states =
+      StateLoader(*kind, values, std::move(state.tensors), where, options.wide_moments)
+          .load(optimizer, match);
   optimizer.state().clear();
   for (auto& [key, loaded] : states) optimizer.state()[key] = std::move(loaded);
   for (size_t i = 0; i < group_options.size(); ++i) {
