@@ -89,7 +89,7 @@ MultiplicativeLR::MultiplicativeLR(torch::optim::Optimizer& optimizer,
 }
 
 std::vector<double> MultiplicativeLR::rates_at(int64_t epoch) {
-  std::vector<double> rates = current_times(1.0);
+  std::vector<double> rates = get_current_lrs();
   if (epoch == 0) return rates;
   for (size_t i = 0; i < lr_lambdas_.size(); ++i) rates[i] *= lr_lambdas_[i](epoch);
   return rates;
