@@ -14,7 +14,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/maximum.h>
-#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/util/Exception.h>
@@ -91,10 +90,6 @@ bool same_layout(const at::Tensor& parameter, const at::Tensor& other) {
   }
   if (parameter.is_contiguous() && other.is_contiguous()) return true;
   return parameter.is_non_overlapping_and_dense() && other.strides() == parameter.strides();
-}
-
-at::Tensor as_real(const at::Tensor& tensor) {
-  return tensor.is_complex() ? at::view_as_real(without_flags(tensor)) : tensor;
 }
 
 void warn_of_complex_parameters(const torch::optim::Optimizer& optimizer) {

@@ -34,7 +34,6 @@
 #include "accelerate/optim/lomo.h"
 #include "accelerate/optim/optimizer_archive.h"
 #include "accelerate/tensors/tensor_memory.h"
-#include "accelerate/tensors/untaken_tensors.h"
 #include "accelerate/values/fields.h"
 #include "accelerate/values/json_values.h"
 

@@ -15,7 +15,6 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/reciprocal.h>
-#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
@@ -126,13 +125,10 @@ at::Tensor GradScaler::unscale_gradients(const torch::optim::Optimizer& optimize
   for (size_t i = 0; i < groups.size(); ++i) {
     const std::vector<at::Tensor>& parameters = groups[i].params();
     for (size_t j = 0; j < parameters.size(); ++j) {
-      at::Tensor gradient = parameters[j].grad();
-      if (!gradient.defined()) continue;
+      if (!parameters[j].grad().defined()) continue;
       // Multi-tensor operators do not write to views with flags, as the gradient of conj() is.
-      if (gradient.is_conj() || gradient.is_neg()) {
-        gradient = internal::without_flags(gradient);
-        parameters[j].mutable_grad() = gradient;
-      }
+      at::Tensor gradient = internal::without_flags(parameters[j].grad());
+      parameters[j].mutable_grad() = gradient;
       if (!seen.insert(gradient.unsafeGetTensorImpl()).second) continue;
       TORCH_CHECK_VALUE(gradient.scalar_type() != at::kHalf,
                         "GradScaler: the gradient of parameter ", j, " of parameter group ", i,
@@ -140,7 +136,7 @@ at::Tensor GradScaler::unscale_gradients(const torch::optim::Optimizer& optimize
                         ") is fp16, so unscaling it would lose digits. Keep the model's parameters "
                         "in float32 and let mixed_precision=\"fp16\" do the casting");
       if (gradient.is_sparse()) gradient = gradient._values();
-      if (gradient.is_complex()) gradient = at::view_as_real(gradient);
+      gradient = internal::as_real(gradient);
       gradients[{gradient.device().type(), gradient.device().index(), gradient.scalar_type()}]
           .push_back(std::move(gradient));
     }

@@ -276,7 +276,8 @@ void archive_argument(StateArchive& state, const char* name, std::optional<T>& f
 }  // namespace
 
 template <typename KindOptions>
-BatchSchedule<KindOptions>::BatchSchedule(torch::optim::Optimizer& optimizer, const Options& options)
+BatchSchedule<KindOptions>::BatchSchedule(torch::optim::Optimizer& optimizer,
+                                          const Options& options)
     : Scheduler(optimizer),
       options_(resolved(options, {.iteration = options.last_batch_iteration,
                                   .base = base_lrs(),
