@@ -409,38 +409,33 @@ std::optional<GradScaler> zero_grad_scaler(const ZeroConfig& zero, ProcessGroupP
                                 .min_scale = fp16.min_loss_scale});
 }
 
-SharedScaler::User::User(std::shared_ptr<SharedScaler> shared, torch::optim::Optimizer& optimizer)
-    : shared_(std::move(shared)) {
-  if (!shared_) return;
-  entry_ = std::make_unique<Entry>(Entry{.optimizer = &optimizer});
-  shared_->users_.push_back(entry_.get());
+SharedScaler::User::User(std::shared_ptr<SharedScaler> shared,
+                         torch::optim::Optimizer& optimizer) {
+  if (!shared) return;
+  entry_.reset(new Entry{.shared = std::move(shared), .optimizer = &optimizer});
+  entry_->shared->users_.push_back(entry_.get());
 }
 
-SharedScaler::User& SharedScaler::User::operator=(User&& other) noexcept {
-  std::swap(shared_, other.shared_);
-  std::swap(entry_, other.entry_);
-  return *this;
-}
-
-SharedScaler::User::~User() {
-  if (!shared_) return;
-  std::erase(shared_->users_, entry_.get());
+SharedScaler::User::Entry::~Entry() {
+  std::erase(shared->users_, this);
   // Another optimizer may be created at the same address.
-  shared_->scaler_.renew(*entry_->optimizer);
+  shared->scaler_.renew(*optimizer);
 }
 
 void SharedScaler::User::unscale() {
-  if (shared_->scaler_.is_unscaled(*entry_->optimizer)) return;
-  shared_->scaler_.unscale_(*entry_->optimizer);
+  GradScaler& scaler = entry_->shared->scaler_;
+  if (scaler.is_unscaled(*entry_->optimizer)) return;
+  scaler.unscale_(*entry_->optimizer);
   entry_->is_unscaled = true;
 }
 
 bool SharedScaler::User::step(const std::function<void()>& update) {
-  const bool done = shared_->scaler_.step(*entry_->optimizer, update);
+  SharedScaler& shared = *entry_->shared;
+  const bool done = shared.scaler_.step(*entry_->optimizer, update);
   entry_->is_unscaled = true;
   ++entry_->steps;
   const auto has_stepped = [](const Entry* user) { return user->steps > 0; };
-  if (std::ranges::all_of(shared_->users_, has_stepped)) shared_->update();
+  if (std::ranges::all_of(shared.users_, has_stepped)) shared.update();
   return done;
 }
 

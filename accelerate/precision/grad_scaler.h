@@ -208,11 +208,8 @@ class SharedScaler {
    public:
     User() = default;
     User(std::shared_ptr<SharedScaler> shared, torch::optim::Optimizer& optimizer);
-    ~User();
-    User(User&& other) noexcept = default;
-    User& operator=(User&& other) noexcept;
 
-    explicit operator bool() const { return shared_ != nullptr; }
+    explicit operator bool() const { return entry_ != nullptr; }
 
     /// As GradScaler::unscale_; no effect on unscaled gradients.
     void unscale();
@@ -226,13 +223,15 @@ class SharedScaler {
 
    private:
     struct Entry {
+      ~Entry();
+
+      std::shared_ptr<SharedScaler> shared;
       torch::optim::Optimizer* optimizer;
       bool is_unscaled = false;  // the gradients
       int steps = 0;             // since the last update
       std::vector<at::Tensor> waiting = {};
     };
     friend class SharedScaler;
-    std::shared_ptr<SharedScaler> shared_;
     std::unique_ptr<Entry> entry_;
   };
 
