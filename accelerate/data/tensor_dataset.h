@@ -27,12 +27,6 @@ int64_t common_rows(c10::ArrayRef<at::Tensor> tensors);
 // The rows in a tensor of their own, on the device where `tensor` is.
 at::Tensor gather_rows(const at::Tensor& tensor, const at::Tensor& indices);
 
-template <size_t>
-using TensorAt = at::Tensor;
-
-template <size_t... Is>
-std::tuple<TensorAt<Is>...> tuple_of_tensors(std::index_sequence<Is...>);
-
 }  // namespace internal
 
 template <size_t N>
@@ -41,7 +35,7 @@ class TensorDataset {
   static_assert(N > 0, "a TensorDataset needs a tensor");
 
   /// A tuple of N tensors.
-  using Batch = decltype(internal::tuple_of_tensors(std::make_index_sequence<N>()));
+  using Batch = decltype(std::tuple_cat(std::declval<std::array<at::Tensor, N>>()));
 
   /// Errors: c10::ValueError for a tensor without dim 0, and for sizes that differ there.
   explicit TensorDataset(std::array<at::Tensor, N> tensors)

@@ -10,7 +10,6 @@
 #include <optional>
 #include <string>
 #include <type_traits>
-#include <typeindex>
 #include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
@@ -283,41 +282,34 @@ class KindOf final : public OptimizerKind {
   }
 };
 
-using namespace torch::optim;
-const KindOf<AdamOptions, AdamParamState> kAdam("Adam");
-const KindOf<AdamWOptions, AdamWParamState> kAdamW("AdamW");
-const KindOf<SGDOptions, SGDParamState> kSgd("SGD");
-const KindOf<AdagradOptions, AdagradParamState> kAdagrad("Adagrad");
-const KindOf<RMSpropOptions, RMSpropParamState> kRmsprop("RMSprop");
-const KindOf<LBFGSOptions, LBFGSParamState> kLbfgs("LBFGS");
-const KindOf<optim::LionOptions, optim::LionParamState> kLion("Lion");
-const KindOf<optim::LambOptions, optim::LambParamState> kLamb("Lamb");
-const KindOf<optim::ScheduleFreeAdamWOptions, optim::ScheduleFreeAdamWParamState> kScheduleFree(
-    "ScheduleFreeAdamW");
-const KindOf<optim::LomoOptions, optim::LomoParamState> kLomo("Lomo");
-const KindOf<optim::AdaLomoOptions, optim::AdaLomoParamState> kAdaLomo("AdaLomo");
+// The kind if `type` is exactly one of these classes: a derived class may add fields of its own.
+template <typename Options, typename State, typename... Classes>
+const OptimizerKind* kind_if(const char* name, const std::type_info& type) {
+  static const KindOf<Options, State> kind(name);
+  return ((type == typeid(Classes)) || ...) ? &kind : nullptr;
+}
 
-// Null for a class that is not exactly one of them: a derived class may add fields of its own.
-const OptimizerKind* find_optimizer_kind(const torch::optim::Optimizer& optimizer) {
-  const std::pair<std::type_index, const OptimizerKind*> kinds[] = {
-      {typeid(torch::optim::Adam), &kAdam},
-      {typeid(optim::Adam), &kAdam},
-      {typeid(torch::optim::AdamW), &kAdamW},
-      {typeid(optim::AdamW), &kAdamW},
-      {typeid(torch::optim::SGD), &kSgd},
-      {typeid(optim::SGD), &kSgd},
-      {typeid(torch::optim::Adagrad), &kAdagrad},
-      {typeid(optim::Adagrad), &kAdagrad},
-      {typeid(torch::optim::RMSprop), &kRmsprop},
-      {typeid(torch::optim::LBFGS), &kLbfgs},
-      {typeid(optim::Lion), &kLion},
-      {typeid(optim::Lamb), &kLamb},
-      {typeid(optim::ScheduleFreeAdamW), &kScheduleFree},
-      {typeid(optim::Lomo), &kLomo},
-      {typeid(optim::AdaLomo), &kAdaLomo}};
-  const std::type_index type = typeid(optimizer);
-  for (const auto& [known, kind] : kinds) {
-    if (known == type) return kind;
+// Null for any other class.
+const OptimizerKind* find_optimizer_kind(const Optimizer& optimizer) {
+  using namespace torch::optim;
+  const std::type_info& type = typeid(optimizer);
+  for (const OptimizerKind* kind : {
+           kind_if<AdamOptions, AdamParamState, torch::optim::Adam, optim::Adam>("Adam", type),
+           kind_if<AdamWOptions, AdamWParamState, torch::optim::AdamW, optim::AdamW>("AdamW", type),
+           kind_if<SGDOptions, SGDParamState, torch::optim::SGD, optim::SGD>("SGD", type),
+           kind_if<AdagradOptions, AdagradParamState, torch::optim::Adagrad, optim::Adagrad>(
+               "Adagrad", type),
+           kind_if<RMSpropOptions, RMSpropParamState, RMSprop>("RMSprop", type),
+           kind_if<LBFGSOptions, LBFGSParamState, LBFGS>("LBFGS", type),
+           kind_if<optim::LionOptions, optim::LionParamState, optim::Lion>("Lion", type),
+           kind_if<optim::LambOptions, optim::LambParamState, optim::Lamb>("Lamb", type),
+           kind_if<optim::ScheduleFreeAdamWOptions, optim::ScheduleFreeAdamWParamState,
+                   optim::ScheduleFreeAdamW>("ScheduleFreeAdamW", type),
+           kind_if<optim::LomoOptions, optim::LomoParamState, optim::Lomo>("Lomo", type),
+           kind_if<optim::AdaLomoOptions, optim::AdaLomoParamState, optim::AdaLomo>("AdaLomo",
+                                                                                    type),
+       }) {
+    if (kind != nullptr) return kind;
   }
   return nullptr;
 }
