@@ -506,71 +506,57 @@ void check_rule(const at::Tensor& tensor, const StateTensorRule& rule, const std
 
 using NewStates = std::vector<std::pair<at::TensorImpl*, std::unique_ptr<OptimizerParamState>>>;
 
-class StateLoader {
- public:
-  StateLoader(const OptimizerKind& kind, const ordered_json& values, NamedTensors tensors,
-              const std::string& where, bool wide_moments)
-      : kind_(kind),
-        where_(where),
-        tensors_(untaken(std::move(tensors), where)),
-        wide_(wide_moments) {
-    const ordered_json& states = json_member(values, "state", where);
-    TORCH_CHECK_VALUE(states.is_object(), where, ": \"state\" is ", excerpt_of(states),
-                      ", which is not an object");
-    for (const auto& [number, state] : states.items()) saved_.emplace(number, &state);
-  }
-
-  NewStates load(const Optimizer& optimizer, const Match& match) {
-    NewStates states;
-    std::unordered_map<const at::TensorImpl*, int64_t> loaded;
-    for (size_t i = 0; i < match.params.size(); ++i) {
-      const std::vector<at::Tensor>& params = optimizer.param_groups()[i].params();
-      int64_t numel = 0;
-      for (const at::Tensor& parameter : params) numel += parameter.numel();
-      for (size_t j = 0; j < params.size(); ++j) {
-        const int64_t number = match.params[i][j];
-        at::TensorImpl* const key = params[j].unsafeGetTensorImpl();
-        const auto before = loaded.find(key);
-        if (before != loaded.end() && before->second == number) continue;
-        auto state = load_one(number, {params[j], numel, wide_});
-        if (state == nullptr) continue;
-        TORCH_CHECK_VALUE(before == loaded.end(), where_, " has states ", before->second, " and ",
-                          number, " for what is one parameter of the optimizer");
-        loaded.emplace(key, number);
-        states.emplace_back(key, std::move(state));
-      }
-    }
-    TORCH_CHECK_VALUE(saved_.empty(), where_, ": \"state\" has \"", saved_.begin()->first,
-                      "\", which is not a parameter of a group");
-    tensors_.check_all_taken("belongs to no state");
-    return states;
-  }
-
- private:
-  std::unique_ptr<OptimizerParamState> load_one(int64_t number, const StateOwner& owner) {
-    const auto saved = saved_.extract(std::to_string(number));
-    if (!saved) return nullptr;
+NewStates load_states(const OptimizerKind& kind, const Optimizer& optimizer, const Match& match,
+                      const ordered_json& values, NamedTensors named, const std::string& where,
+                      bool wide_moments) {
+  internal::UntakenTensors tensors = untaken(std::move(named), where);
+  const ordered_json& all = json_member(values, "state", where);
+  TORCH_CHECK_VALUE(all.is_object(), where, ": \"state\" is ", excerpt_of(all),
+                    ", which is not an object");
+  std::map<std::string, const ordered_json*> saved;
+  for (const auto& [number, state] : all.items()) saved.emplace(number, &state);
+  const auto load_one = [&](int64_t number,
+                            const StateOwner& owner) -> std::unique_ptr<OptimizerParamState> {
+    const auto one = saved.extract(std::to_string(number));
+    if (!one) return nullptr;
     const std::string prefix = state_prefix(number);
-    return kind_.read_state(
-        *saved.mapped(), absl::StrCat("state[", number, "] of ", where_), owner,
+    return kind.read_state(
+        *one.mapped(), absl::StrCat("state[", number, "] of ", where), owner,
         [&](const std::string& field, const StateTensorRule& rule) {
           const std::string name = prefix + field;
-          at::Tensor tensor = tensors_.take(name);
-          TORCH_CHECK_VALUE(tensor.defined() || !rule.required, where_, " has no \"", name, "\"");
+          at::Tensor tensor = tensors.take(name);
+          TORCH_CHECK_VALUE(tensor.defined() || !rule.required, where, " has no \"", name, "\"");
           if (!tensor.defined()) return tensor;
-          check_rule(tensor, rule, name, where_);
+          check_rule(tensor, rule, name, where);
           const at::ScalarType dtype = rule.dtype.value_or(tensor.scalar_type());
           return internal::conform_to_parameter(std::move(tensor), owner.parameter, dtype,
                                                 rule.like_parameter);
         });
+  };
+  NewStates states;
+  std::unordered_map<const at::TensorImpl*, int64_t> loaded;
+  for (size_t i = 0; i < match.params.size(); ++i) {
+    const std::vector<at::Tensor>& params = optimizer.param_groups()[i].params();
+    int64_t numel = 0;
+    for (const at::Tensor& parameter : params) numel += parameter.numel();
+    for (size_t j = 0; j < params.size(); ++j) {
+      const int64_t number = match.params[i][j];
+      at::TensorImpl* const key = params[j].unsafeGetTensorImpl();
+      const auto before = loaded.find(key);
+      if (before != loaded.end() && before->second == number) continue;
+      auto state = load_one(number, {params[j], numel, wide_moments});
+      if (state == nullptr) continue;
+      TORCH_CHECK_VALUE(before == loaded.end(), where, " has states ", before->second, " and ",
+                        number, " for what is one parameter of the optimizer");
+      loaded.emplace(key, number);
+      states.emplace_back(key, std::move(state));
+    }
   }
-
-  const OptimizerKind& kind_;
-  const std::string& where_;
-  internal::UntakenTensors tensors_;
-  bool wide_;
-  std::map<std::string, const ordered_json*> saved_;
-};
+  TORCH_CHECK_VALUE(saved.empty(), where, ": \"state\" has \"", saved.begin()->first,
+                    "\", which is not a parameter of a group");
+  tensors.check_all_taken("belongs to no state");
+  return states;
+}
 
 void load_archive(Optimizer& optimizer, NamedTensors tensors, const std::string& where) {
   internal::UntakenTensors by_name = untaken(std::move(tensors), where);
@@ -653,9 +639,8 @@ void load_optimizer_state_dict(Optimizer& optimizer, StateDict state,
   for (const size_t group : match.groups) {
     group_options.push_back(kind->read_options(*saved[group].values, saved[group].where));
   }
-  NewStates states =
-      StateLoader(*kind, values, std::move(state.tensors), where, options.wide_moments)
-          .load(optimizer, match);
+  NewStates states = load_states(*kind, optimizer, match, values, std::move(state.tensors), where,
+                                 options.wide_moments);
   optimizer.state().clear();
   for (auto& [key, loaded] : states) optimizer.state()[key] = std::move(loaded);
   for (size_t i = 0; i < group_options.size(); ++i) {
