@@ -14,18 +14,35 @@
 #include <cstdint>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/ArrayRef.h>
+#include <c10/util/Exception.h>
 
 namespace accelerate {
 namespace internal {
 
 // The size of dim 0 that all tensors have.
-int64_t common_rows(c10::ArrayRef<at::Tensor> tensors);
+inline int64_t common_rows(c10::ArrayRef<at::Tensor> tensors) {
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK_VALUE(tensor.defined() && tensor.dim() > 0, "TensorDataset: tensor ", sizes.size(),
+                      " has no rows; it is ", tensor.defined() ? "a scalar" : "undefined");
+    sizes.push_back(tensor.size(0));
+  }
+  for (int64_t size : sizes) {
+    TORCH_CHECK_VALUE(size == sizes[0],
+                      "TensorDataset: the tensors differ in their rows: ", c10::IntArrayRef(sizes));
+  }
+  return sizes[0];
+}
 
 // The rows in a tensor of their own, on the device where `tensor` is.
-at::Tensor gather_rows(const at::Tensor& tensor, const at::Tensor& indices);
+inline at::Tensor gather_rows(const at::Tensor& tensor, const at::Tensor& indices) {
+  if (tensor.device() == indices.device()) return tensor.index_select(0, indices);
+  return tensor.index_select(0, indices.to(tensor.device()));
+}
 
 }  // namespace internal
 

@@ -413,8 +413,6 @@ Fp8Model::Fp8Model(torch::nn::Module& module, const Fp8Plan& plan, ProcessGroupP
   for (auto& [weight, layer] : layers_) layer->scales = scales_;
 }
 
-Fp8Model::~Fp8Model() = default;
-
 void Fp8Model::set_sharded() {
   for (auto& [weight, layer] : layers_) layer->is_sharded = true;
 }

@@ -158,7 +158,6 @@ class Fp8Model : public LinearHandler, public std::enable_shared_from_this<Fp8Mo
   /// scales; null for a single rank.
   static std::shared_ptr<Fp8Model> convert(torch::nn::Module& module, const Fp8Plan& plan,
                                            ProcessGroupPtr group = nullptr);
-  ~Fp8Model() override;
 
   const Fp8Report& report() const { return report_; }
 

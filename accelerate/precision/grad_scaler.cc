@@ -32,19 +32,6 @@
 namespace accelerate {
 namespace {
 
-void check_options(const GradScalerKwargs& options) {
-  TORCH_CHECK_VALUE(options.init_scale > 0, "GradScaler: the scale must be more than 0, got ",
-                    options.init_scale);
-  TORCH_CHECK_VALUE(options.growth_factor > 1,
-                    "GradScaler: growth_factor must be more than 1, got ", options.growth_factor);
-  TORCH_CHECK_VALUE(options.backoff_factor > 0 && options.backoff_factor < 1,
-                    "GradScaler: backoff_factor must be between 0 and 1, got ",
-                    options.backoff_factor);
-  TORCH_CHECK_VALUE(options.growth_interval > 0,
-                    "GradScaler: growth_interval must be more than 0, got ",
-                    options.growth_interval);
-}
-
 void check_scaling(const LossScaling& scaling, double scale) {
   TORCH_CHECK_VALUE(scaling.hysteresis >= 1, "GradScaler: hysteresis must be at least 1, got ",
                     scaling.hysteresis);
@@ -98,11 +85,24 @@ GradScaler::GradScaler(const GradScalerKwargs& options, ProcessGroupPtr group,
       group_(std::move(group)),
       scaling_(scaling),
       initial_scale_(options.init_scale) {
-  if (options.enabled) check_options(options);
+  if (options.enabled) check(options);
   if (!scaling_) return;
   if (options.enabled) check_scaling(*scaling_, options.init_scale);
   hysteresis_left_ = scaling_->hysteresis;
   initial_growth_tracker_ = -1;
+}
+
+void GradScaler::check(const GradScalerKwargs& options) {
+  TORCH_CHECK_VALUE(options.init_scale > 0, "GradScaler: the scale must be more than 0, got ",
+                    options.init_scale);
+  TORCH_CHECK_VALUE(options.growth_factor > 1,
+                    "GradScaler: growth_factor must be more than 1, got ", options.growth_factor);
+  TORCH_CHECK_VALUE(options.backoff_factor > 0 && options.backoff_factor < 1,
+                    "GradScaler: backoff_factor must be between 0 and 1, got ",
+                    options.backoff_factor);
+  TORCH_CHECK_VALUE(options.growth_interval > 0,
+                    "GradScaler: growth_interval must be more than 0, got ",
+                    options.growth_interval);
 }
 
 void GradScaler::make_scale_on(c10::Device device) {
@@ -280,26 +280,6 @@ int64_t GradScaler::get_growth_tracker() const {
   return growth_tracker_.defined() ? growth_tracker_.item<int>() : initial_growth_tracker_;
 }
 
-template <typename T>
-void GradScaler::set(T GradScalerKwargs::* option, T value) {
-  GradScalerKwargs options = options_;
-  options.*option = value;
-  check_options(options);
-  options_ = options;
-}
-
-void GradScaler::set_growth_factor(double new_factor) {
-  set(&GradScalerKwargs::growth_factor, new_factor);
-}
-
-void GradScaler::set_backoff_factor(double new_factor) {
-  set(&GradScalerKwargs::backoff_factor, new_factor);
-}
-
-void GradScaler::set_growth_interval(int64_t new_interval) {
-  set(&GradScalerKwargs::growth_interval, new_interval);
-}
-
 nlohmann::ordered_json GradScaler::state_dict() const {
   if (!is_enabled()) return nlohmann::ordered_json::object();
   nlohmann::ordered_json state = {{"scale", get_scale()},
@@ -324,7 +304,7 @@ void GradScaler::load_state_dict(const nlohmann::ordered_json& state_dict) {
   options.backoff_factor = field<double>(state_dict, "backoff_factor");
   options.growth_interval = field<int64_t>(state_dict, "growth_interval");
   const auto growth_tracker = field<int64_t>(state_dict, "_growth_tracker");
-  check_options(options);
+  check(options);
   TORCH_CHECK_VALUE(growth_tracker >= -1, "GradScaler: _growth_tracker is ", growth_tracker);
   if (scaling_) {
     LossScaling scaling = *scaling_;

@@ -52,17 +52,13 @@ LrLambda warmed_up(int64_t warm_up, int64_t training, Decay decay) {
 
 }  // namespace
 
-LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda)
-    : Scheduler(optimizer), lr_lambdas_(base_lrs().size(), std::move(lr_lambda)) {
-  start();
-}
-
 LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, std::vector<LrLambda> lr_lambdas)
     : Scheduler(optimizer), lr_lambdas_(std::move(lr_lambdas)) {
   start();
 }
 
-LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda, int64_t end)
+LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda,
+                   std::optional<int64_t> end)
     : Scheduler(optimizer), lr_lambdas_(base_lrs().size(), std::move(lr_lambda)), end_(end) {
   start();
 }
