@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/precision/plain_operators.h"
+#include "accelerate/report/availability.h"
 
 namespace accelerate {
 
@@ -333,6 +334,13 @@ bool has_native_fp8_matmul(c10::Device device) {
   } catch (const c10::Error&) {
     return false;  // an older device, or a build without it
   }
+}
+
+bool check_cuda_fp8_capability(const Runtime& runtime) {
+  if (!is_cuda_available(/*check_device=*/false, runtime)) return false;
+  if (const std::optional<bool> has = runtime.device_has(DeviceTrait::kFp8Products)) return *has;
+  const c10::Device device = runtime.device();
+  return has_native_fp8_matmul(device.is_cuda() ? device : c10::Device(c10::kCUDA, 0));
 }
 
 at::Tensor fp8_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
