@@ -57,7 +57,7 @@
 #include "accelerate/parallel/tensor/layout_report.h"
 #include "accelerate/parallel/tensor/model_loss.h"
 #include "accelerate/parallel/tensor/sequence_shards.h"
-#include "accelerate/precision/fp8_capability.h"
+#include "accelerate/precision/fp8_model.h"
 #include "accelerate/process/launchers.h"
 #include "accelerate/process/run.h"
 #include "accelerate/quantization/bnb_config.h"

@@ -154,8 +154,7 @@ void send(const ProcessGroupPtr& group, const std::vector<Item>& items, Values v
   }
   if (count > 0) buffer.flat.narrow(0, buffer.numel, count).copy_(at::tensor(present));
   buffer.flat.div_(group->getSize());
-  std::vector<at::Tensor> tensors{buffer.flat.is_complex() ? at::view_as_real(buffer.flat)
-                                                           : buffer.flat};
+  std::vector<at::Tensor> tensors{internal::as_real(buffer.flat)};
   buffer.work = group->allreduce(tensors);
 }
 

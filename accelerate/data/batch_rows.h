@@ -43,29 +43,33 @@ inline at::Tensor slice_tensor(const at::Tensor& tensor, int64_t begin, int64_t 
   return tensor.narrow(0, from, std::min(end, rows) - from);
 }
 
-// The leaves of one type in the order of their visit.
+// Calls `on_tensor` with each tensor and `on_list` with each list, which are const where the batch
+// is.
+template <typename Batch, typename OnTensor, typename OnList>
+void visit_rows(Batch& batch, OnTensor on_tensor, OnList on_list) {
+  Overloaded visitor{std::move(on_tensor), [&on_list](LeafTag /*tag*/, auto& leaf) {
+                       if constexpr (kIsList<std::remove_cvref_t<decltype(leaf)>>) on_list(leaf);
+                     }};
+  visit_leaves(batch, visitor);
+}
+
+// The tensors, or the lists of one type, in the order of their visit.
 template <typename Leaf, typename Batch>
 std::vector<const Leaf*> leaves_of_type(const Batch& batch) {
   std::vector<const Leaf*> found;
-  auto collect = [&found](const auto& leaf) {
+  const auto collect = [&found](const auto& leaf) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(leaf)>, Leaf>) {
       found.push_back(&leaf);
     }
   };
-  Overloaded collector{[&](const at::Tensor& tensor) { collect(tensor); },
-                       [&](LeafTag /*tag*/, const auto& leaf) { collect(leaf); }};
-  visit_leaves(batch, collector);
+  visit_rows(batch, [&](const at::Tensor& tensor) { collect(tensor); }, collect);
   return found;
 }
 
 template <typename Batch>
 size_t number_of_lists(const Batch& batch) {
   size_t lists = 0;
-  Overloaded counter{[](const at::Tensor& /*tensor*/) {},
-                     [&lists](LeafTag /*tag*/, const auto& leaf) {
-                       if constexpr (kIsList<std::remove_cvref_t<decltype(leaf)>>) ++lists;
-                     }};
-  visit_leaves(batch, counter);
+  visit_rows(batch, [](const at::Tensor& /*tensor*/) {}, [&](const auto& /*list*/) { ++lists; });
   return lists;
 }
 
@@ -92,16 +96,14 @@ std::optional<int64_t> batch_rows(const Batch& batch) {
     return static_cast<int64_t>(batch.size());
   } else {
     std::optional<int64_t> rows;
-    internal::Overloaded counter{
+    internal::visit_rows(
+        batch,
         [&rows](const at::Tensor& tensor) {
           if (!rows && tensor.defined() && tensor.dim() > 0) rows = tensor.size(0);
         },
-        [&rows](internal::LeafTag /*tag*/, const auto& leaf) {
-          if constexpr (internal::kIsList<std::remove_cvref_t<decltype(leaf)>>) {
-            if (!rows) rows = static_cast<int64_t>(leaf.size());
-          }
-        }};
-    internal::visit_leaves(batch, counter);
+        [&rows](const auto& list) {
+          if (!rows) rows = static_cast<int64_t>(list.size());
+        });
     return rows;
   }
 }
@@ -112,14 +114,9 @@ Batch slice_rows(Batch batch, int64_t begin, int64_t end) {
   if constexpr (internal::kIsListOfSamples<Batch>) {
     return internal::slice_list(batch, begin, end);
   } else {
-    internal::Overloaded slicer{
-        [&](at::Tensor& tensor) { tensor = internal::slice_tensor(tensor, begin, end); },
-        [&](internal::LeafTag /*tag*/, auto& leaf) {
-          if constexpr (internal::kIsList<std::remove_cvref_t<decltype(leaf)>>) {
-            leaf = internal::slice_list(leaf, begin, end);
-          }
-        }};
-    internal::visit_leaves(batch, slicer);
+    internal::visit_rows(
+        batch, [&](at::Tensor& tensor) { tensor = internal::slice_tensor(tensor, begin, end); },
+        [&](auto& list) { list = internal::slice_list(list, begin, end); });
     return batch;
   }
 }
@@ -151,7 +148,8 @@ Batch concatenate_rows(std::vector<Batch> batches) {
     }
     Batch whole = batches.front();
     size_t number = 0;
-    internal::Overloaded joiner{
+    internal::visit_rows(
+        whole,
         [&](at::Tensor& tensor) {
           const size_t i = number++;
           if (!tensor.defined() || tensor.dim() == 0) return;
@@ -159,12 +157,7 @@ Batch concatenate_rows(std::vector<Batch> batches) {
           for (const auto& of_batch : tensors) parts.push_back(*of_batch[i]);
           tensor = at::cat(parts);
         },
-        [&](internal::LeafTag /*tag*/, auto& leaf) {
-          if constexpr (internal::kIsList<std::remove_cvref_t<decltype(leaf)>>) {
-            leaf = internal::joined_list(leaf, whole, batches);
-          }
-        }};
-    internal::visit_leaves(whole, joiner);
+        [&](auto& list) { list = internal::joined_list(list, whole, batches); });
     return whole;
   }
 }

@@ -22,17 +22,20 @@ bool keeps_to(const IndexBatches& batches, std::optional<int64_t> batch_size) {
   return count == 0 || batches.length(count - 1) <= *batch_size;
 }
 
-// All indices, batch after batch.
-IndexOrder flattened(const IndexBatches& batches) {
+// The same batches as spans of an order in which they lie one after the other.
+IndexBatches flattened(const IndexBatches& batches) {
+  std::vector<IndexBatches::Span> spans;
   int64_t samples = 0;
-  for (int64_t i = 0; i < batches.size(); ++i) samples += batches.length(i);
-  at::Tensor indices = at::empty({samples}, at::kLong);
-  int64_t* out = indices.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < batches.size(); ++i) {
-    batches.copy(i, out);
-    out += batches.length(i);
+    spans.push_back({.begin = samples, .length = batches.length(i)});
+    samples += spans.back().length;
   }
-  return IndexOrder(std::move(indices));
+  at::Tensor indices = at::empty({samples}, at::kLong);
+  int64_t* const out = indices.mutable_data_ptr<int64_t>();
+  for (size_t i = 0; i < spans.size(); ++i) {
+    batches.copy(static_cast<int64_t>(i), out + spans[i].begin);
+  }
+  return IndexBatches(IndexOrder(std::move(indices)), std::move(spans));
 }
 
 // Whether the sampler cuts batches as FixedSizeBatchSampler itself does; classes derived from it
@@ -47,22 +50,12 @@ std::optional<IndexOrder> order_of_equal_batches(const BatchSampler& sampler,
   // Batches of FixedSizeBatchSampler follow from its order, so they are not looked at one by one.
   if (cuts_plainly(sampler)) return batches.order();
   if (!keeps_to(batches, sampler.batch_size())) return std::nullopt;
-  return flattened(batches);
+  return flattened(batches).order();
 }
 
 void check_taken(int64_t taken, int64_t units, const char* unit) {
   TORCH_CHECK_VALUE(taken >= 0 && taken <= units, "the pass has ", units, " ", unit,
                     ", it cannot go on after ", taken);
-}
-
-std::vector<IndexBatches::Span> spans_of(const IndexBatches& batches) {
-  std::vector<IndexBatches::Span> spans;
-  int64_t begin = 0;
-  for (int64_t i = 0; i < batches.size(); ++i) {
-    spans.push_back({.begin = begin, .length = batches.length(i)});
-    begin += spans.back().length;
-  }
-  return spans;
 }
 
 }  // namespace
@@ -199,7 +192,7 @@ ShardedPass BatchSamplerShard::share_batches(const IndexBatches& all, int64_t ta
   const int64_t left = all.size() - taken;
   const int64_t rest = drop_last() ? 0 : left % world_size;
   const int64_t cycle = std::min(all.size(), world_size);
-  const std::vector<IndexBatches::Span> spans = spans_of(all);
+  const IndexBatches flat = flattened(all);
 
   ShardedPass pass{.ranks_in_last_round = options_.world_size,
                    .ragged_last_round = true,
@@ -213,12 +206,12 @@ ShardedPass BatchSamplerShard::share_batches(const IndexBatches& all, int64_t ta
   for (int64_t round = 0; round < count_of_batches(left); ++round) {
     const int64_t number = taken + round * world_size + options_.rank;
     const bool real = number < all.size();
-    own.push_back(spans[static_cast<size_t>(real ? number : (number - all.size()) % cycle)]);
+    own.push_back(flat.spans()[static_cast<size_t>(real ? number : (number - all.size()) % cycle)]);
     own_rows = real ? own.back().length : 0;
   }
   pass.own_rows_in_last_round = own_rows;
   if (rest > 0 && !options_.even_batches) pass.ranks_in_last_round = static_cast<int>(rest);
-  pass.batches = IndexBatches(flattened(all), std::move(own));
+  pass.batches = IndexBatches(flat.order(), std::move(own));
   return pass;
 }
 

@@ -40,17 +40,4 @@ at::Tensor tensor_of(const std::vector<int64_t>& numbers, at::ScalarType dtype) 
   return from_numbers(numbers, at::kLong, dtype);
 }
 
-void fail_structure(size_t sample) {
-  TORCH_CHECK_VALUE(false, "collate: samples of a batch must have one structure: sample ", sample,
-                    " of the batch differs from sample 0 in its members, lengths or keys");
-}
-
-void fail_leaf() {
-  TORCH_CHECK_VALUE(false,
-                    "collate: a sample's tree holds something else than tensors, of which a batch "
-                    "of the same type has room for one; pass a collate function");
-}
-
-void fail_empty() { TORCH_CHECK_VALUE(false, "collate: a batch has no samples"); }
-
 }  // namespace accelerate::internal

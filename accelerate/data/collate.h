@@ -21,6 +21,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 
 #include "absl/container/inlined_vector.h"
 #include "accelerate/tensors/tree.h"
@@ -35,10 +36,6 @@ at::Tensor stack_samples(const std::vector<at::Tensor>& tensors);
 // A tensor [count] of numbers; `get(i)` gives number i as a double or an int64.
 at::Tensor tensor_of(const std::vector<double>& numbers, at::ScalarType dtype);
 at::Tensor tensor_of(const std::vector<int64_t>& numbers, at::ScalarType dtype);
-
-[[noreturn]] void fail_structure(size_t sample);
-[[noreturn]] void fail_leaf();
-[[noreturn]] void fail_empty();
 
 template <typename Sample>
 using Samples = std::vector<const Sample*>;
@@ -109,9 +106,16 @@ Sample collate_tree(const Samples<Sample>& samples) {
                          if (column < columns.size()) columns[column].push_back(tensor);
                          ++column;
                        },
-                       [](LeafTag /*tag*/, const auto& /*leaf*/) { fail_leaf(); }};
+                       [](LeafTag /*tag*/, const auto& /*leaf*/) {
+                         TORCH_CHECK_VALUE(false,
+                                           "collate: a sample's tree holds something else than "
+                                           "tensors, of which a batch of the same type has room "
+                                           "for one; pass a collate function");
+                       }};
     visit_leaves(*samples[i], collect);
-    if (column != columns.size() || !same_structure(*samples[0], *samples[i])) fail_structure(i);
+    TORCH_CHECK_VALUE(column == columns.size() && same_structure(*samples[0], *samples[i]),
+                      "collate: samples of a batch must have one structure: sample ", i,
+                      " of the batch differs from sample 0 in its members, lengths or keys");
   }
   size_t column = 0;
   return tree_map(*samples.front(),
@@ -177,7 +181,7 @@ struct DefaultCollate {
   ///         structures, and for trees with members other than tensors.
   template <typename Sample>
   auto operator()(const std::vector<Sample>& samples) const {
-    if (samples.empty()) internal::fail_empty();
+    TORCH_CHECK_VALUE(!samples.empty(), "collate: a batch has no samples");
     if constexpr (std::is_same_v<Sample, bool>) {
       // A std::vector<bool> has no booleans to point to.
       return internal::tensor_of(std::vector<int64_t>(samples.begin(), samples.end()), at::kBool);

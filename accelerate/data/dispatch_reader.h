@@ -113,12 +113,11 @@ class DispatchReader : public BatchReader<Batch> {
         channel_(core.num_ranks() > 1 ? core.shard_options()->group : nullptr) {}
 
   bool next(ReadBatch<Batch>& out) override {
-    if (ended_) return false;
+    if (std::exchange(ended_, true)) return false;
     Header header;
     if (!std::exchange(begun_, true)) begin();
     std::optional<Batch> round = rank_ == 0 ? send(header, out) : receive(header);
     if (!round) {
-      ended_ = true;
       TORCH_CHECK_VALUE(rounds_ > 0 || may_be_empty_,
                         "dispatch_batches: rank 0's loader has no batch to hand out on rank ",
                         rank_, ": the dataset is empty, or drop_last leaves nothing of it");
@@ -155,7 +154,6 @@ class DispatchReader : public BatchReader<Batch> {
         core_.load_pass(channel_.receive_pass());
       }
     } catch (const std::exception& error) {
-      ended_ = true;
       if (rank_ == 0) channel_.send(Header::kError, error.what());
       throw;
     }
@@ -175,7 +173,6 @@ class DispatchReader : public BatchReader<Batch> {
         if constexpr (Portable<Batch>) write_portable(writer, *round);
       }
     } catch (const std::exception& error) {
-      ended_ = true;
       channel_.send(Header::kError, error.what());
       throw;
     }
@@ -209,12 +206,7 @@ class DispatchReader : public BatchReader<Batch> {
   }
 
   std::optional<Batch> receive(Header& header) {
-    try {
-      header = channel_.receive_header();
-    } catch (...) {
-      ended_ = true;
-      throw;
-    }
+    header = channel_.receive_header();
     if (header.kind == Header::kEnd) return std::nullopt;
     TORCH_CHECK(header.kind == Header::kBatch,
                 "dispatch_batches: rank 0 began another pass while "
@@ -246,7 +238,7 @@ class DispatchReader : public BatchReader<Batch> {
   DispatchChannel channel_;
   int64_t rounds_ = 0;
   bool begun_ = false;
-  bool ended_ = false;
+  bool ended_ = false;  // also while a round is on its way: an error ends the pass
 };
 
 }  // namespace internal

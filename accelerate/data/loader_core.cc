@@ -326,7 +326,7 @@ void LoaderCore::synchronize_generators() {
 }
 
 void LoaderCore::end_unfinished_pass() {
-  const bool was_left = progress_.begun && !progress_.finished && progress_.batches > 0;
+  const bool was_left = progress_.begun && !progress_.last && progress_.batches > 0;
   if (!was_left || !batch_sampler_ || mode_ == LoaderMode::kDispatch) return;
   const int64_t rest = batch_sampler_->num_samples().value_or(0) - progress_.taken;
   if (0 < rest && rest < round()) batch_sampler_->end_pass();
@@ -403,19 +403,15 @@ bool LoaderCore::may_give_batch() {
 
 void LoaderCore::count_batch(const BatchPosition& position) {
   ++progress_.batches;
-  progress_.taken = position.taken;
-  progress_.in_round = position.in_round;
-  progress_.dataset_state = position.dataset_state;
+  static_cast<BatchPosition&>(progress_) = position;
   if (shard_ && c10::GradMode::is_enabled()) {
     count_training_samples(round() / ranks_per_sequence());
   }
-  if (!position.last) return;
-  progress_.finished = true;
-  if (batch_sampler_) batch_sampler_->end_pass();
+  if (position.last && batch_sampler_) batch_sampler_->end_pass();
 }
 
 void LoaderCore::finish_pass(bool had_batches) {
-  if (!progress_.finished && batch_sampler_) batch_sampler_->end_pass();
+  if (!progress_.last && batch_sampler_) batch_sampler_->end_pass();
   if (had_batches) ++epoch_;
   progress_ = {};
 }
@@ -438,15 +434,15 @@ std::string LoaderCore::order_kind() const {
 
 json LoaderCore::state_dict() const {
   // Between load_state_dict and the pass that it is for, the position is the one loaded.
-  const bool in_pass = (progress_.begun && !progress_.finished) || resume_;
+  const bool in_pass = (progress_.begun && !progress_.last) || resume_;
   json state = {{"version", kStateVersion},
-                {"epoch", epoch_ + (progress_.finished ? 1 : 0)},
+                {"epoch", epoch_ + (progress_.last ? 1 : 0)},
                 {"taken", in_pass ? progress_.taken : 0},
                 {"units", units()},
                 {"batches", in_pass ? progress_.batches : 0},
                 {"num_shares", num_shares()},
                 {"order", order_kind()},
-                {"finished", progress_.finished}};
+                {"finished", progress_.last}};
   if (facts_.size) state["dataset_size"] = *facts_.size;
   if (batch_sampler_) state["sampler"] = batch_sampler_->state_dict();
   if (mode_ == LoaderMode::kSelfShard) state["share"] = share();

@@ -137,16 +137,12 @@ class LoaderCore {
   void load_state_dict(const nlohmann::json& state);
 
  private:
-  // The position of a pass, or its start.
-  struct Progress {
+  // The position of a pass, or its start. It is finished once the last batch was counted.
+  struct Progress : BatchPosition {
     bool begun = false;
     bool has_batches = false;
-    bool finished = false;
     uint64_t base_seed = 0;
     int64_t batches = 0;
-    int64_t taken = 0;
-    int64_t in_round = 0;
-    std::shared_ptr<const nlohmann::json> dataset_state;
   };
 
   void make_sampler();

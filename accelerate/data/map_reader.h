@@ -59,18 +59,6 @@ auto read_samples(Dataset& dataset, c10::ArrayRef<int64_t> indices, int rank, in
   return samples;
 }
 
-// Reads each sample by itself, to find the one that fails.
-template <typename Dataset>
-void find_failing_sample(Dataset& dataset, c10::ArrayRef<size_t> indices, int rank, int64_t batch) {
-  for (size_t index : indices) {
-    try {
-      dataset.get(index);
-    } catch (...) {
-      rethrow_with_place(describe_place(rank, batch, static_cast<int64_t>(index)));
-    }
-  }
-}
-
 // `indices` is a contiguous int64 vector on the CPU; a dataset may keep it.
 template <typename Dataset, typename Collate>
 auto read_indices(Dataset& dataset, const Collate& collate, const at::Tensor& indices, int rank,
@@ -86,7 +74,8 @@ auto read_indices(Dataset& dataset, const Collate& collate, const at::Tensor& in
       try {
         return collate_batch(collate, dataset.get_batch(list));
       } catch (...) {
-        find_failing_sample(dataset, list, rank, batch);
+        // Each sample by itself, to find the one that fails.
+        read_samples(dataset, {indices.const_data_ptr<int64_t>(), list.size()}, rank, batch);
         throw;
       }
     } else {

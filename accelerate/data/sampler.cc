@@ -192,9 +192,9 @@ at::Tensor IndexBatches::operator[](int64_t i) const {
   return indices;
 }
 
-json Sampler::state_dict() const { return json::object(); }
+json PassSource::state_dict() const { return json::object(); }
 
-void Sampler::load_state_dict(const json& state) {}
+void PassSource::load_state_dict(const json& state) {}
 
 at::Tensor Sampler::indices() {
   at::Tensor indices = begin_pass().tensor();
@@ -331,10 +331,6 @@ uint64_t draw_seed(at::Generator generator) {
   constexpr uint64_t kMask = static_cast<uint64_t>(INT64_MAX);
   return at::check_generator<at::CPUGeneratorImpl>(source)->random64() & kMask;
 }
-
-json BatchSampler::state_dict() const { return json::object(); }
-
-void BatchSampler::load_state_dict(const json& state) {}
 
 FixedSizeBatchSampler::FixedSizeBatchSampler(std::shared_ptr<Sampler> sampler, int64_t batch_size,
                                              bool drop_last)

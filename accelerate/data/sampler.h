@@ -111,15 +111,10 @@ class IndexBatches {
   std::vector<int64_t> last_;
 };
 
-class Sampler {
+/// What samplers and batch samplers have in common: the course of their passes.
+class PassSource {
  public:
-  virtual ~Sampler() = default;
-
-  /// How many samples a pass visits.
-  virtual int64_t size() const = 0;
-
-  /// Begins a pass. May draw random numbers.
-  virtual IndexOrder begin_pass() = 0;
+  virtual ~PassSource() = default;
 
   /// Completes the pass begun last.
   virtual void end_pass() {}
@@ -136,6 +131,15 @@ class Sampler {
   virtual void load_state_dict(const nlohmann::json& state);
   /// The pass that was loaded is not to be begun again.
   virtual void discard_loaded_pass() {}
+};
+
+class Sampler : public PassSource {
+ public:
+  /// How many samples a pass visits.
+  virtual int64_t size() const = 0;
+
+  /// Begins a pass. May draw random numbers.
+  virtual IndexOrder begin_pass() = 0;
 
   /// One whole pass: its indices, int64 [size()].
   at::Tensor indices();
@@ -293,10 +297,8 @@ uint64_t draw_seed(at::Generator generator = {});
 /// Cuts a pass into batches of sample indices. A user's batch sampler derives from this class and
 /// returns the batches of a pass, of any lengths, from begin_pass: IndexBatches::from_lists.
 /// Mirrors: torch.utils.data.BatchSampler.
-class BatchSampler {
+class BatchSampler : public PassSource {
  public:
-  virtual ~BatchSampler() = default;
-
   /// The length of all batches but the last; absent: they differ.
   virtual std::optional<int64_t> batch_size() const = 0;
   /// Whether a last batch that is short is left out.
@@ -308,12 +310,6 @@ class BatchSampler {
 
   /// As with Sampler.
   virtual IndexBatches begin_pass() = 0;
-  virtual void end_pass() {}
-  virtual void set_epoch(int64_t epoch) {}
-  virtual at::Generator* generator() { return nullptr; }
-  virtual nlohmann::json state_dict() const;
-  virtual void load_state_dict(const nlohmann::json& state);
-  virtual void discard_loaded_pass() {}
 };
 
 /// Batches of `batch_size` samples in a sampler's order.

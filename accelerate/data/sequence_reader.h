@@ -34,8 +34,19 @@ namespace accelerate::internal {
 /// What becomes of a round when the batch of one member of each group is used alone: the shares of
 /// the data are then the groups. `round`: that of the member. `member`: its number in its group of
 /// `group` ranks. `shares`: those of all ranks. `rows`: of the member's batch, with padding.
-BatchRound round_of_member(const BatchRound& round, int member, int group, int shares,
-                           int64_t rows);
+inline BatchRound round_of_member(const BatchRound& round, int member, int group, int shares,
+                                  int64_t rows) {
+  BatchRound own = round;
+  if (round.real_rows != BatchRound::kAll && !round.ragged) {
+    own.real_rows = 0;
+    for (int share = member; share < shares; share += group) {
+      own.real_rows += std::clamp<int64_t>(round.real_rows - share * rows, 0, rows);
+    }
+  }
+  // Those that have a batch are the first ones.
+  if (round.shares > 0) own.shares = std::max(0, (round.shares - member + group - 1) / group);
+  return own;
+}
 
 template <typename Batch>
 class SequenceReader final : public BatchReader<Batch> {

@@ -73,19 +73,15 @@ class SelfShardReader : public BatchReader<Batch> {
   enum State : int64_t { kEnded, kLast, kMore, kFailed };
 
   bool read(ReadBatch<Batch>& out) {
-    if (!source_) make_source();
+    try {
+      if (!source_) source_ = make_source_();
+    } catch (...) {
+      rethrow_with_place(describe_place(rank_, 0, {}));
+    }
     if (!source_->next(out)) return false;
     out.round = {.own_rows = out.round.own_rows, .ragged = true};
     out.remainder = std::nullopt;
     return true;
-  }
-
-  void make_source() {
-    try {
-      source_ = make_source_();
-    } catch (...) {
-      rethrow_with_place(describe_place(rank_, 0, {}));
-    }
   }
 
   void repeat_first(ReadBatch<Batch>& out) {

@@ -14,24 +14,35 @@
 #include <cstdint>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/ArrayRef.h>
+#include <c10/util/Exception.h>
 
 namespace accelerate {
 namespace internal {
 
 // The size of dim 0 that all tensors have.
-int64_t common_rows(c10::ArrayRef<at::Tensor> tensors);
+inline int64_t common_rows(c10::ArrayRef<at::Tensor> tensors) {
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK_VALUE(tensor.defined() && tensor.dim() > 0, "TensorDataset: tensor ", sizes.size(),
+                      " has no rows; it is ", tensor.defined() ? "a scalar" : "undefined");
+    sizes.push_back(tensor.size(0));
+  }
+  for (int64_t size : sizes) {
+    TORCH_CHECK_VALUE(size == sizes[0],
+                      "TensorDataset: the tensors differ in their rows: ", c10::IntArrayRef(sizes));
+  }
+  return sizes[0];
+}
 
 // The rows in a tensor of their own, on the device where `tensor` is.
-at::Tensor gather_rows(const at::Tensor& tensor, const at::Tensor& indices);
-
-template <size_t>
-using TensorAt = at::Tensor;
-
-template <size_t... Is>
-std::tuple<TensorAt<Is>...> tuple_of_tensors(std::index_sequence<Is...>);
+inline at::Tensor gather_rows(const at::Tensor& tensor, const at::Tensor& indices) {
+  if (tensor.device() == indices.device()) return tensor.index_select(0, indices);
+  return tensor.index_select(0, indices.to(tensor.device()));
+}
 
 }  // namespace internal
 
@@ -41,7 +52,7 @@ class TensorDataset {
   static_assert(N > 0, "a TensorDataset needs a tensor");
 
   /// A tuple of N tensors.
-  using Batch = decltype(internal::tuple_of_tensors(std::make_index_sequence<N>()));
+  using Batch = decltype(std::tuple_cat(std::declval<std::array<at::Tensor, N>>()));
 
   /// Errors: c10::ValueError for a tensor without dim 0, and for sizes that differ there.
   explicit TensorDataset(std::array<at::Tensor, N> tensors)

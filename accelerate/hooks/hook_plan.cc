@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/modules/module_tensors.h"
-#include "accelerate/tensors/identical_views.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/module_class.h"
 

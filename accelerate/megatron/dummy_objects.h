@@ -19,12 +19,18 @@
 
 #include <nlohmann/json.hpp>
 
+#include "accelerate/config/megatron_arguments.h"
+
 namespace accelerate {
 
 /// Files of tokens as a loader.
 struct MegatronLMDummyDataLoader {
   /// An object of arguments of Megatron-LM; accelerate/config/megatron_arguments.h has their names.
-  explicit MegatronLMDummyDataLoader(const nlohmann::ordered_json& dataset_kwargs);
+  explicit MegatronLMDummyDataLoader(const nlohmann::ordered_json& dataset_kwargs)
+      : dataset_args(dataset_kwargs) {
+    check_megatron_arguments(dataset_args, "MegatronLMDummyDataLoader");
+    dataset_args["megatron_dataset_flag"] = true;
+  }
 
   /// With "megatron_dataset_flag", which is true.
   nlohmann::ordered_json dataset_args;

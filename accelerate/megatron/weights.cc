@@ -295,26 +295,26 @@ int64_t layers_of_chunk(const Shape& shape, const MegatronDivision& division) {
   return shape.num_layers / (division.pp * division.chunks);
 }
 
-// The first layer of a chunk.
-int64_t first_layer(const Shape& shape, const MegatronDivision& division, int64_t pp,
-                    int64_t chunk) {
-  return (chunk * division.pp + pp) * layers_of_chunk(shape, division);
+MegatronPlace last_place(const MegatronDivision& division) {
+  return {.pp = division.pp - 1, .chunk = division.chunks - 1};
 }
 
-bool is_first(const MegatronPlace& place) { return place.pp == 0 && place.chunk == 0; }
-
-bool is_last(const MegatronDivision& division, const MegatronPlace& place) {
-  return place.pp == division.pp - 1 && place.chunk == division.chunks - 1;
+// Which stage and chunk have a tensor.
+MegatronPlace place_of(const Rule& rule, int64_t layer, const Shape& shape,
+                       const MegatronDivision& division) {
+  if (absl::StartsWith(rule.megatron, "embedding.")) return {};
+  if (!is_of_layer(rule)) return last_place(division);
+  const int64_t chunk = layer / layers_of_chunk(shape, division);
+  return {.pp = chunk % division.pp, .chunk = chunk / division.pp};
 }
 
-// Whether a tensor that is of no layer is in the part.
-bool is_there(const Rule& rule, const MegatronDivision& division, const MegatronPlace& place) {
-  return absl::StartsWith(rule.megatron, "embedding.") ? is_first(place) : is_last(division, place);
+bool are_one_part(const MegatronPlace& a, const MegatronPlace& b) {
+  return a.pp == b.pp && a.chunk == b.chunk;
 }
 
-bool has_output_copy(const Shape& shape, const MegatronDivision& division,
-                     const MegatronPlace& place) {
-  return shape.is_tied && is_last(division, place) && !is_first(place);
+// Whether the last part has a copy of the embedding.
+bool has_output_copy(const Shape& shape, const MegatronDivision& division) {
+  return shape.is_tied && division.pp * division.chunks > 1;
 }
 
 at::Tensor cut_of(const Rule& rule, const std::string& name, const at::Tensor& whole, int64_t tp,
@@ -399,8 +399,7 @@ NamedTensors cut_megatron(const NamedTensors& whole, const MegatronModelShape& s
                     ", chunk=", place.chunk);
   Source source("cut_megatron");
   for (const auto& [name, tensor] : whole) source.add(megatron_name(name), tensor);
-  const int64_t first = first_layer(shape, division, place.pp, place.chunk);
-  const int64_t end = first + layers_of_chunk(shape, division);
+  const int64_t per_chunk = layers_of_chunk(shape, division);
   NamedTensors result;
   std::optional<at::Tensor> embedding;
   for_each_tensor(shape, [&](const Rule& rule, int64_t layer) {
@@ -408,14 +407,12 @@ NamedTensors cut_megatron(const NamedTensors& whole, const MegatronModelShape& s
     if (rule.is_optional && !source.has(name)) return;
     const at::Tensor tensor = source.take(name);
     if (name == kEmbedding) embedding = tensor;
-    const bool is_here =
-        is_of_layer(rule) ? layer >= first && layer < end : is_there(rule, division, place);
-    if (!is_here) return;
-    result.emplace_back(in_megatron(rule, layer - first),
+    if (!are_one_part(place_of(rule, layer, shape, division), place)) return;
+    result.emplace_back(in_megatron(rule, layer % per_chunk),
                         cut_of(rule, name, tensor, division.tp, place.tp));
   });
   source.check_all_taken();
-  if (has_output_copy(shape, division, place)) {
+  if (has_output_copy(shape, division) && are_one_part(place, last_place(division))) {
     result.emplace_back(kOutput,
                         cut_of(embedding_rule(shape), kOutput, *embedding, division.tp, place.tp));
   }
@@ -434,34 +431,25 @@ NamedTensors join_megatron(const std::vector<NamedTensors>& parts, const Megatro
     Source& source = sources.emplace_back("join_megatron");
     for (const auto& [name, tensor] : part) source.add(megatron_name(name), tensor);
   }
-  const auto ranks_of = [&](int64_t pp, int64_t chunk) {
+  const auto ranks_of = [&](const MegatronPlace& place) {
     return absl::MakeSpan(sources).subspan(
-        static_cast<size_t>((pp * division.chunks + chunk) * division.tp),
+        static_cast<size_t>((place.pp * division.chunks + place.chunk) * division.tp),
         static_cast<size_t>(division.tp));
   };
   const int64_t per_chunk = layers_of_chunk(shape, division);
   NamedTensors result;
   for_each_tensor(shape, [&](const Rule& rule, int64_t layer) {
-    const bool is_embedding = absl::StartsWith(rule.megatron, "embedding.");
-    int64_t pp = is_embedding ? 0 : division.pp - 1;
-    int64_t chunk = is_embedding ? 0 : division.chunks - 1;
-    if (is_of_layer(rule)) {
-      pp = layer / per_chunk % division.pp;
-      chunk = layer / per_chunk / division.pp;
-    }
     const std::string name = in_megatron(rule, layer);
-    const std::string own = in_megatron(rule, is_of_layer(rule) ? layer % per_chunk : 0);
-    const absl::Span<Source> ranks = ranks_of(pp, chunk);
+    const std::string own = in_megatron(rule, layer % per_chunk);
+    const absl::Span<Source> ranks = ranks_of(place_of(rule, layer, shape, division));
     if (rule.is_optional && !ranks[0].has(own)) return;
     Tensors tensors;
     for (Source& rank : ranks) tensors.push_back(rank.take(own));
     result.emplace_back(name, join_of(rule, name, tensors));
   });
-  if (has_output_copy(shape, division, {.pp = division.pp - 1, .chunk = division.chunks - 1})) {
+  if (has_output_copy(shape, division)) {
     Tensors copies;
-    for (Source& rank : ranks_of(division.pp - 1, division.chunks - 1)) {
-      copies.push_back(rank.take(kOutput));
-    }
+    for (Source& rank : ranks_of(last_place(division))) copies.push_back(rank.take(kOutput));
     TORCH_CHECK_VALUE(at::equal(at::cat(copies), result.front().second), "\"", kOutput,
                       "\" of the last stage is not the first one's \"", kEmbedding,
                       "\", but the model is tied");

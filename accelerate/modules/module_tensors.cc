@@ -14,7 +14,6 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
-#include "accelerate/tensors/identical_views.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {

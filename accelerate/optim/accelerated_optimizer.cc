@@ -16,7 +16,6 @@
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/operators/managed_storage.h"
-#include "accelerate/optim/accelerated_optimizer_state.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/optim/optimizer_state_dict.h"
@@ -145,44 +144,55 @@ void internal::SharedOptimizer::zero_grad(bool set_to_none) {
   for (const at::Tensor& parameter : whole) forget(parameter);
 }
 
+StateDict internal::SharedOptimizer::state_dict(const OptimizerStateDictOptions& options) {
+  if (moments) moments->unpack();
+  StateDict state = optimizer_state_dict(*optimizer, options);
+  if (moments) moments->pack();
+  return state;
+}
+
+void internal::SharedOptimizer::load_state_dict(StateDict state,
+                                                const OptimizerStateDictOptions& options) {
+  load_optimizer_state_dict(*optimizer, std::move(state),
+                            {.parameters = options.parameters, .wide_moments = moments != nullptr});
+  if (moments) moments->pack();
+  if (on_disk) on_disk->store();
+}
+
 at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
   if (!gradient_state_->sync_gradients()) return {};
-  optimizer();  // that it was not freed
-  return shared_->owner->step(*shared_, *gradient_state_, std::move(closure));
+  return alive().owner->step(*shared_, *gradient_state_, std::move(closure));
 }
 
 void AcceleratedOptimizer::zero_grad(bool set_to_none) {
   if (!gradient_state_->sync_gradients()) return;
-  optimizer();  // that it was not freed
-  shared_->owner->zero_grad(*shared_, set_to_none);
+  alive().owner->zero_grad(*shared_, set_to_none);
 }
 
-const std::shared_ptr<torch::optim::Optimizer>& AcceleratedOptimizer::optimizer() const {
+internal::SharedOptimizer& AcceleratedOptimizer::alive() const {
   TORCH_CHECK(shared_ != nullptr, "this prepared optimizer was freed");
-  return shared_->optimizer;
+  return *shared_;
 }
+
+torch::optim::Optimizer& AcceleratedOptimizer::operator*() const { return *alive().optimizer; }
 
 bool AcceleratedOptimizer::step_was_skipped() const {
   return shared_ != nullptr && shared_->step_was_skipped;
 }
 
 void AcceleratedOptimizer::train() const {
-  if (auto* mode = dynamic_cast<optim::TrainMode*>(optimizer().get())) mode->train();
+  if (auto* mode = dynamic_cast<optim::TrainMode*>(&**this)) mode->train();
 }
 
 void AcceleratedOptimizer::eval() const {
-  if (auto* mode = dynamic_cast<optim::TrainMode*>(optimizer().get())) mode->eval();
+  if (auto* mode = dynamic_cast<optim::TrainMode*>(&**this)) mode->eval();
 }
 
-StateDict AcceleratedOptimizer::state_dict() const {
-  optimizer();  // that it was not freed
-  return accelerated_optimizer_state_dict(*shared_);
-}
+StateDict AcceleratedOptimizer::state_dict() const { return alive().state_dict(); }
 
 void AcceleratedOptimizer::load_state_dict(StateDict state) {
-  optimizer();  // that it was not freed
-  shared_->wait_for_readers();
-  load_accelerated_optimizer_state_dict(*shared_, std::move(state));
+  alive().wait_for_readers();
+  shared_->load_state_dict(std::move(state));
 }
 
 void broadcast_optimizer_state(const c10::intrusive_ptr<c10d::ProcessGroup>& group,

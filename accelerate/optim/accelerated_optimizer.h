@@ -58,7 +58,7 @@ class AcceleratedOptimizer {
   void load_state_dict(StateDict state);
 
   /// The user's optimizer.
-  torch::optim::Optimizer& operator*() const { return *optimizer(); }
+  torch::optim::Optimizer& operator*() const;
   torch::optim::Optimizer* operator->() const { return &**this; }
   /// So that LibTorch's schedulers and functions of a program take a prepared optimizer. A step of
   /// the user's optimizer itself knows neither micro-steps nor fp16's scale.
@@ -77,7 +77,7 @@ class AcceleratedOptimizer {
   friend struct internal::Access;
   // Null if it was freed.
   const std::shared_ptr<internal::SharedOptimizer>& internals() const { return shared_; }
-  const std::shared_ptr<torch::optim::Optimizer>& optimizer() const;
+  internal::SharedOptimizer& alive() const;
 
   std::shared_ptr<internal::SharedOptimizer> shared_;
   GradientState* gradient_state_;

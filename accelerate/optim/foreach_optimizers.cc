@@ -22,6 +22,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "accelerate/optim/fused_optimizers.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate::optim {
 namespace {

@@ -1,7 +1,6 @@
 #include "accelerate/optim/fused_optimizers.h"
 
 #include <cmath>
-#include <memory>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
@@ -14,13 +13,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/maximum.h>
-#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/rmsprop.h>
 
+#include "accelerate/optim/optimizer_fields.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
 
@@ -91,10 +90,6 @@ bool same_layout(const at::Tensor& parameter, const at::Tensor& other) {
   }
   if (parameter.is_contiguous() && other.is_contiguous()) return true;
   return parameter.is_non_overlapping_and_dense() && other.strides() == parameter.strides();
-}
-
-at::Tensor as_real(const at::Tensor& tensor) {
-  return tensor.is_complex() ? at::view_as_real(without_flags(tensor)) : tensor;
 }
 
 void warn_of_complex_parameters(const torch::optim::Optimizer& optimizer) {
@@ -178,15 +173,11 @@ struct AdamWKind {
 
 template <typename State>
 State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, bool amsgrad) {
-  auto& slot = optimizer.state()[parameter.unsafeGetTensorImpl()];
-  if (slot == nullptr) {
-    auto state = std::make_unique<State>();
-    state->step(0);
-    state->exp_avg(at::zeros_like(parameter));
-    state->exp_avg_sq(at::zeros_like(parameter));
-    slot = std::move(state);
+  State& state = internal::state_of<State>(optimizer, parameter);
+  if (!state.exp_avg().defined()) {
+    state.exp_avg(at::zeros_like(parameter));
+    state.exp_avg_sq(at::zeros_like(parameter));
   }
-  State& state = static_cast<State&>(*slot);
   if (amsgrad && !state.max_exp_avg_sq().defined()) {
     state.max_exp_avg_sq(at::zeros_like(parameter));
   }
@@ -279,9 +270,7 @@ at::Tensor sgd_step(torch::optim::Optimizer& optimizer, FusedBatches& batches,
       if (!grad.defined()) continue;
       at::Tensor* buffer = nullptr;
       if (has_momentum) {
-        auto& state = optimizer.state()[parameter.unsafeGetTensorImpl()];
-        if (state == nullptr) state = std::make_unique<SGDParamState>();
-        buffer = &static_cast<SGDParamState&>(*state).momentum_buffer();
+        buffer = &internal::state_of<SGDParamState>(optimizer, parameter).momentum_buffer();
       }
       const bool is_first = buffer != nullptr && !buffer->defined();
       const bool fits = kernel_is_right(parameter) && same_layout(parameter, grad) &&

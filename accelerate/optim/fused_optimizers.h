@@ -108,10 +108,6 @@ class FusedBatches {
 /// Whether a kernel that walks through the memory of both in step sees corresponding elements.
 bool same_layout(const at::Tensor& parameter, const at::Tensor& other);
 
-/// Complex numbers as pairs of real ones, which is what optimizers with second moments train; other
-/// tensors as they are. An alias, but of a gradient that has flags.
-at::Tensor as_real(const at::Tensor& tensor);
-
 /// Warns on the first rank where a class of LibTorch's that squares complex gradients as complex
 /// numbers, which PyTorch's does not, has complex parameters. Local.
 void warn_of_complex_parameters(const torch::optim::Optimizer& optimizer);

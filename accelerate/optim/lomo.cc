@@ -31,18 +31,18 @@ struct GradientHook : PostAccumulateGradHook {
     at::NoGradGuard no_grad;
     std::lock_guard<std::mutex> lock(*mutex);
     at::Tensor changeable = parameter;
-    if (changeable.grad().defined()) (*on_gradient)(changeable);
+    if (changeable.grad().defined()) on_gradient(changeable);
   }
 
   std::unique_ptr<PostAccumulateGradHook> previous;
   std::mutex* mutex = nullptr;
-  const std::function<void(at::Tensor&)>* on_gradient = nullptr;
+  std::function<void(at::Tensor&)> on_gradient;
 };
 
 // Hooks on parameters for a scope.
 class HookScope {
  public:
-  explicit HookScope(std::mutex& mutex) : mutex_(mutex) {}
+  HookScope() = default;
   ~HookScope() {
     for (size_t i = hooked_.size(); i-- > 0;) {
       std::unique_ptr<PostAccumulateGradHook>& slot =
@@ -53,17 +53,17 @@ class HookScope {
   HookScope(const HookScope&) = delete;
   HookScope& operator=(const HookScope&) = delete;
 
-  void add(const at::Tensor& parameter, const std::function<void(at::Tensor&)>& on_gradient) {
+  void add(const at::Tensor& parameter, std::function<void(at::Tensor&)> on_gradient) {
     auto hook = std::make_unique<GradientHook>();
     hook->previous = std::move(torch::autograd::impl::post_acc_grad_hooks(parameter));
     hook->mutex = &mutex_;
-    hook->on_gradient = &on_gradient;
+    hook->on_gradient = std::move(on_gradient);
     torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::move(hook));
     hooked_.push_back(parameter);
   }
 
  private:
-  std::mutex& mutex_;
+  std::mutex mutex_;
   std::vector<at::Tensor> hooked_;
 };
 
@@ -110,17 +110,11 @@ at::Tensor scaled(const at::Tensor& grad, AdaLomoParamState& state, double keep,
 void FusedBackwardOptimizer::run_backward(const at::Tensor& loss, bool retain_graph,
                                           const OnGradient& on_gradient) {
   TORCH_CHECK_VALUE(loss.defined(), "a backward pass needs a loss");
-  std::mutex mutex;
-  std::vector<std::function<void(at::Tensor&)>> by_group;
-  by_group.reserve(param_groups_.size());
-  for (size_t group = 0; group < param_groups_.size(); ++group) {
-    by_group.push_back(
-        [&on_gradient, group](at::Tensor& parameter) { on_gradient(parameter, group); });
-  }
-  HookScope hooks(mutex);
+  HookScope hooks;
   for (size_t group = 0; group < param_groups_.size(); ++group) {
     for (const at::Tensor& parameter : param_groups_[group].params()) {
-      if (parameter.requires_grad()) hooks.add(parameter, by_group[group]);
+      if (!parameter.requires_grad()) continue;
+      hooks.add(parameter, [&on_gradient, group](at::Tensor& each) { on_gradient(each, group); });
     }
   }
   torch::autograd::backward({loss}, {}, retain_graph);

@@ -52,14 +52,19 @@ void read_fields(torch::serialize::InputArchive& archive, T& value) {
   });
 }
 
-template <typename Derived>
-struct OptionsOf : torch::optim::OptimizerCloneableOptions<Derived> {
+/// What goes to archives by the list of its fields.
+template <typename Derived, typename Base>
+struct ArchivedByFields : Base {
   void serialize(torch::serialize::InputArchive& archive) override {
     read_fields(archive, static_cast<Derived&>(*this));
   }
   void serialize(torch::serialize::OutputArchive& archive) const override {
     write_fields(archive, static_cast<const Derived&>(*this));
   }
+};
+
+template <typename Derived>
+struct OptionsOf : ArchivedByFields<Derived, torch::optim::OptimizerCloneableOptions<Derived>> {
   double get_lr() const override { return static_cast<const Derived&>(*this).lr(); }
   void set_lr(const double lr) override { static_cast<Derived&>(*this).lr(lr); }
 };
@@ -72,14 +77,7 @@ struct BetasOptionsOf : OptionsOf<Derived>, optim::HasBetas {
 };
 
 template <typename Derived>
-struct ParamStateOf : torch::optim::OptimizerCloneableParamState<Derived> {
-  void serialize(torch::serialize::InputArchive& archive) override {
-    read_fields(archive, static_cast<Derived&>(*this));
-  }
-  void serialize(torch::serialize::OutputArchive& archive) const override {
-    write_fields(archive, static_cast<const Derived&>(*this));
-  }
-};
+using ParamStateOf = ArchivedByFields<Derived, torch::optim::OptimizerCloneableParamState<Derived>>;
 
 /// The optimizer's last groups get the options that `groups`, of which they were made, have.
 /// LibTorch 2.6 leaves it at that; 2.15 merges them with the defaults: for its own types, a value

@@ -10,7 +10,6 @@
 #include <optional>
 #include <string>
 #include <type_traits>
-#include <typeindex>
 #include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
@@ -34,7 +33,6 @@
 #include "accelerate/optim/lomo.h"
 #include "accelerate/optim/optimizer_archive.h"
 #include "accelerate/tensors/tensor_memory.h"
-#include "accelerate/tensors/untaken_tensors.h"
 #include "accelerate/values/fields.h"
 #include "accelerate/values/json_values.h"
 
@@ -284,41 +282,34 @@ class KindOf final : public OptimizerKind {
   }
 };
 
-using namespace torch::optim;
-const KindOf<AdamOptions, AdamParamState> kAdam("Adam");
-const KindOf<AdamWOptions, AdamWParamState> kAdamW("AdamW");
-const KindOf<SGDOptions, SGDParamState> kSgd("SGD");
-const KindOf<AdagradOptions, AdagradParamState> kAdagrad("Adagrad");
-const KindOf<RMSpropOptions, RMSpropParamState> kRmsprop("RMSprop");
-const KindOf<LBFGSOptions, LBFGSParamState> kLbfgs("LBFGS");
-const KindOf<optim::LionOptions, optim::LionParamState> kLion("Lion");
-const KindOf<optim::LambOptions, optim::LambParamState> kLamb("Lamb");
-const KindOf<optim::ScheduleFreeAdamWOptions, optim::ScheduleFreeAdamWParamState> kScheduleFree(
-    "ScheduleFreeAdamW");
-const KindOf<optim::LomoOptions, optim::LomoParamState> kLomo("Lomo");
-const KindOf<optim::AdaLomoOptions, optim::AdaLomoParamState> kAdaLomo("AdaLomo");
+// The kind if `type` is exactly one of these classes: a derived class may add fields of its own.
+template <typename Options, typename State, typename... Classes>
+const OptimizerKind* kind_if(const char* name, const std::type_info& type) {
+  static const KindOf<Options, State> kind(name);
+  return ((type == typeid(Classes)) || ...) ? &kind : nullptr;
+}
 
-// Null for a class that is not exactly one of them: a derived class may add fields of its own.
-const OptimizerKind* find_optimizer_kind(const torch::optim::Optimizer& optimizer) {
-  const std::pair<std::type_index, const OptimizerKind*> kinds[] = {
-      {typeid(torch::optim::Adam), &kAdam},
-      {typeid(optim::Adam), &kAdam},
-      {typeid(torch::optim::AdamW), &kAdamW},
-      {typeid(optim::AdamW), &kAdamW},
-      {typeid(torch::optim::SGD), &kSgd},
-      {typeid(optim::SGD), &kSgd},
-      {typeid(torch::optim::Adagrad), &kAdagrad},
-      {typeid(optim::Adagrad), &kAdagrad},
-      {typeid(torch::optim::RMSprop), &kRmsprop},
-      {typeid(torch::optim::LBFGS), &kLbfgs},
-      {typeid(optim::Lion), &kLion},
-      {typeid(optim::Lamb), &kLamb},
-      {typeid(optim::ScheduleFreeAdamW), &kScheduleFree},
-      {typeid(optim::Lomo), &kLomo},
-      {typeid(optim::AdaLomo), &kAdaLomo}};
-  const std::type_index type = typeid(optimizer);
-  for (const auto& [known, kind] : kinds) {
-    if (known == type) return kind;
+// Null for any other class.
+const OptimizerKind* find_optimizer_kind(const Optimizer& optimizer) {
+  using namespace torch::optim;
+  const std::type_info& type = typeid(optimizer);
+  for (const OptimizerKind* kind : {
+           kind_if<AdamOptions, AdamParamState, torch::optim::Adam, optim::Adam>("Adam", type),
+           kind_if<AdamWOptions, AdamWParamState, torch::optim::AdamW, optim::AdamW>("AdamW", type),
+           kind_if<SGDOptions, SGDParamState, torch::optim::SGD, optim::SGD>("SGD", type),
+           kind_if<AdagradOptions, AdagradParamState, torch::optim::Adagrad, optim::Adagrad>(
+               "Adagrad", type),
+           kind_if<RMSpropOptions, RMSpropParamState, RMSprop>("RMSprop", type),
+           kind_if<LBFGSOptions, LBFGSParamState, LBFGS>("LBFGS", type),
+           kind_if<optim::LionOptions, optim::LionParamState, optim::Lion>("Lion", type),
+           kind_if<optim::LambOptions, optim::LambParamState, optim::Lamb>("Lamb", type),
+           kind_if<optim::ScheduleFreeAdamWOptions, optim::ScheduleFreeAdamWParamState,
+                   optim::ScheduleFreeAdamW>("ScheduleFreeAdamW", type),
+           kind_if<optim::LomoOptions, optim::LomoParamState, optim::Lomo>("Lomo", type),
+           kind_if<optim::AdaLomoOptions, optim::AdaLomoParamState, optim::AdaLomo>("AdaLomo",
+                                                                                    type),
+       }) {
+    if (kind != nullptr) return kind;
   }
   return nullptr;
 }
@@ -515,71 +506,57 @@ void check_rule(const at::Tensor& tensor, const StateTensorRule& rule, const std
 
 using NewStates = std::vector<std::pair<at::TensorImpl*, std::unique_ptr<OptimizerParamState>>>;
 
-class StateLoader {
- public:
-  StateLoader(const OptimizerKind& kind, const ordered_json& values, NamedTensors tensors,
-              const std::string& where, bool wide_moments)
-      : kind_(kind),
-        where_(where),
-        tensors_(untaken(std::move(tensors), where)),
-        wide_(wide_moments) {
-    const ordered_json& states = json_member(values, "state", where);
-    TORCH_CHECK_VALUE(states.is_object(), where, ": \"state\" is ", excerpt_of(states),
-                      ", which is not an object");
-    for (const auto& [number, state] : states.items()) saved_.emplace(number, &state);
-  }
-
-  NewStates load(const Optimizer& optimizer, const Match& match) {
-    NewStates states;
-    std::unordered_map<const at::TensorImpl*, int64_t> loaded;
-    for (size_t i = 0; i < match.params.size(); ++i) {
-      const std::vector<at::Tensor>& params = optimizer.param_groups()[i].params();
-      int64_t numel = 0;
-      for (const at::Tensor& parameter : params) numel += parameter.numel();
-      for (size_t j = 0; j < params.size(); ++j) {
-        const int64_t number = match.params[i][j];
-        at::TensorImpl* const key = params[j].unsafeGetTensorImpl();
-        const auto before = loaded.find(key);
-        if (before != loaded.end() && before->second == number) continue;
-        auto state = load_one(number, {params[j], numel, wide_});
-        if (state == nullptr) continue;
-        TORCH_CHECK_VALUE(before == loaded.end(), where_, " has states ", before->second, " and ",
-                          number, " for what is one parameter of the optimizer");
-        loaded.emplace(key, number);
-        states.emplace_back(key, std::move(state));
-      }
-    }
-    TORCH_CHECK_VALUE(saved_.empty(), where_, ": \"state\" has \"", saved_.begin()->first,
-                      "\", which is not a parameter of a group");
-    tensors_.check_all_taken("belongs to no state");
-    return states;
-  }
-
- private:
-  std::unique_ptr<OptimizerParamState> load_one(int64_t number, const StateOwner& owner) {
-    const auto saved = saved_.extract(std::to_string(number));
-    if (!saved) return nullptr;
+NewStates load_states(const OptimizerKind& kind, const Optimizer& optimizer, const Match& match,
+                      const ordered_json& values, NamedTensors named, const std::string& where,
+                      bool wide_moments) {
+  internal::UntakenTensors tensors = untaken(std::move(named), where);
+  const ordered_json& all = json_member(values, "state", where);
+  TORCH_CHECK_VALUE(all.is_object(), where, ": \"state\" is ", excerpt_of(all),
+                    ", which is not an object");
+  std::map<std::string, const ordered_json*> saved;
+  for (const auto& [number, state] : all.items()) saved.emplace(number, &state);
+  const auto load_one = [&](int64_t number,
+                            const StateOwner& owner) -> std::unique_ptr<OptimizerParamState> {
+    const auto one = saved.extract(std::to_string(number));
+    if (!one) return nullptr;
     const std::string prefix = state_prefix(number);
-    return kind_.read_state(
-        *saved.mapped(), absl::StrCat("state[", number, "] of ", where_), owner,
+    return kind.read_state(
+        *one.mapped(), absl::StrCat("state[", number, "] of ", where), owner,
         [&](const std::string& field, const StateTensorRule& rule) {
           const std::string name = prefix + field;
-          at::Tensor tensor = tensors_.take(name);
-          TORCH_CHECK_VALUE(tensor.defined() || !rule.required, where_, " has no \"", name, "\"");
+          at::Tensor tensor = tensors.take(name);
+          TORCH_CHECK_VALUE(tensor.defined() || !rule.required, where, " has no \"", name, "\"");
           if (!tensor.defined()) return tensor;
-          check_rule(tensor, rule, name, where_);
+          check_rule(tensor, rule, name, where);
           const at::ScalarType dtype = rule.dtype.value_or(tensor.scalar_type());
           return internal::conform_to_parameter(std::move(tensor), owner.parameter, dtype,
                                                 rule.like_parameter);
         });
+  };
+  NewStates states;
+  std::unordered_map<const at::TensorImpl*, int64_t> loaded;
+  for (size_t i = 0; i < match.params.size(); ++i) {
+    const std::vector<at::Tensor>& params = optimizer.param_groups()[i].params();
+    int64_t numel = 0;
+    for (const at::Tensor& parameter : params) numel += parameter.numel();
+    for (size_t j = 0; j < params.size(); ++j) {
+      const int64_t number = match.params[i][j];
+      at::TensorImpl* const key = params[j].unsafeGetTensorImpl();
+      const auto before = loaded.find(key);
+      if (before != loaded.end() && before->second == number) continue;
+      auto state = load_one(number, {params[j], numel, wide_moments});
+      if (state == nullptr) continue;
+      TORCH_CHECK_VALUE(before == loaded.end(), where, " has states ", before->second, " and ",
+                        number, " for what is one parameter of the optimizer");
+      loaded.emplace(key, number);
+      states.emplace_back(key, std::move(state));
+    }
   }
-
-  const OptimizerKind& kind_;
-  const std::string& where_;
-  internal::UntakenTensors tensors_;
-  bool wide_;
-  std::map<std::string, const ordered_json*> saved_;
-};
+  TORCH_CHECK_VALUE(saved.empty(), where, ": \"state\" has \"", saved.begin()->first,
+                    "\", which is not a parameter of a group");
+  tensors.check_all_taken("belongs to no state");
+  return states;
+}
 
 void load_archive(Optimizer& optimizer, NamedTensors tensors, const std::string& where) {
   internal::UntakenTensors by_name = untaken(std::move(tensors), where);
@@ -645,11 +622,6 @@ StateDict optimizer_state_dict(const Optimizer& optimizer,
 
 void load_optimizer_state_dict(Optimizer& optimizer, StateDict state,
                                const OptimizerStateDictOptions& options) {
-  internal::load_optimizer_state(optimizer, std::move(state), options, /*wide_moments=*/false);
-}
-
-void internal::load_optimizer_state(Optimizer& optimizer, StateDict state,
-                                    const OptimizerStateDictOptions& options, bool wide_moments) {
   const OptimizerKind* kind = find_optimizer_kind(optimizer);
   const std::string type = type_of(optimizer, kind);
   const std::string where = absl::StrCat("the state of an optimizer of type ", type);
@@ -667,8 +639,8 @@ void internal::load_optimizer_state(Optimizer& optimizer, StateDict state,
   for (const size_t group : match.groups) {
     group_options.push_back(kind->read_options(*saved[group].values, saved[group].where));
   }
-  NewStates states = StateLoader(*kind, values, std::move(state.tensors), where, wide_moments)
-                         .load(optimizer, match);
+  NewStates states = load_states(*kind, optimizer, match, values, std::move(state.tensors), where,
+                                 options.wide_moments);
   optimizer.state().clear();
   for (auto& [key, loaded] : states) optimizer.state()[key] = std::move(loaded);
   for (size_t i = 0; i < group_options.size(); ++i) {

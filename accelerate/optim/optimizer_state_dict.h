@@ -29,6 +29,9 @@ struct OptimizerStateDictOptions {
   /// "param_names"; and if a state that is loaded has such names, its parameters and groups are
   /// found by them, in whatever order they are.
   const NamedTensors& parameters = {};
+  /// Whether moments that are loaded are float32 at least, whatever their parameters are, as before
+  /// they are kept in few bits.
+  bool wide_moments = false;
 };
 
 /// The tensors are the optimizer's own, detached: they change with its next step.
@@ -56,12 +59,4 @@ void visit_state_tensors(
     const torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
     const std::function<void(const char* field, const at::Tensor& tensor)>& visit);
 
-namespace internal {
-
-/// As load_optimizer_state_dict. `wide_moments`: whether moments are float32 at least, whatever
-/// their parameters are, as before they are kept in few bits.
-void load_optimizer_state(torch::optim::Optimizer& optimizer, StateDict state,
-                          const OptimizerStateDictOptions& options, bool wide_moments);
-
-}  // namespace internal
 }  // namespace accelerate

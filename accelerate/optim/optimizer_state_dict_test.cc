@@ -26,7 +26,6 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/optim/accelerated_optimizer.h"
-#include "accelerate/optim/accelerated_optimizer_state.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/lomo.h"
@@ -616,14 +615,13 @@ TEST_F(PackedMoments, GoOnBitEqual) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     Run run(dtype), resumed(dtype);
     run.train(0, 3);
-    const StateDict state = accelerated_optimizer_state_dict(*internal::Access::to(*run.prepared));
+    const StateDict state = internal::Access::to(*run.prepared)->state_dict();
     EXPECT_GT(internal::Access::to(*run.prepared)->moments->packed_bytes(), 0);
     // The moments are the state dict's own, and still there.
     EXPECT_EQ(state.tensors.size(), 8);
     EXPECT_GT(state.tensors[0].second.abs().sum().item<double>(), 0);
     copy_parameters(run.parameters, resumed.parameters);
-    load_accelerated_optimizer_state_dict(*internal::Access::to(*resumed.prepared),
-                                          written_and_read(state));
+    internal::Access::to(*resumed.prepared)->load_state_dict(written_and_read(state));
     EXPECT_GT(internal::Access::to(*resumed.prepared)->moments->packed_bytes(), 0);
     run.train(3, 6);
     resumed.train(3, 6);
@@ -683,11 +681,10 @@ TEST(PreparedOptimizer, HasTheStateOfItsOptimizer) {
 TEST_F(PackedMoments, LoadOverOthers) {
   Run run(at::kFloat);
   run.train(0, 2);
-  const StateDict state =
-      written_and_read(accelerated_optimizer_state_dict(*internal::Access::to(*run.prepared)));
+  const StateDict state = written_and_read(internal::Access::to(*run.prepared)->state_dict());
   run.train(2, 4);
-  load_accelerated_optimizer_state_dict(*internal::Access::to(*run.prepared), state);
-  const StateDict now = accelerated_optimizer_state_dict(*internal::Access::to(*run.prepared));
+  internal::Access::to(*run.prepared)->load_state_dict(state);
+  const StateDict now = internal::Access::to(*run.prepared)->state_dict();
   EXPECT_EQ(now.values, state.values);
   for (size_t i = 0; i < now.tensors.size(); ++i) {
     EXPECT_TRUE(at::equal(now.tensors[i].second, state.tensors[i].second));

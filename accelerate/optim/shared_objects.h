@@ -19,6 +19,7 @@
 #include "absl/functional/function_ref.h"
 #include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/comm/process_group.h"
+#include "accelerate/optim/optimizer_state_dict.h"
 #include "accelerate/optim/state_on_disk.h"
 #include "accelerate/precision/fp8_moments.h"
 #include "accelerate/precision/grad_scaler.h"
@@ -107,6 +108,10 @@ struct SharedOptimizer {
   /// Finalises the gradients for step(): averages them over ranks if the backward pass did not,
   /// and unscales them. Once per step. Collective.
   void average_and_unscale_gradients(const GradientState& gradient_state);
+  /// See optimizer_state_dict.h, also for errors. Moments that are kept in few bits (Fp8Moments)
+  /// are float32 there, in tensors of the StateDict's own; the conversion is exact. Local.
+  StateDict state_dict(const OptimizerStateDictOptions& options = {});
+  void load_state_dict(StateDict state, const OptimizerStateDictOptions& options = {});
 
  private:
   void average_gradients(const GradientState& gradient_state);

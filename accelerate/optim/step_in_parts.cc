@@ -43,42 +43,42 @@ std::vector<Update> updates_of(torch::optim::Optimizer& optimizer) {
   return updates;
 }
 
-// Where parts end, of at least `elements` elements each; 0: all are one part.
-std::vector<size_t> ends_of_parts(const std::vector<Update>& updates, int64_t elements,
-                                  AroundParts* around) {
+using Part = absl::Span<const Update>;
+
+// Parts of at least `elements` elements each; 0: all are one part.
+std::vector<Part> parts_of(Part updates, int64_t elements, AroundParts* around) {
   const int64_t max_bytes = around == nullptr ? 0 : around->max_bytes();
-  std::vector<size_t> ends;
+  std::vector<Part> parts;
+  size_t begin = 0;
   int64_t taken = 0, bytes = 0;
   for (size_t i = 0; i < updates.size(); ++i) {
     const int64_t next = max_bytes == 0 ? 0 : around->bytes_of(updates[i].parameter);
     const bool is_full = (elements > 0 && taken >= elements) ||
                          (max_bytes > 0 && taken > 0 && bytes + next > max_bytes);
     if (is_full) {
-      ends.push_back(i);
+      parts.push_back(updates.subspan(begin, i - begin));
+      begin = i;
       taken = bytes = 0;
     }
     taken += updates[i].parameter.numel();
     bytes += next;
   }
-  if (!updates.empty()) ends.push_back(updates.size());
-  return ends;
+  if (!updates.empty()) parts.push_back(updates.subspan(begin));
+  return parts;
 }
 
-std::vector<std::vector<at::Tensor>> parameters_of_parts(const std::vector<Update>& updates,
-                                                         const std::vector<size_t>& ends) {
-  std::vector<std::vector<at::Tensor>> parts;
-  size_t i = 0;
-  for (const size_t end : ends) {
-    std::vector<at::Tensor>& part = parts.emplace_back();
-    for (; i < end; ++i) part.push_back(updates[i].parameter);
+std::vector<std::vector<at::Tensor>> parameters_of(const std::vector<Part>& parts) {
+  std::vector<std::vector<at::Tensor>> parameters;
+  for (const Part part : parts) {
+    std::vector<at::Tensor>& of_part = parameters.emplace_back();
+    for (const Update& each : part) of_part.push_back(each.parameter);
   }
-  return parts;
+  return parameters;
 }
 
 // Announces the optimizer's update of those parameters that are on the host, which reads each
 // tensor and writes it, but for gradients.
-void announce_host_work(const torch::optim::Optimizer& optimizer,
-                        absl::Span<const Update> updates) {
+void announce_host_work(const torch::optim::Optimizer& optimizer, Part updates) {
   HostWork* const work = HostWork::find();
   if (work == nullptr) return;
   double bytes = 0;
@@ -97,8 +97,7 @@ void announce_host_work(const torch::optim::Optimizer& optimizer,
   if (bytes > 0) work->updated_parameters(bytes);
 }
 
-void step(torch::optim::Optimizer& optimizer, size_t part, AroundParts* around,
-          absl::Span<const Update> updates) {
+void step(torch::optim::Optimizer& optimizer, size_t part, AroundParts* around, Part updates) {
   try {
     for (const Update& each : updates) {
       each.parameter.mutable_grad() = each.gradient.to(each.parameter.scalar_type());
@@ -122,25 +121,22 @@ bool can_step_in_parts(const torch::optim::Optimizer& optimizer) {
 
 void step_in_parts(torch::optim::Optimizer& optimizer, int64_t elements, AroundParts* around) {
   const std::vector<Update> updates = updates_of(optimizer);
-  const std::vector<size_t> ends =
-      ends_of_parts(updates, can_step_in_parts(optimizer) ? elements : 0,
-                    can_step_in_parts(optimizer) ? around : nullptr);
-  if (around == nullptr && ends.size() <= 1 && std::ranges::none_of(updates, &Update::casts)) {
+  const bool can = can_step_in_parts(optimizer);
+  const std::vector<Part> parts = parts_of(updates, can ? elements : 0, can ? around : nullptr);
+  if (around == nullptr && parts.size() <= 1 && std::ranges::none_of(updates, &Update::casts)) {
     optimizer.step();
     announce_host_work(optimizer, updates);
     return;
   }
-  if (around != nullptr) around->begin(parameters_of_parts(updates, ends));
+  if (around != nullptr) around->begin(parameters_of(parts));
   const absl::Cleanup restore = [&updates] {
     for (const Update& each : updates) each.parameter.mutable_grad() = each.gradient;
   };
   for (const Update& each : updates) each.parameter.mutable_grad().reset();
-  size_t begin = 0;
-  for (size_t part = 0; part < ends.size(); begin = ends[part++]) {
-    if (around != nullptr) around->before(part);
-    const auto of_part = absl::MakeConstSpan(updates).subspan(begin, ends[part] - begin);
-    step(optimizer, part, around, of_part);
-    for (const Update& each : of_part) each.parameter.mutable_grad().reset();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (around != nullptr) around->before(i);
+    step(optimizer, i, around, parts[i]);
+    for (const Update& each : parts[i]) each.parameter.mutable_grad().reset();
   }
 }
 

@@ -75,23 +75,21 @@ OptimizerPtr remade(const torch::optim::Optimizer& from) {
 std::unique_ptr<Scheduler> made_scheduler(const ZeroScheduler& asked,
                                           torch::optim::Optimizer& optimizer) {
   switch (asked.type) {
-    case ZeroSchedulerType::kWarmupLr: {
-      WarmupLROptions options{.warmup_min_lr = asked.warmup_min_lr,
-                              .warmup_num_steps = asked.warmup_num_steps,
-                              .warmup_type = asked.warmup_type,
-                              .last_batch_iteration = asked.last_batch_iteration};
-      if (asked.warmup_max_lr) options.warmup_max_lr = *asked.warmup_max_lr;
-      return std::make_unique<WarmupLR>(optimizer, options);
-    }
-    case ZeroSchedulerType::kWarmupDecayLr: {
-      WarmupDecayLROptions options{.total_num_steps = asked.total_num_steps,
-                                   .warmup_min_lr = asked.warmup_min_lr,
-                                   .warmup_num_steps = asked.warmup_num_steps,
-                                   .warmup_type = asked.warmup_type,
-                                   .last_batch_iteration = asked.last_batch_iteration};
-      if (asked.warmup_max_lr) options.warmup_max_lr = *asked.warmup_max_lr;
-      return std::make_unique<WarmupDecayLR>(optimizer, options);
-    }
+    case ZeroSchedulerType::kWarmupLr:
+      return std::make_unique<WarmupLR>(
+          optimizer, WarmupLROptions{.warmup_min_lr = asked.warmup_min_lr,
+                                     .warmup_max_lr = asked.warmup_max_lr,
+                                     .warmup_num_steps = asked.warmup_num_steps,
+                                     .warmup_type = asked.warmup_type,
+                                     .last_batch_iteration = asked.last_batch_iteration});
+    case ZeroSchedulerType::kWarmupDecayLr:
+      return std::make_unique<WarmupDecayLR>(
+          optimizer, WarmupDecayLROptions{.total_num_steps = asked.total_num_steps,
+                                          .warmup_min_lr = asked.warmup_min_lr,
+                                          .warmup_max_lr = asked.warmup_max_lr.value_or(0.001),
+                                          .warmup_num_steps = asked.warmup_num_steps,
+                                          .warmup_type = asked.warmup_type,
+                                          .last_batch_iteration = asked.last_batch_iteration});
     case ZeroSchedulerType::kWarmupCosineLr:
       return std::make_unique<WarmupCosineLR>(
           optimizer, WarmupCosineLROptions{.total_num_steps = asked.total_num_steps,

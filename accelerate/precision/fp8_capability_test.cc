@@ -1,4 +1,4 @@
-#include "accelerate/precision/fp8_capability.h"
+#include "accelerate/precision/fp8_model.h"
 
 #include <optional>
 #include <string>
@@ -7,7 +7,6 @@
 #include <c10/core/Device.h>
 #include <gtest/gtest.h>
 
-#include "accelerate/precision/fp8_model.h"
 #include "accelerate/testing/fake_runtime.h"
 
 namespace accelerate {

@@ -16,10 +16,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/linear.h>
 
-#include "absl/functional/overload.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/precision/plain_operators.h"
+#include "accelerate/report/availability.h"
 
 namespace accelerate {
 
@@ -293,43 +293,33 @@ std::shared_ptr<DelayedScales> scales_of(const Fp8Plan& plan, int64_t num_layers
                             .gradient_format = *te->fp8_format == "E4M3" ? kE4M3 : kE5M2});
 }
 
-// Gives the reason why a layer stays in high precision; an empty text if it is converted.
-class Choice {
- public:
-  Choice(const torch::nn::Module& model, const Fp8Plan& plan)
-      : ends_(find_first_last_linear_layers(model)) {
-    std::visit(
-        absl::Overload{[&](const TERecipeKwargs& te) { keeps_ends_ = te.keep_first_and_last; },
-                       [&](const MSAMPRecipeKwargs&) {},
-                       [&](const AORecipeKwargs& ao) {
-                         filter_ = ao.module_filter_func;
-                         keeps_ends_ = !filter_;
-                         pads_ = filter_ && *ao.pad_inner_dim;
-                       }},
-        plan.recipe);
-  }
+// The names of a model's first and last layer.
+using Ends = std::pair<std::optional<std::string>, std::optional<std::string>>;
 
-  std::string reason_against(const std::string& name, const torch::nn::LinearImpl& layer) const {
-    if (filter_ && !filter_(layer, name)) return "module_filter_func rejects it";
-    if (keeps_ends_ && name == ends_.first) return "the first Linear layer";
-    if (keeps_ends_ && name == ends_.second) return "the last Linear layer";
-    const at::Tensor& weight = layer.weight;
-    if (!weight.is_floating_point()) return "its weight is not a floating-point tensor";
-    for (const int64_t size : weight.sizes()) {
-      if (size == 0 || (size % kAlignment != 0 && !pads_)) {
-        return absl::StrCat("[", weight.size(0), ", ", weight.size(1),
-                            "] has a dimension that is not a multiple of ", kAlignment);
-      }
+// The reason why a layer stays in high precision; an empty text if it is converted.
+std::string reason_against(const std::string& name, const torch::nn::LinearImpl& layer,
+                           const Fp8Plan& plan, const Ends& ends) {
+  bool keeps_ends = false, pads = false;
+  if (const auto* te = std::get_if<TERecipeKwargs>(&plan.recipe)) {
+    keeps_ends = te->keep_first_and_last;
+  } else if (const auto* ao = std::get_if<AORecipeKwargs>(&plan.recipe)) {
+    const Fp8Filter& filter = ao->module_filter_func;
+    if (filter && !filter(layer, name)) return "module_filter_func rejects it";
+    keeps_ends = !filter;
+    pads = filter && *ao->pad_inner_dim;
+  }
+  if (keeps_ends && name == ends.first) return "the first Linear layer";
+  if (keeps_ends && name == ends.second) return "the last Linear layer";
+  const at::Tensor& weight = layer.weight;
+  if (!weight.is_floating_point()) return "its weight is not a floating-point tensor";
+  for (const int64_t size : weight.sizes()) {
+    if (size == 0 || (size % kAlignment != 0 && !pads)) {
+      return absl::StrCat("[", weight.size(0), ", ", weight.size(1),
+                          "] has a dimension that is not a multiple of ", kAlignment);
     }
-    return "";
   }
-
- private:
-  const std::pair<std::optional<std::string>, std::optional<std::string>> ends_;
-  Fp8Filter filter_;
-  bool keeps_ends_ = false;
-  bool pads_ = false;
-};
+  return "";
+}
 
 }  // namespace
 
@@ -344,6 +334,13 @@ bool has_native_fp8_matmul(c10::Device device) {
   } catch (const c10::Error&) {
     return false;  // an older device, or a build without it
   }
+}
+
+bool check_cuda_fp8_capability(const Runtime& runtime) {
+  if (!is_cuda_available(/*check_device=*/false, runtime)) return false;
+  if (const std::optional<bool> has = runtime.device_has(DeviceTrait::kFp8Products)) return *has;
+  const c10::Device device = runtime.device();
+  return has_native_fp8_matmul(device.is_cuda() ? device : c10::Device(c10::kCUDA, 0));
 }
 
 at::Tensor fp8_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
@@ -404,9 +401,9 @@ std::shared_ptr<Fp8Model> Fp8Model::convert(torch::nn::Module& module, const Fp8
 Fp8Model::Fp8Model(torch::nn::Module& module, const Fp8Plan& plan, ProcessGroupPtr group)
     : module_(module), plan_(plan), group_(std::move(group)) {
   report_.backend = plan.backend();
-  const Choice choice(module, plan);
+  const Ends ends = find_first_last_linear_layers(module);
   for (const auto& [name, linear] : linear_layers(module)) {
-    std::string reason = choice.reason_against(name, *linear);
+    std::string reason = reason_against(name, *linear, plan, ends);
     const at::Tensor& weight = linear->weight;
     if (!reason.empty()) {
       report_.skipped.push_back({name, std::move(reason)});
@@ -423,8 +420,6 @@ Fp8Model::Fp8Model(torch::nn::Module& module, const Fp8Plan& plan, ProcessGroupP
   scales_ = scales_of(plan, static_cast<int64_t>(weights_.size()));
   for (auto& [weight, layer] : layers_) layer->scales = scales_;
 }
-
-Fp8Model::~Fp8Model() = default;
 
 void Fp8Model::set_sharded() {
   for (auto& [weight, layer] : layers_) layer->is_sharded = true;

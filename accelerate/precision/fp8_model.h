@@ -53,6 +53,7 @@
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/precision/fp8_quantize.h"
+#include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
 
@@ -107,6 +108,13 @@ struct Fp8Layer : torch::CustomClassHolder {
 /// Tries whether LibTorch multiplies fp8 on this device, with a small product.
 bool has_native_fp8_matmul(c10::Device device);
 
+/// Whether the rank's GPU, or the machine's first one if the rank computes elsewhere, multiplies
+/// fp8: NVIDIA's from capability 8.9 on. The Runtime says so, or the GPU is asked with a small
+/// product. Without it, layers in fp8 compute the same numbers in float32.
+/// Local. Threads: any. Errors: none.
+/// Mirrors: accelerate utils/environment.py, check_cuda_fp8_capability.
+bool check_cuda_fp8_capability(const Runtime& runtime = Runtime::current());
+
 /// Differentiable in input, weight and bias.
 /// `records`: whether the tensors' amax is recorded for later scales.
 /// Shapes: input [..., K], weight [N, K], bias [N] or undefined; result [..., N].
@@ -158,7 +166,6 @@ class Fp8Model : public LinearHandler, public std::enable_shared_from_this<Fp8Mo
   /// scales; null for a single rank.
   static std::shared_ptr<Fp8Model> convert(torch::nn::Module& module, const Fp8Plan& plan,
                                            ProcessGroupPtr group = nullptr);
-  ~Fp8Model() override;
 
   const Fp8Report& report() const { return report_; }
 

@@ -15,7 +15,6 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/reciprocal.h>
-#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
@@ -32,19 +31,6 @@
 
 namespace accelerate {
 namespace {
-
-void check_options(const GradScalerKwargs& options) {
-  TORCH_CHECK_VALUE(options.init_scale > 0, "GradScaler: the scale must be more than 0, got ",
-                    options.init_scale);
-  TORCH_CHECK_VALUE(options.growth_factor > 1,
-                    "GradScaler: growth_factor must be more than 1, got ", options.growth_factor);
-  TORCH_CHECK_VALUE(options.backoff_factor > 0 && options.backoff_factor < 1,
-                    "GradScaler: backoff_factor must be between 0 and 1, got ",
-                    options.backoff_factor);
-  TORCH_CHECK_VALUE(options.growth_interval > 0,
-                    "GradScaler: growth_interval must be more than 0, got ",
-                    options.growth_interval);
-}
 
 void check_scaling(const LossScaling& scaling, double scale) {
   TORCH_CHECK_VALUE(scaling.hysteresis >= 1, "GradScaler: hysteresis must be at least 1, got ",
@@ -99,11 +85,24 @@ GradScaler::GradScaler(const GradScalerKwargs& options, ProcessGroupPtr group,
       group_(std::move(group)),
       scaling_(scaling),
       initial_scale_(options.init_scale) {
-  if (options.enabled) check_options(options);
+  if (options.enabled) check(options);
   if (!scaling_) return;
   if (options.enabled) check_scaling(*scaling_, options.init_scale);
   hysteresis_left_ = scaling_->hysteresis;
   initial_growth_tracker_ = -1;
+}
+
+void GradScaler::check(const GradScalerKwargs& options) {
+  TORCH_CHECK_VALUE(options.init_scale > 0, "GradScaler: the scale must be more than 0, got ",
+                    options.init_scale);
+  TORCH_CHECK_VALUE(options.growth_factor > 1,
+                    "GradScaler: growth_factor must be more than 1, got ", options.growth_factor);
+  TORCH_CHECK_VALUE(options.backoff_factor > 0 && options.backoff_factor < 1,
+                    "GradScaler: backoff_factor must be between 0 and 1, got ",
+                    options.backoff_factor);
+  TORCH_CHECK_VALUE(options.growth_interval > 0,
+                    "GradScaler: growth_interval must be more than 0, got ",
+                    options.growth_interval);
 }
 
 void GradScaler::make_scale_on(c10::Device device) {
@@ -126,13 +125,10 @@ at::Tensor GradScaler::unscale_gradients(const torch::optim::Optimizer& optimize
   for (size_t i = 0; i < groups.size(); ++i) {
     const std::vector<at::Tensor>& parameters = groups[i].params();
     for (size_t j = 0; j < parameters.size(); ++j) {
-      at::Tensor gradient = parameters[j].grad();
-      if (!gradient.defined()) continue;
+      if (!parameters[j].grad().defined()) continue;
       // Multi-tensor operators do not write to views with flags, as the gradient of conj() is.
-      if (gradient.is_conj() || gradient.is_neg()) {
-        gradient = internal::without_flags(gradient);
-        parameters[j].mutable_grad() = gradient;
-      }
+      at::Tensor gradient = internal::without_flags(parameters[j].grad());
+      parameters[j].mutable_grad() = gradient;
       if (!seen.insert(gradient.unsafeGetTensorImpl()).second) continue;
       TORCH_CHECK_VALUE(gradient.scalar_type() != at::kHalf,
                         "GradScaler: the gradient of parameter ", j, " of parameter group ", i,
@@ -140,7 +136,7 @@ at::Tensor GradScaler::unscale_gradients(const torch::optim::Optimizer& optimize
                         ") is fp16, so unscaling it would lose digits. Keep the model's parameters "
                         "in float32 and let mixed_precision=\"fp16\" do the casting");
       if (gradient.is_sparse()) gradient = gradient._values();
-      if (gradient.is_complex()) gradient = at::view_as_real(gradient);
+      gradient = internal::as_real(gradient);
       gradients[{gradient.device().type(), gradient.device().index(), gradient.scalar_type()}]
           .push_back(std::move(gradient));
     }
@@ -284,26 +280,6 @@ int64_t GradScaler::get_growth_tracker() const {
   return growth_tracker_.defined() ? growth_tracker_.item<int>() : initial_growth_tracker_;
 }
 
-template <typename T>
-void GradScaler::set(T GradScalerKwargs::* option, T value) {
-  GradScalerKwargs options = options_;
-  options.*option = value;
-  check_options(options);
-  options_ = options;
-}
-
-void GradScaler::set_growth_factor(double new_factor) {
-  set(&GradScalerKwargs::growth_factor, new_factor);
-}
-
-void GradScaler::set_backoff_factor(double new_factor) {
-  set(&GradScalerKwargs::backoff_factor, new_factor);
-}
-
-void GradScaler::set_growth_interval(int64_t new_interval) {
-  set(&GradScalerKwargs::growth_interval, new_interval);
-}
-
 nlohmann::ordered_json GradScaler::state_dict() const {
   if (!is_enabled()) return nlohmann::ordered_json::object();
   nlohmann::ordered_json state = {{"scale", get_scale()},
@@ -328,7 +304,7 @@ void GradScaler::load_state_dict(const nlohmann::ordered_json& state_dict) {
   options.backoff_factor = field<double>(state_dict, "backoff_factor");
   options.growth_interval = field<int64_t>(state_dict, "growth_interval");
   const auto growth_tracker = field<int64_t>(state_dict, "_growth_tracker");
-  check_options(options);
+  check(options);
   TORCH_CHECK_VALUE(growth_tracker >= -1, "GradScaler: _growth_tracker is ", growth_tracker);
   if (scaling_) {
     LossScaling scaling = *scaling_;
@@ -413,38 +389,33 @@ std::optional<GradScaler> zero_grad_scaler(const ZeroConfig& zero, ProcessGroupP
                                 .min_scale = fp16.min_loss_scale});
 }
 
-SharedScaler::User::User(std::shared_ptr<SharedScaler> shared, torch::optim::Optimizer& optimizer)
-    : shared_(std::move(shared)) {
-  if (!shared_) return;
-  entry_ = std::make_unique<Entry>(Entry{.optimizer = &optimizer});
-  shared_->users_.push_back(entry_.get());
+SharedScaler::User::User(std::shared_ptr<SharedScaler> shared,
+                         torch::optim::Optimizer& optimizer) {
+  if (!shared) return;
+  entry_.reset(new Entry{.shared = std::move(shared), .optimizer = &optimizer});
+  entry_->shared->users_.push_back(entry_.get());
 }
 
-SharedScaler::User& SharedScaler::User::operator=(User&& other) noexcept {
-  std::swap(shared_, other.shared_);
-  std::swap(entry_, other.entry_);
-  return *this;
-}
-
-SharedScaler::User::~User() {
-  if (!shared_) return;
-  std::erase(shared_->users_, entry_.get());
+SharedScaler::User::Entry::~Entry() {
+  std::erase(shared->users_, this);
   // Another optimizer may be created at the same address.
-  shared_->scaler_.renew(*entry_->optimizer);
+  shared->scaler_.renew(*optimizer);
 }
 
 void SharedScaler::User::unscale() {
-  if (shared_->scaler_.is_unscaled(*entry_->optimizer)) return;
-  shared_->scaler_.unscale_(*entry_->optimizer);
+  GradScaler& scaler = entry_->shared->scaler_;
+  if (scaler.is_unscaled(*entry_->optimizer)) return;
+  scaler.unscale_(*entry_->optimizer);
   entry_->is_unscaled = true;
 }
 
 bool SharedScaler::User::step(const std::function<void()>& update) {
-  const bool done = shared_->scaler_.step(*entry_->optimizer, update);
+  SharedScaler& shared = *entry_->shared;
+  const bool done = shared.scaler_.step(*entry_->optimizer, update);
   entry_->is_unscaled = true;
   ++entry_->steps;
   const auto has_stepped = [](const Entry* user) { return user->steps > 0; };
-  if (std::ranges::all_of(shared_->users_, has_stepped)) shared_->update();
+  if (std::ranges::all_of(shared.users_, has_stepped)) shared.update();
   return done;
 }
 

@@ -100,11 +100,11 @@ class GradScaler {
   /// 1 if disabled. Waits for the device.
   double get_scale() const;
   double get_growth_factor() const { return options_.growth_factor; }
-  void set_growth_factor(double new_factor);
+  void set_growth_factor(double factor) { set(&GradScalerKwargs::growth_factor, factor); }
   double get_backoff_factor() const { return options_.backoff_factor; }
-  void set_backoff_factor(double new_factor);
+  void set_backoff_factor(double factor) { set(&GradScalerKwargs::backoff_factor, factor); }
   int64_t get_growth_interval() const { return options_.growth_interval; }
-  void set_growth_interval(int64_t new_interval);
+  void set_growth_interval(int64_t steps) { set(&GradScalerKwargs::growth_interval, steps); }
   /// Steps in a row without an infinite gradient since the scale grew; with a LossScaling it begins
   /// with -1, and does so again after an infinite gradient.
   int64_t get_growth_tracker() const;
@@ -135,8 +135,14 @@ class GradScaler {
     at::Tensor found_inf;
   };
 
+  static void check(const GradScalerKwargs& options);
   template <typename T>
-  void set(T GradScalerKwargs::* option, T value);
+  void set(T GradScalerKwargs::* option, T value) {
+    GradScalerKwargs options = options_;
+    options.*option = value;
+    check(options);
+    options_ = options;
+  }
   at::Tensor scale_tensor(const at::Tensor& output);
   void make_scale_on(c10::Device device);
   at::Tensor all_found_inf() const;
@@ -208,11 +214,8 @@ class SharedScaler {
    public:
     User() = default;
     User(std::shared_ptr<SharedScaler> shared, torch::optim::Optimizer& optimizer);
-    ~User();
-    User(User&& other) noexcept = default;
-    User& operator=(User&& other) noexcept;
 
-    explicit operator bool() const { return shared_ != nullptr; }
+    explicit operator bool() const { return entry_ != nullptr; }
 
     /// As GradScaler::unscale_; no effect on unscaled gradients.
     void unscale();
@@ -226,13 +229,15 @@ class SharedScaler {
 
    private:
     struct Entry {
+      ~Entry();
+
+      std::shared_ptr<SharedScaler> shared;
       torch::optim::Optimizer* optimizer;
       bool is_unscaled = false;  // the gradients
       int steps = 0;             // since the last update
       std::vector<at::Tensor> waiting = {};
     };
     friend class SharedScaler;
-    std::shared_ptr<SharedScaler> shared_;
     std::unique_ptr<Entry> entry_;
   };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <tuple>
 #include <unordered_set>
 #include <utility>
 
@@ -70,22 +69,17 @@ CallStack call_stack() {
 }
 
 // Names functions, without those of LibTorch, Abseil, the C and C++ libraries and this library's
-// profiler; asks for each address once. It is slow, and meant for the end of a recording.
-class FunctionNames {
- public:
-  std::vector<std::string> names(const CallStack& stack) {
-    std::vector<std::string> names;
-    for (void* address : stack) {
-      auto [found, is_new] = name_by_address_.try_emplace(address);
-      if (is_new) found->second = name_of(address);
-      if (!found->second.empty()) names.push_back(found->second);
-    }
-    return names;
+// profiler; asks for each address once, and keeps the names in `known`, empty ones as well. It is
+// slow, and meant for the end of a recording.
+std::vector<std::string> names_of(const CallStack& stack, std::map<void*, std::string>& known) {
+  std::vector<std::string> names;
+  for (void* address : stack) {
+    auto [found, is_new] = known.try_emplace(address);
+    if (is_new) found->second = name_of(address);
+    if (!found->second.empty()) names.push_back(found->second);
   }
-
- private:
-  std::map<void*, std::string> name_by_address_;  // empty: not the user's
-};
+  return names;
+}
 
 }  // namespace
 
@@ -116,16 +110,15 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
   std::vector<ProfileEvent> take() {
     for (const size_t index : open_) events_[index].end_ns = now_ns();
     // Collectives are reported when their last member joins, in an order that varies.
-    std::stable_sort(device_work_.begin(), device_work_.end(),
-                     [](const ProfileEvent& a, const ProfileEvent& b) {
-                       return std::tie(a.start_ns, a.thread) < std::tie(b.start_ns, b.thread);
-                     });
+    std::ranges::stable_sort(device_work_, {}, [](const ProfileEvent& event) {
+      return std::pair(event.start_ns, event.thread);
+    });
     for (ProfileEvent& work : device_work_) {
       work.id = events_.size() + 1;
       events_.push_back(std::move(work));
     }
-    FunctionNames names;
-    for (const auto& [index, stack] : stacks_) events_[index].stack = names.names(stack);
+    std::map<void*, std::string> known;
+    for (const auto& [index, stack] : stacks_) events_[index].stack = names_of(stack, known);
     if (options_.modules != nullptr) propagate_modules(events_);
     return std::move(events_);
   }

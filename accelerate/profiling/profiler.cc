@@ -107,13 +107,10 @@ ProfileEvent to_event(const KinetoEvent& from) {
 // Parents come before their children, memory after the operator that began at the same time, and
 // devices, whose parents are the operators that asked for them, last.
 void sort_by_begin(std::vector<ProfileEvent>& events) {
-  auto key = [](const ProfileEvent& event) {
+  std::ranges::stable_sort(events, {}, [](const ProfileEvent& event) {
     return std::make_tuple(event.kind == ProfileEvent::Kind::kDevice, event.start_ns,
                            event.kind == ProfileEvent::Kind::kMemory, event.id);
-  };
-  std::stable_sort(
-      events.begin(), events.end(),
-      [&key](const ProfileEvent& a, const ProfileEvent& b) { return key(a) < key(b); });
+  });
 }
 
 void find_parents(std::vector<ProfileEvent>& events) {

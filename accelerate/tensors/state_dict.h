@@ -6,11 +6,13 @@
 #pragma once
 
 #include <concepts>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 namespace accelerate {
@@ -40,5 +42,36 @@ class OptimizerStateReader {
   /// thread.
   virtual void finish() noexcept = 0;
 };
+
+namespace internal {
+
+/// The tensors of a saved state, which messages call `where`, that nothing has asked for yet.
+/// Errors: c10::ValueError for two of one name.
+class UntakenTensors {
+ public:
+  UntakenTensors(NamedTensors tensors, std::string where) : where_(std::move(where)) {
+    for (auto& [name, tensor] : tensors) {
+      TORCH_CHECK_VALUE(tensors_.emplace(name, std::move(tensor)).second, where_, " has two \"",
+                        name, "\"");
+    }
+  }
+
+  /// Undefined where there is none.
+  at::Tensor take(const std::string& name) {
+    auto taken = tensors_.extract(name);
+    return taken ? std::move(taken.mapped()) : at::Tensor();
+  }
+  /// Errors: c10::ValueError naming a tensor that is left, and what is wrong with it.
+  void check_all_taken(const char* what) const {
+    TORCH_CHECK_VALUE(tensors_.empty(), where_, " has \"", tensors_.begin()->first, "\", which ",
+                      what);
+  }
+
+ private:
+  std::string where_;
+  std::map<std::string, at::Tensor> tensors_;
+};
+
+}  // namespace internal
 
 }  // namespace accelerate

@@ -1,5 +1,5 @@
-/// Where tensors lie: untouched host memory, saved tensors for use, other memory for a tensor, and
-/// memory that holds a tensor's numbers as they are.
+/// Where tensors lie: untouched host memory, saved tensors for use, other memory for a tensor,
+/// memory that holds a tensor's numbers as they are, and which tensors are one.
 ///
 /// Threads: any.
 #pragma once
@@ -16,6 +16,14 @@ at::Tensor fresh_tensor(at::IntArrayRef sizes, at::TensorOptions options);
 /// the numbers conjugated or negated, as that of `conj()` and of the imaginary part of such a view
 /// does. `contiguous()`, `to()` and `cpu()` may leave the flag.
 at::Tensor without_flags(const at::Tensor& tensor);
+
+/// Complex numbers as pairs of real ones, which is what backends and optimizers take; other tensors
+/// as they are. An alias, but of a tensor that has flags.
+at::Tensor as_real(const at::Tensor& tensor);
+
+/// Whether two tensors are the same elements of the same memory, in the same order, and so tied.
+/// Memory on "meta" has an identity as well.
+bool are_identical_views(const at::Tensor& a, const at::Tensor& b);
 
 /// The tensor for use beside `parameter`: on its device, in `dtype`, and, with `like_parameter`, in
 /// memory as it lies, else contiguous. It is the tensor itself where that is so already and it has

@@ -1,4 +1,4 @@
-#include "accelerate/tensors/untaken_tensors.h"
+#include "accelerate/tensors/state_dict.h"
 
 #include <functional>
 #include <string>

@@ -17,11 +17,11 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 #include "accelerate/comm/random.h"
-#include "accelerate/optim/accelerated_optimizer_state.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/optimizer_state_dict.h"
 #include "accelerate/optim/schedulers/decay.h"
+#include "accelerate/optim/shared_objects.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -126,8 +126,7 @@ Outcome train(const Plan& plan, int from, int to, const std::vector<Saved>* save
         const std::vector<Tensor> tensors = tensors_of(net);
         for (size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_((*saved)[0].module[i]);
       }
-      load_accelerated_optimizer_state_dict(*internal::Access::to(optimizer),
-                                            filed((*saved)[0].optimizer));
+      internal::Access::to(optimizer)->load_state_dict(filed((*saved)[0].optimizer));
       load_scheduler_state_dict(*internal::Access::to(scheduler), filed((*saved)[0].scheduler));
       if (training.precision.scaler()) {
         training.precision.scaler()->load_state_dict(
@@ -161,7 +160,7 @@ Outcome train(const Plan& plan, int from, int to, const std::vector<Saved>* save
     Saved& own = outcome.saved[static_cast<size_t>(rank.index())];
     for (const Tensor& tensor : tensors_of(net))
       own.module.push_back(tensor.detach().cpu().clone());
-    own.optimizer = filed(accelerated_optimizer_state_dict(*internal::Access::to(optimizer)));
+    own.optimizer = filed(internal::Access::to(optimizer)->state_dict());
     own.scheduler = filed(scheduler_state_dict(*internal::Access::to(scheduler)));
     if (training.precision.scaler()) own.scaler = training.precision.scaler()->state_dict();
     own.training = filed(internal::training_state_dict(training, gradients));

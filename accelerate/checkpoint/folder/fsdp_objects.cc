@@ -22,7 +22,7 @@
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/stored_tensors.h"
-#include "accelerate/optim/accelerated_optimizer_state.h"
+#include "accelerate/optim/shared_objects.h"
 
 namespace accelerate::internal {
 namespace {
@@ -346,8 +346,7 @@ void load_fsdp_optimizer(StateSaver& saver, SharedOptimizer& optimizer,
           parts.check_own_part(state.values, text_of(source), ShardPlaces(parts.training.models));
           state.values.erase(kId);
         }
-        load_accelerated_optimizer_state_dict(optimizer, std::move(state),
-                                              {.parameters = parameters});
+        optimizer.load_state_dict(std::move(state), {.parameters = parameters});
       });
 }
 

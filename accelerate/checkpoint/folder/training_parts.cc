@@ -20,7 +20,7 @@
 #include "accelerate/comm/random.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/modules/module_state_dict.h"
-#include "accelerate/optim/accelerated_optimizer_state.h"
+#include "accelerate/optim/shared_objects.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/values/json_values.h"
 #include "accelerate/values/texts.h"
@@ -226,10 +226,9 @@ std::vector<CheckpointPart> TrainingParts::shared(const std::vector<NamedTensors
   for (const auto& optimizer : alive(training.optimizers)) {
     const std::string name = indexed(kOptimizerName, index++);
     if (trains_shards(*optimizer, shards)) continue;
-    parts.push_back(
-        {.name = name,
-         .state = accelerated_optimizer_state_dict(*optimizer, {.parameters = parameters}),
-         .is_optimizer = true});
+    parts.push_back({.name = name,
+                     .state = optimizer->state_dict({.parameters = parameters}),
+                     .is_optimizer = true});
   }
   index = 0;
   for (const auto& scheduler : alive(training.schedulers)) {
@@ -323,9 +322,8 @@ ShardedObject TrainingParts::model_object(const NamedTensors& weights,
 ShardedObject TrainingParts::optimizer_object(SharedOptimizer& optimizer,
                                               const NamedTensors& parameters,
                                               const ShardPlaces& shards) const {
-  PlacedState placed =
-      state_of_stages(stages, optimizer, shards,
-                      accelerated_optimizer_state_dict(optimizer, {.parameters = parameters}));
+  PlacedState placed = state_of_stages(stages, optimizer, shards,
+                                       optimizer.state_dict({.parameters = parameters}));
   return {
       .root = kOptimizerName, .state = std::move(placed.state), .places = std::move(placed.places)};
 }
@@ -480,8 +478,7 @@ void TrainingParts::load_optimizer(const CheckpointReader& reader, size_t index,
   const std::optional<std::string> path = reader.find(name);
   // A state without tensors, or none.
   if (!is_divided && (!path || path->ends_with(".json"))) {
-    return load_accelerated_optimizer_state_dict(optimizer, reader.read(name),
-                                                 {.parameters = parameters});
+    return optimizer.load_state_dict(reader.read(name), {.parameters = parameters});
   }
   StoredTensors stored = is_divided ? reader.open_divided(folder) : reader.open(name);
   read_optimizer(stored, join_path(reader.folder(), is_divided ? folder : name), optimizer,
@@ -494,7 +491,7 @@ void TrainingParts::read_optimizer(StoredTensors& stored, const std::string& pat
   StateDict state = read_optimizer_state(stored, parse_state_values(stored.values(), path),
                                          optimizer, parameters, shards, device);
   verify_share(stored, trains_shards(optimizer, shards));
-  load_accelerated_optimizer_state_dict(optimizer, std::move(state), {.parameters = parameters});
+  optimizer.load_state_dict(std::move(state), {.parameters = parameters});
 }
 
 void TrainingParts::load(const CheckpointReader& reader, c10::Device device) const {

@@ -26,7 +26,6 @@
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/tensors/tensor_memory.h"
-#include "accelerate/tensors/untaken_tensors.h"
 #include "accelerate/values/fields.h"
 #include "accelerate/values/json_values.h"
 

@@ -102,7 +102,7 @@ std::vector<double> ChainedScheduler::rates_at(int64_t epoch) {
       part->step();
     }
   }
-  return current_times(1.0);
+  return get_current_lrs();
 }
 
 }  // namespace accelerate::optim

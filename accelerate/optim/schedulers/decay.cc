@@ -19,12 +19,6 @@ struct Now {
   int64_t epoch;
   const Rates& base;
   Rates rates;
-
-  Rates times(double factor) const {
-    Rates product = rates;
-    for (double& rate : product) rate *= factor;
-    return product;
-  }
 };
 
 void check_total_iters(const char* kind, int64_t total_iters) {
@@ -61,7 +55,8 @@ void check_options(const StepLROptions& options) {
 }
 
 Rates rates_of(const StepLROptions& options, const Now& now) {
-  return now.times(now.epoch != 0 && now.epoch % options.step_size == 0 ? options.gamma : 1.0);
+  const bool falls = now.epoch != 0 && now.epoch % options.step_size == 0;
+  return times(now.rates, falls ? options.gamma : 1.0);
 }
 
 void check_options(const MultiStepLROptions& /*options*/) {}
@@ -69,7 +64,7 @@ void check_options(const MultiStepLROptions& /*options*/) {}
 Rates rates_of(const MultiStepLROptions& options, const Now& now) {
   const auto [first, last] =
       std::equal_range(options.milestones.begin(), options.milestones.end(), now.epoch);
-  return now.times(std::pow(options.gamma, last - first));
+  return times(now.rates, std::pow(options.gamma, last - first));
 }
 
 void check_options(const ExponentialLROptions& options) {
@@ -78,7 +73,7 @@ void check_options(const ExponentialLROptions& options) {
 }
 
 Rates rates_of(const ExponentialLROptions& options, const Now& now) {
-  return now.times(now.epoch == 0 ? 1.0 : options.gamma);
+  return times(now.rates, now.epoch == 0 ? 1.0 : options.gamma);
 }
 
 void check_options(const ConstantLROptions& options) {
@@ -88,9 +83,9 @@ void check_options(const ConstantLROptions& options) {
 }
 
 Rates rates_of(const ConstantLROptions& options, const Now& now) {
-  if (now.epoch == 0) return now.times(options.factor);
+  if (now.epoch == 0) return times(now.rates, options.factor);
   if (now.epoch != options.total_iters) return now.rates;
-  return options.factor == 0 ? now.base : now.times(1.0 / options.factor);
+  return options.factor == 0 ? now.base : times(now.rates, 1.0 / options.factor);
 }
 
 void check_options(const LinearLROptions& options) {
@@ -104,12 +99,12 @@ void check_options(const LinearLROptions& options) {
 
 Rates rates_of(const LinearLROptions& options, const Now& now) {
   const auto [start, end, total_iters] = options;
-  if (now.epoch == 0) return now.times(start);
+  if (now.epoch == 0) return times(now.rates, start);
   if (now.epoch > total_iters) return now.rates;
   const double rise = end - start;
   const double before =
       static_cast<double>(total_iters) * start + static_cast<double>(now.epoch - 1) * rise;
-  return now.times(1.0 + rise / before);
+  return times(now.rates, 1.0 + rise / before);
 }
 
 void check_options(const PolynomialLROptions& options) {
@@ -121,7 +116,7 @@ Rates rates_of(const PolynomialLROptions& options, const Now& now) {
   const auto total = static_cast<double>(options.total_iters);
   const double left = 1.0 - static_cast<double>(now.epoch) / total;
   const double left_before = 1.0 - static_cast<double>(now.epoch - 1) / total;
-  return now.times(std::pow(left / left_before, options.power));
+  return times(now.rates, std::pow(left / left_before, options.power));
 }
 
 void check_options(const CosineAnnealingLROptions& options) {
@@ -173,7 +168,7 @@ void ClosedForm<Options>::archive(StateArchive& state) {
 
 template <typename Options>
 std::vector<double> ClosedForm<Options>::rates_at(int64_t epoch) {
-  return rates_of(options_, {.epoch = epoch, .base = base_lrs(), .rates = current_times(1.0)});
+  return rates_of(options_, {.epoch = epoch, .base = base_lrs(), .rates = get_current_lrs()});
 }
 
 template <typename Options>

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <c10/util/Exception.h>
 #include <numbers>
 
-#include "absl/strings/str_cat.h"
 #include "accelerate/optim/schedulers/cyclic.h"
 #include "accelerate/optim/schedulers/state_archive.h"
 
@@ -41,10 +41,10 @@ void check_total(const char* kind, int64_t total_num_steps) {
 
 // Arguments that a state may have for another number of groups.
 void check_groups(const char* kind, size_t groups,
-                  std::initializer_list<const std::vector<double>*> arguments) {
-  for (const std::vector<double>* each : arguments) {
-    TORCH_CHECK_VALUE(each->size() == groups, kind, ": an argument is for ", each->size(),
-                      " parameter groups, not for ", groups);
+                  std::initializer_list<const PerGroup*> arguments) {
+  for (const PerGroup* each : arguments) {
+    TORCH_CHECK_VALUE(each->values().size() == groups, kind, ": an argument is for ",
+                      each->values().size(), " parameter groups, not for ", groups);
   }
 }
 
@@ -56,165 +56,149 @@ std::vector<double> between(const std::vector<double>& from, const std::vector<d
   return values;
 }
 
-}  // namespace
-
-std::vector<double> BatchSchedule::rates_at(int64_t epoch) {
-  if (epoch == 0 && first_iteration_ >= 0) return current_times(1.0);
-  return rates_after(first_iteration_ + epoch);
+// The arguments by group.
+void expand(const char* name, PerGroup& argument, size_t groups) {
+  argument = argument.expanded(name, groups);
 }
 
-void BatchSchedule::archive(StateArchive& state) {
-  int64_t iteration = last_batch_iteration();
-  int64_t epoch = last_epoch();
-  state("last_batch_iteration", iteration);
-  state("last_epoch", epoch);
-  if (state.loads()) first_iteration_ = iteration - epoch;
+// Where a schedule stands: the iteration it makes, and the base rates.
+struct BatchNow {
+  int64_t iteration;
+  const std::vector<double>& base;
+  torch::optim::Optimizer& optimizer;
+};
+
+// ---- What the kinds make of their options: options with all that is absent in them, checks, and
+// rates after an iteration, or before the first one: -1.
+
+// The rates after an iteration; behind the warm-up, `height` of the way to the largest.
+template <typename Options>
+std::vector<double> warmed_up_rates(const Options& options, const PerGroup& max_lr,
+                                    int64_t iteration, double height) {
+  const std::vector<double>& least = options.warmup_min_lr.values();
+  if (iteration < 0) return least;
+  const auto part = warmup_part(options.warmup_type, options.warmup_num_steps, iteration);
+  return between(least, max_lr.values(), part.value_or(height));
 }
 
-void BatchSchedule::check() const {
-  TORCH_CHECK_VALUE(first_iteration_ >= -1, "last_batch_iteration must be at least -1, got ",
-                    first_iteration_);
+WarmupLROptions resolved(WarmupLROptions options, const BatchNow& now) {
+  expand("WarmupLR: warmup_min_lr", options.warmup_min_lr, now.base.size());
+  if (!options.warmup_max_lr) options.warmup_max_lr = now.base;
+  expand("WarmupLR: warmup_max_lr", *options.warmup_max_lr, now.base.size());
+  return options;
 }
 
-// ---- WarmupLR, WarmupDecayLR
-
-WarmupSchedule::WarmupSchedule(const char* kind, torch::optim::Optimizer& optimizer,
-                               int64_t last_batch_iteration, const PerGroup& min_lr,
-                               const std::optional<PerGroup>& max_lr, int64_t warmup_num_steps,
-                               WarmupType type)
-    : BatchSchedule(optimizer, last_batch_iteration),
-      kind_(kind),
-      min_lrs_(min_lr.expanded(absl::StrCat(kind, ": warmup_min_lr").c_str(), base_lrs().size())),
-      max_lrs_(max_lr ? max_lr->expanded(absl::StrCat(kind, ": warmup_max_lr").c_str(),
-                                         base_lrs().size())
-                      : base_lrs()),
-      warmup_num_steps_(warmup_num_steps),
-      warmup_type_(type) {}
-
-int64_t WarmupSchedule::warmup_num_steps() const { return warmup_steps(warmup_num_steps_); }
-
-std::vector<double> WarmupSchedule::rates_after(int64_t iteration) {
-  if (iteration < 0) return min_lrs_;
-  const auto part = warmup_part(warmup_type_, warmup_num_steps_, iteration);
-  return between(min_lrs_, max_lrs_, part ? *part : height_after(iteration));
+void check_schedule(const WarmupLROptions& options, size_t groups) {
+  check_warmup("WarmupLR", options.warmup_num_steps);
+  check_groups("WarmupLR", groups, {&options.warmup_min_lr, &*options.warmup_max_lr});
 }
 
-void WarmupSchedule::archive(StateArchive& state) {
-  state("warmup_min_lr", min_lrs_);
-  state("warmup_max_lr", max_lrs_);
-  state("warmup_num_steps", warmup_num_steps_);
-  state("warmup_type", warmup_type_);
-  BatchSchedule::archive(state);
+std::vector<double> rates_after(const WarmupLROptions& options, const BatchNow& now) {
+  return warmed_up_rates(options, *options.warmup_max_lr, now.iteration, 1);
 }
 
-void WarmupSchedule::check() const {
-  BatchSchedule::check();
-  check_warmup(kind_, warmup_num_steps_);
-  check_groups(kind_, base_lrs().size(), {&min_lrs_, &max_lrs_});
+WarmupDecayLROptions resolved(WarmupDecayLROptions options, const BatchNow& now) {
+  expand("WarmupDecayLR: warmup_min_lr", options.warmup_min_lr, now.base.size());
+  expand("WarmupDecayLR: warmup_max_lr", options.warmup_max_lr, now.base.size());
+  return options;
 }
 
-WarmupLR::WarmupLR(torch::optim::Optimizer& optimizer, const Options& options)
-    : WarmupSchedule("WarmupLR", optimizer, options.last_batch_iteration, options.warmup_min_lr,
-                     options.warmup_max_lr, options.warmup_num_steps, options.warmup_type) {
-  start();
+void check_schedule(const WarmupDecayLROptions& options, size_t groups) {
+  check_total("WarmupDecayLR", options.total_num_steps);
+  check_warmup("WarmupDecayLR", options.warmup_num_steps);
+  check_groups("WarmupDecayLR", groups, {&options.warmup_min_lr, &options.warmup_max_lr});
 }
 
-WarmupDecayLR::WarmupDecayLR(torch::optim::Optimizer& optimizer, const Options& options)
-    : WarmupSchedule("WarmupDecayLR", optimizer, options.last_batch_iteration,
-                     options.warmup_min_lr, options.warmup_max_lr, options.warmup_num_steps,
-                     options.warmup_type),
-      total_num_steps_(options.total_num_steps) {
-  start();
+std::vector<double> rates_after(const WarmupDecayLROptions& options, const BatchNow& now) {
+  const int64_t falls = options.total_num_steps - warmup_steps(options.warmup_num_steps);
+  const auto left = static_cast<double>(options.total_num_steps - now.iteration);
+  const double height = std::max(0.0, left / static_cast<double>(std::max<int64_t>(1, falls)));
+  return warmed_up_rates(options, options.warmup_max_lr, now.iteration, height);
 }
 
-double WarmupDecayLR::height_after(int64_t iteration) const {
-  const int64_t falls = total_num_steps_ - warmup_num_steps();
-  const auto left = static_cast<double>(total_num_steps_ - iteration);
-  return std::max(0.0, left / static_cast<double>(std::max<int64_t>(1, falls)));
+WarmupCosineLROptions resolved(const WarmupCosineLROptions& options, const BatchNow& /*now*/) {
+  return options;
 }
 
-void WarmupDecayLR::archive(StateArchive& state) {
-  state("total_num_steps", total_num_steps_);
-  WarmupSchedule::archive(state);
+void check_schedule(const WarmupCosineLROptions& options, size_t /*groups*/) {
+  check_total("WarmupCosineLR", options.total_num_steps);
+  check_warmup("WarmupCosineLR", options.warmup_num_steps);
 }
 
-void WarmupDecayLR::check() const {
-  check_total("WarmupDecayLR", total_num_steps_);
-  WarmupSchedule::check();
-}
-
-// ---- WarmupCosineLR
-
-WarmupCosineLR::WarmupCosineLR(torch::optim::Optimizer& optimizer, const Options& options)
-    : BatchSchedule(optimizer, options.last_batch_iteration), options_(options) {
-  start();
-}
-
-std::vector<double> WarmupCosineLR::rates_after(int64_t iteration) {
-  if (iteration < 0) return base_times(0.0);
-  const auto part = warmup_part(options_.warmup_type, options_.warmup_num_steps, iteration);
+std::vector<double> rates_after(const WarmupCosineLROptions& options, const BatchNow& now) {
+  if (now.iteration < 0) return times(now.base, 0.0);
+  const auto part = warmup_part(options.warmup_type, options.warmup_num_steps, now.iteration);
   if (part) {
-    return base_times(options_.warmup_min_ratio + *part * (1.0 - options_.warmup_min_ratio));
+    return times(now.base, options.warmup_min_ratio + *part * (1.0 - options.warmup_min_ratio));
   }
-  const int64_t warmup = warmup_steps(options_.warmup_num_steps);
-  const auto falls = static_cast<double>(std::max<int64_t>(1, options_.total_num_steps - warmup));
-  const double progress = std::min(1.0, static_cast<double>(iteration - warmup + 1) / falls);
+  const int64_t warmup = warmup_steps(options.warmup_num_steps);
+  const auto falls = static_cast<double>(std::max<int64_t>(1, options.total_num_steps - warmup));
+  const double progress = std::min(1.0, static_cast<double>(now.iteration - warmup + 1) / falls);
   const double height = (1 + std::cos(std::numbers::pi * progress)) / 2;
-  return base_times(
-      std::max(0.0, options_.cos_min_ratio + (1.0 - options_.cos_min_ratio) * height));
+  return times(now.base,
+               std::max(0.0, options.cos_min_ratio + (1.0 - options.cos_min_ratio) * height));
 }
 
-void WarmupCosineLR::archive(StateArchive& state) {
-  state("total_num_steps", options_.total_num_steps);
-  state("warmup_min_ratio", options_.warmup_min_ratio);
-  state("warmup_num_steps", options_.warmup_num_steps);
-  state("cos_min_ratio", options_.cos_min_ratio);
-  state("warmup_type", options_.warmup_type);
-  BatchSchedule::archive(state);
-}
-
-void WarmupCosineLR::check() const {
-  BatchSchedule::check();
-  check_total("WarmupCosineLR", options_.total_num_steps);
-  check_warmup("WarmupCosineLR", options_.warmup_num_steps);
-}
-
-// ---- OneCycle
-
-OneCycle::OneCycle(torch::optim::Optimizer& optimizer, const Options& options)
-    : BatchSchedule(optimizer, options.last_batch_iteration),
-      options_(options),
-      min_lrs_(options.cycle_min_lr.expanded("OneCycle: cycle_min_lr", base_lrs().size())),
-      max_lrs_(options.cycle_max_lr.expanded("OneCycle: cycle_max_lr", base_lrs().size())) {
-  options_.cycle_second_step_size =
-      options.cycle_second_step_size.value_or(options.cycle_first_step_size);
-  options_.cycle_second_stair_count =
-      options.cycle_second_stair_count.value_or(options.cycle_first_stair_count);
-  options_.cycle_momentum = options.cycle_momentum && has_betas(optimizer);
-  if (options_.cycle_momentum) {
-    min_moms_ = options.cycle_min_mom.expanded("OneCycle: cycle_min_mom", base_lrs().size());
-    max_moms_ = options.cycle_max_mom.expanded("OneCycle: cycle_max_mom", base_lrs().size());
+OneCycleOptions resolved(OneCycleOptions options, const BatchNow& now) {
+  expand("OneCycle: cycle_min_lr", options.cycle_min_lr, now.base.size());
+  expand("OneCycle: cycle_max_lr", options.cycle_max_lr, now.base.size());
+  if (!options.cycle_second_step_size) {
+    options.cycle_second_step_size = options.cycle_first_step_size;
   }
-  start();
+  if (!options.cycle_second_stair_count) {
+    options.cycle_second_stair_count = options.cycle_first_stair_count;
+  }
+  options.cycle_momentum = options.cycle_momentum && has_betas(now.optimizer);
+  if (options.cycle_momentum) {
+    expand("OneCycle: cycle_min_mom", options.cycle_min_mom, now.base.size());
+    expand("OneCycle: cycle_max_mom", options.cycle_max_mom, now.base.size());
+  } else {
+    options.cycle_min_mom = options.cycle_max_mom = std::vector<double>();
+  }
+  return options;
 }
 
-int64_t OneCycle::total_size() const {
-  return options_.cycle_first_step_size + *options_.cycle_second_step_size;
+void check_schedule(const OneCycleOptions& options, size_t groups) {
+  TORCH_CHECK_VALUE(options.cycle_first_step_size >= 1 && *options.cycle_second_step_size >= 0,
+                    "OneCycle: cycle_first_step_size must be at least 1 and cycle_second_step_size "
+                    "at least 0, got ",
+                    options.cycle_first_step_size, " and ", *options.cycle_second_step_size);
+  TORCH_CHECK_VALUE(
+      options.cycle_first_stair_count >= 0 && *options.cycle_second_stair_count >= 0,
+      "OneCycle: cycle_first_stair_count and cycle_second_stair_count must not be negative, got ",
+      options.cycle_first_stair_count, " and ", *options.cycle_second_stair_count);
+  TORCH_CHECK_VALUE(options.decay_step_size >= 0,
+                    "OneCycle: decay_step_size must not be negative, got ",
+                    options.decay_step_size);
+  TORCH_CHECK_VALUE(options.decay_lr_rate >= 0 && options.decay_mom_rate >= 0,
+                    "OneCycle: decay_lr_rate and decay_mom_rate must not be negative, got ",
+                    options.decay_lr_rate, " and ", options.decay_mom_rate);
+  check_groups("OneCycle", groups, {&options.cycle_min_lr, &options.cycle_max_lr});
+  if (!options.cycle_momentum) return;
+  check_groups("OneCycle", groups, {&options.cycle_min_mom, &options.cycle_max_mom});
+  for (const PerGroup* momenta : {&options.cycle_min_mom, &options.cycle_max_mom}) {
+    for (const double momentum : momenta->values()) {
+      TORCH_CHECK_VALUE(momentum >= 0 && momentum < 1,
+                        "OneCycle: cycle_min_mom and cycle_max_mom must be at least 0 and less "
+                        "than 1, got ",
+                        momentum);
+    }
+  }
 }
 
-std::optional<int64_t> OneCycle::end() const {
-  const bool decays = options_.decay_step_size > 0 && options_.decay_lr_rate != 0;
-  return decays ? std::nullopt : step_of(total_size() - 1);
+int64_t total_size(const OneCycleOptions& options) {
+  return options.cycle_first_step_size + *options.cycle_second_step_size;
 }
 
-double OneCycle::height(int64_t iteration) const {
-  const auto first = static_cast<double>(options_.cycle_first_step_size);
-  const auto total = static_cast<double>(total_size());
+// From 0, where the rate is smallest, to 1.
+double height_of(const OneCycleOptions& options, int64_t iteration) {
+  const auto first = static_cast<double>(options.cycle_first_step_size);
+  const auto total = static_cast<double>(total_size(options));
   const auto step = static_cast<double>(iteration + 1);
   const double x = 1.0 + step / total - std::floor(1 + step / total);
   const bool rises = x <= first / total;
   const int64_t stairs =
-      rises ? options_.cycle_first_stair_count : *options_.cycle_second_stair_count;
+      rises ? options.cycle_first_stair_count : *options.cycle_second_stair_count;
   if (stairs == 0) return rises ? x / (first / total) : (x - 1) / (first / total - 1);
   // From whole steps: a height that is rounded down would miss its stair.
   const double place = std::fmod(step, total);
@@ -224,108 +208,119 @@ double OneCycle::height(int64_t iteration) const {
   return std::floor(stair) / count;
 }
 
-std::vector<double> OneCycle::rates_after(int64_t iteration) {
-  const int64_t beyond = iteration - total_size() + 1;
+std::vector<double> rates_after(const OneCycleOptions& options, const BatchNow& now) {
+  const int64_t iteration = now.iteration;
+  const int64_t beyond = iteration - total_size(options) + 1;
   const bool is_over = beyond > 0;
-  const double part = is_over ? 0.0 : height(iteration);
+  const double part = is_over ? 0.0 : height_of(options, iteration);
   const double decays =
-      is_over && options_.decay_step_size > 0
-          ? static_cast<double>(beyond) / static_cast<double>(options_.decay_step_size)
+      is_over && options.decay_step_size > 0
+          ? static_cast<double>(beyond) / static_cast<double>(options.decay_step_size)
           : 0.0;
-  if (options_.cycle_momentum) {
-    std::vector<double> momenta = iteration < 0 ? min_moms_ : between(max_moms_, min_moms_, part);
+  if (options.cycle_momentum) {
+    const std::vector<double>& least = options.cycle_min_mom.values();
+    std::vector<double> momenta =
+        iteration < 0 ? least : between(options.cycle_max_mom.values(), least, part);
     for (double& momentum : momenta) {
-      momentum *= 1 + options_.decay_mom_rate * decays;
+      momentum *= 1 + options.decay_mom_rate * decays;
       TORCH_CHECK_VALUE(momentum < 1, "OneCycle: iteration ", iteration,
                         " would have a momentum of ", momentum,
                         ", where it must be less than 1; lower decay_mom_rate");
     }
-    set_betas(optimizer(), momenta, kBeta2);
+    set_betas(now.optimizer, momenta, kBeta2);
   }
-  std::vector<double> rates = between(min_lrs_, max_lrs_, part);
-  for (double& rate : rates) rate /= 1 + options_.decay_lr_rate * decays;
+  std::vector<double> rates =
+      between(options.cycle_min_lr.values(), options.cycle_max_lr.values(), part);
+  for (double& rate : rates) rate /= 1 + options.decay_lr_rate * decays;
   return rates;
 }
 
-void OneCycle::archive(StateArchive& state) {
-  state("cycle_min_lr", min_lrs_);
-  state("cycle_max_lr", max_lrs_);
-  state("decay_lr_rate", options_.decay_lr_rate);
-  state("cycle_first_step_size", options_.cycle_first_step_size);
-  state("cycle_second_step_size", *options_.cycle_second_step_size);
-  state("cycle_first_stair_count", options_.cycle_first_stair_count);
-  state("cycle_second_stair_count", *options_.cycle_second_stair_count);
-  state("decay_step_size", options_.decay_step_size);
-  state("cycle_momentum", options_.cycle_momentum);
-  state("cycle_min_mom", min_moms_);
-  state("cycle_max_mom", max_moms_);
-  state("decay_mom_rate", options_.decay_mom_rate);
-  BatchSchedule::archive(state);
+LRRangeTestOptions resolved(LRRangeTestOptions options, const BatchNow& now) {
+  expand("LRRangeTest: lr_range_test_min_lr", options.lr_range_test_min_lr, now.base.size());
+  return options;
 }
 
-void OneCycle::check() const {
-  BatchSchedule::check();
-  TORCH_CHECK_VALUE(options_.cycle_first_step_size >= 1 && *options_.cycle_second_step_size >= 0,
-                    "OneCycle: cycle_first_step_size must be at least 1 and cycle_second_step_size "
-                    "at least 0, got ",
-                    options_.cycle_first_step_size, " and ", *options_.cycle_second_step_size);
-  TORCH_CHECK_VALUE(
-      options_.cycle_first_stair_count >= 0 && *options_.cycle_second_stair_count >= 0,
-      "OneCycle: cycle_first_stair_count and cycle_second_stair_count must not be negative, got ",
-      options_.cycle_first_stair_count, " and ", *options_.cycle_second_stair_count);
-  TORCH_CHECK_VALUE(options_.decay_step_size >= 0,
-                    "OneCycle: decay_step_size must not be negative, got ",
-                    options_.decay_step_size);
-  TORCH_CHECK_VALUE(options_.decay_lr_rate >= 0 && options_.decay_mom_rate >= 0,
-                    "OneCycle: decay_lr_rate and decay_mom_rate must not be negative, got ",
-                    options_.decay_lr_rate, " and ", options_.decay_mom_rate);
-  const size_t groups = base_lrs().size();
-  check_groups("OneCycle", groups, {&min_lrs_, &max_lrs_});
-  if (!options_.cycle_momentum) return;
-  check_groups("OneCycle", groups, {&min_moms_, &max_moms_});
-  for (const std::vector<double>* momenta : {&min_moms_, &max_moms_}) {
-    for (const double momentum : *momenta) {
-      TORCH_CHECK_VALUE(momentum >= 0 && momentum < 1,
-                        "OneCycle: cycle_min_mom and cycle_max_mom must be at least 0 and less "
-                        "than 1, got ",
-                        momentum);
-    }
-  }
+void check_schedule(const LRRangeTestOptions& options, size_t groups) {
+  TORCH_CHECK_VALUE(options.lr_range_test_step_size >= 1,
+                    "LRRangeTest: lr_range_test_step_size must be at least 1, got ",
+                    options.lr_range_test_step_size);
+  check_groups("LRRangeTest", groups, {&options.lr_range_test_min_lr});
 }
 
-// ---- LRRangeTest
+std::vector<double> rates_after(const LRRangeTestOptions& options, const BatchNow& now) {
+  double intervals =
+      static_cast<double>(now.iteration + 1) / static_cast<double>(options.lr_range_test_step_size);
+  if (options.lr_range_test_staircase) intervals = std::floor(intervals);
+  return times(options.lr_range_test_min_lr.values(),
+               1 + options.lr_range_test_step_rate * intervals);
+}
 
-LRRangeTest::LRRangeTest(torch::optim::Optimizer& optimizer, const Options& options)
-    : BatchSchedule(optimizer, options.last_batch_iteration),
-      options_(options),
-      min_lrs_(options.lr_range_test_min_lr.expanded("LRRangeTest: lr_range_test_min_lr",
-                                                     base_lrs().size())) {
+// ---- Saved arguments: those that were absent, or one for all groups, as they are used.
+
+template <typename T>
+void archive_argument(StateArchive& state, const char* name, T& field) {
+  state(name, field);
+}
+
+void archive_argument(StateArchive& state, const char* name, PerGroup& field) {
+  std::vector<double> values = field.values();
+  state(name, values);
+  field = std::move(values);
+}
+
+template <typename T>
+void archive_argument(StateArchive& state, const char* name, std::optional<T>& field) {
+  archive_argument(state, name, *field);
+}
+
+}  // namespace
+
+template <typename KindOptions>
+BatchSchedule<KindOptions>::BatchSchedule(torch::optim::Optimizer& optimizer,
+                                          const Options& options)
+    : Scheduler(optimizer),
+      options_(resolved(options, {.iteration = options.last_batch_iteration,
+                                  .base = base_lrs(),
+                                  .optimizer = optimizer})),
+      first_iteration_(options.last_batch_iteration) {
   start();
 }
 
-std::vector<double> LRRangeTest::rates_after(int64_t iteration) {
-  double intervals =
-      static_cast<double>(iteration + 1) / static_cast<double>(options_.lr_range_test_step_size);
-  if (options_.lr_range_test_staircase) intervals = std::floor(intervals);
-  std::vector<double> rates = min_lrs_;
-  for (double& rate : rates) rate *= 1 + options_.lr_range_test_step_rate * intervals;
-  return rates;
+template <typename KindOptions>
+std::vector<double> BatchSchedule<KindOptions>::rates_at(int64_t epoch) {
+  if (epoch == 0 && first_iteration_ >= 0) return get_current_lrs();
+  return rates_after(options_, {.iteration = first_iteration_ + epoch,
+                                .base = base_lrs(),
+                                .optimizer = optimizer()});
 }
 
-void LRRangeTest::archive(StateArchive& state) {
-  state("lr_range_test_min_lr", min_lrs_);
-  state("lr_range_test_step_size", options_.lr_range_test_step_size);
-  state("lr_range_test_step_rate", options_.lr_range_test_step_rate);
-  state("lr_range_test_staircase", options_.lr_range_test_staircase);
-  BatchSchedule::archive(state);
+template <typename KindOptions>
+void BatchSchedule<KindOptions>::archive(StateArchive& state) {
+  visit_fields(options_,
+               [&state](const char* name, auto& field) { archive_argument(state, name, field); });
+  int64_t iteration = last_batch_iteration();
+  int64_t epoch = last_epoch();
+  state("last_batch_iteration", iteration);
+  state("last_epoch", epoch);
+  if (state.loads()) first_iteration_ = iteration - epoch;
 }
 
-void LRRangeTest::check() const {
-  BatchSchedule::check();
-  TORCH_CHECK_VALUE(options_.lr_range_test_step_size >= 1,
-                    "LRRangeTest: lr_range_test_step_size must be at least 1, got ",
-                    options_.lr_range_test_step_size);
-  check_groups("LRRangeTest", base_lrs().size(), {&min_lrs_});
+template <typename KindOptions>
+void BatchSchedule<KindOptions>::check() const {
+  TORCH_CHECK_VALUE(first_iteration_ >= -1, "last_batch_iteration must be at least -1, got ",
+                    first_iteration_);
+  check_schedule(options_, base_lrs().size());
+}
+
+template class BatchSchedule<WarmupLROptions>;
+template class BatchSchedule<WarmupDecayLROptions>;
+template class BatchSchedule<WarmupCosineLROptions>;
+template class BatchSchedule<OneCycleOptions>;
+template class BatchSchedule<LRRangeTestOptions>;
+
+std::optional<int64_t> OneCycle::end() const {
+  const bool decays = options_.decay_step_size > 0 && options_.decay_lr_rate != 0;
+  return decays ? std::nullopt : step_of(total_size(options_) - 1);
 }
 
 }  // namespace accelerate::optim

@@ -17,6 +17,7 @@
 #include <optional>
 #include <vector>
 
+#include "accelerate/base/fields.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/optim/schedulers/scheduler.h"
 
@@ -25,58 +26,32 @@ namespace accelerate::optim {
 /// Linear, or as the logarithm of the step.
 using WarmupType = ZeroWarmupType;
 
-/// What they have in common.
+/// A schedule whose rates, and whose saved arguments, follow from its options and from the base
+/// rates. What a kind makes of them is in deepspeed.cc.
+template <typename KindOptions>
 class BatchSchedule : public Scheduler {
  public:
+  using Options = KindOptions;
+  BatchSchedule(torch::optim::Optimizer& optimizer, const Options& options);
+
   /// The iteration last made, from 0; -1 before the first one.
   int64_t last_batch_iteration() const { return last_epoch() + first_iteration_; }
 
  protected:
-  BatchSchedule(torch::optim::Optimizer& optimizer, int64_t last_batch_iteration)
-      : Scheduler(optimizer), first_iteration_(last_batch_iteration) {}
-
-  /// The rates after an iteration, or before the first one: -1.
-  virtual std::vector<double> rates_after(int64_t iteration) = 0;
   /// The step that makes an iteration; absent if it is made already when the schedule begins.
   std::optional<int64_t> step_of(int64_t iteration) const {
     const int64_t step = iteration - first_iteration_;
     return step > 0 ? std::optional(step) : std::nullopt;
   }
 
-  /// Kinds call these two for what they add to them.
-  void archive(StateArchive& state) override;
-  void check() const override;
+  Options options_;
 
  private:
   std::vector<double> rates_at(int64_t epoch) final;
+  void archive(StateArchive& state) final;
+  void check() const final;
 
   int64_t first_iteration_;  // last_batch_iteration before the first step
-};
-
-/// A rise from the smallest rates to the largest ones, and what follows it.
-class WarmupSchedule : public BatchSchedule {
- protected:
-  /// Rates by group; `kind` is the schedule's name in errors, and lives as long as it.
-  WarmupSchedule(const char* kind, torch::optim::Optimizer& optimizer, int64_t last_batch_iteration,
-                 const PerGroup& min_lr, const std::optional<PerGroup>& max_lr,
-                 int64_t warmup_num_steps, WarmupType type);
-
-  int64_t warmup_num_steps() const;
-  /// After an iteration behind the warm-up: the part of the way from the smallest rates to the
-  /// largest.
-  virtual double height_after(int64_t iteration) const = 0;
-
-  void archive(StateArchive& state) override;
-  void check() const override;
-
- private:
-  std::vector<double> rates_after(int64_t iteration) final;
-
-  const char* const kind_;
-  std::vector<double> min_lrs_;
-  std::vector<double> max_lrs_;
-  int64_t warmup_num_steps_;
-  WarmupType warmup_type_;
 };
 
 struct WarmupLROptions {
@@ -87,15 +62,13 @@ struct WarmupLROptions {
   WarmupType warmup_type = WarmupType::kLog;
   int64_t last_batch_iteration = -1;
 };
+ACCELERATE_FIELDS(WarmupLROptions, warmup_min_lr, warmup_max_lr, warmup_num_steps, warmup_type)
 
 /// Rises from the smallest rate to the largest within warmup_num_steps iterations, and stays.
-class WarmupLR final : public WarmupSchedule {
+class WarmupLR final : public BatchSchedule<WarmupLROptions> {
  public:
-  using Options = WarmupLROptions;
-  explicit WarmupLR(torch::optim::Optimizer& optimizer, const Options& options = {});
-
- private:
-  double height_after(int64_t /*iteration*/) const override { return 1; }
+  explicit WarmupLR(torch::optim::Optimizer& optimizer, const Options& options = {})
+      : BatchSchedule(optimizer, options) {}
 };
 
 struct WarmupDecayLROptions {
@@ -106,22 +79,16 @@ struct WarmupDecayLROptions {
   WarmupType warmup_type = WarmupType::kLog;
   int64_t last_batch_iteration = -1;
 };
+ACCELERATE_FIELDS(WarmupDecayLROptions, total_num_steps, warmup_min_lr, warmup_max_lr,
+                  warmup_num_steps, warmup_type)
 
 /// Rises as WarmupLR does, then falls linearly: at iteration total_num_steps it is back at the
 /// smallest rate, and stays there.
-class WarmupDecayLR final : public WarmupSchedule {
+class WarmupDecayLR final : public BatchSchedule<WarmupDecayLROptions> {
  public:
-  using Options = WarmupDecayLROptions;
-  WarmupDecayLR(torch::optim::Optimizer& optimizer, const Options& options);
+  using BatchSchedule::BatchSchedule;
 
-  std::optional<int64_t> end() const override { return step_of(total_num_steps_); }
-
- private:
-  double height_after(int64_t iteration) const override;
-  void archive(StateArchive& state) override;
-  void check() const override;
-
-  int64_t total_num_steps_;
+  std::optional<int64_t> end() const override { return step_of(options_.total_num_steps); }
 };
 
 struct WarmupCosineLROptions {
@@ -133,23 +100,17 @@ struct WarmupCosineLROptions {
   WarmupType warmup_type = WarmupType::kLog;
   int64_t last_batch_iteration = -1;
 };
+ACCELERATE_FIELDS(WarmupCosineLROptions, total_num_steps, warmup_min_ratio, warmup_num_steps,
+                  cos_min_ratio, warmup_type)
 
 /// Rises from a part of each group's rate to the whole of it within warmup_num_steps iterations,
 /// then falls along half a cosine to another part until total_num_steps, and stays. Before the
 /// first step the rate is 0.
-class WarmupCosineLR final : public BatchSchedule {
+class WarmupCosineLR final : public BatchSchedule<WarmupCosineLROptions> {
  public:
-  using Options = WarmupCosineLROptions;
-  WarmupCosineLR(torch::optim::Optimizer& optimizer, const Options& options);
+  using BatchSchedule::BatchSchedule;
 
   std::optional<int64_t> end() const override { return step_of(options_.total_num_steps); }
-
- private:
-  std::vector<double> rates_after(int64_t iteration) override;
-  void archive(StateArchive& state) override;
-  void check() const override;
-
-  Options options_;
 };
 
 struct OneCycleOptions {
@@ -174,36 +135,23 @@ struct OneCycleOptions {
   double decay_mom_rate = 0;
   int64_t last_batch_iteration = -1;
 };
+ACCELERATE_FIELDS(OneCycleOptions, cycle_min_lr, cycle_max_lr, decay_lr_rate, cycle_first_step_size,
+                  cycle_second_step_size, cycle_first_stair_count, cycle_second_stair_count,
+                  decay_step_size, cycle_momentum, cycle_min_mom, cycle_max_mom, decay_mom_rate)
 
 /// One cycle up and down, then a decay.
 ///
 /// The momentum is the first of an optimizer's betas; as in DeepSpeed, the second one becomes 0.99.
 /// An optimizer without betas, such as SGD, keeps its momentum: see cycles_momentum().
 /// Source: Smith, "A Disciplined Approach to Neural Network Hyper-Parameters: Part 1", 2018.
-class OneCycle final : public BatchSchedule {
+class OneCycle final : public BatchSchedule<OneCycleOptions> {
  public:
-  using Options = OneCycleOptions;
-  OneCycle(torch::optim::Optimizer& optimizer, const Options& options);
+  using BatchSchedule::BatchSchedule;
 
   /// The end of the cycle, unless a decay follows.
   std::optional<int64_t> end() const override;
   /// Whether cycle_momentum is set and the optimizer has betas.
   bool cycles_momentum() const { return options_.cycle_momentum; }
-
- private:
-  // From 0, where the rate is smallest, to 1.
-  double height(int64_t iteration) const;
-  int64_t total_size() const;
-
-  std::vector<double> rates_after(int64_t iteration) override;
-  void archive(StateArchive& state) override;
-  void check() const override;
-
-  Options options_;
-  std::vector<double> min_lrs_;
-  std::vector<double> max_lrs_;
-  std::vector<double> min_moms_;
-  std::vector<double> max_moms_;
 };
 
 struct LRRangeTestOptions {
@@ -214,21 +162,15 @@ struct LRRangeTestOptions {
   bool lr_range_test_staircase = false;
   int64_t last_batch_iteration = -1;
 };
+ACCELERATE_FIELDS(LRRangeTestOptions, lr_range_test_min_lr, lr_range_test_step_size,
+                  lr_range_test_step_rate, lr_range_test_staircase)
 
 /// Rises by lr_range_test_step_rate times the first rate in lr_range_test_step_size iterations.
 /// Source: as OneCycle's.
-class LRRangeTest final : public BatchSchedule {
+class LRRangeTest final : public BatchSchedule<LRRangeTestOptions> {
  public:
-  using Options = LRRangeTestOptions;
-  explicit LRRangeTest(torch::optim::Optimizer& optimizer, const Options& options = {});
-
- private:
-  std::vector<double> rates_after(int64_t iteration) override;
-  void archive(StateArchive& state) override;
-  void check() const override;
-
-  Options options_;
-  std::vector<double> min_lrs_;
+  explicit LRRangeTest(torch::optim::Optimizer& optimizer, const Options& options = {})
+      : BatchSchedule(optimizer, options) {}
 };
 
 }  // namespace accelerate::optim

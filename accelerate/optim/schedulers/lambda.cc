@@ -52,17 +52,13 @@ LrLambda warmed_up(int64_t warm_up, int64_t training, Decay decay) {
 
 }  // namespace
 
-LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda)
-    : Scheduler(optimizer), lr_lambdas_(base_lrs().size(), std::move(lr_lambda)) {
-  start();
-}
-
 LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, std::vector<LrLambda> lr_lambdas)
     : Scheduler(optimizer), lr_lambdas_(std::move(lr_lambdas)) {
   start();
 }
 
-LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda, int64_t end)
+LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda,
+                   std::optional<int64_t> end)
     : Scheduler(optimizer), lr_lambdas_(base_lrs().size(), std::move(lr_lambda)), end_(end) {
   start();
 }
@@ -89,7 +85,7 @@ MultiplicativeLR::MultiplicativeLR(torch::optim::Optimizer& optimizer,
 }
 
 std::vector<double> MultiplicativeLR::rates_at(int64_t epoch) {
-  std::vector<double> rates = current_times(1.0);
+  std::vector<double> rates = get_current_lrs();
   if (epoch == 0) return rates;
   for (size_t i = 0; i < lr_lambdas_.size(); ++i) rates[i] *= lr_lambdas_[i](epoch);
   return rates;

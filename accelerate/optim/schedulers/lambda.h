@@ -23,10 +23,10 @@ using LrLambda = std::function<double(int64_t epoch)>;
 /// The base rates times the function.
 class LambdaLR final : public Scheduler {
  public:
-  LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda);
+  /// `end`: the step at which the function ends, if it does.
+  LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda,
+           std::optional<int64_t> end = std::nullopt);
   LambdaLR(torch::optim::Optimizer& optimizer, std::vector<LrLambda> lr_lambdas);
-  /// With a function that ends at step `end`.
-  LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda, int64_t end);
 
   std::optional<int64_t> end() const override { return end_; }
 

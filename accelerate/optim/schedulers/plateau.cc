@@ -40,7 +40,7 @@ bool ReduceLROnPlateau::is_better(double metric) const {
 }
 
 std::vector<double> ReduceLROnPlateau::rates_at(int64_t epoch) {
-  std::vector<double> rates = current_times(1.0);
+  std::vector<double> rates = get_current_lrs();
   if (epoch == 0) return rates;
   const std::optional<double> metric = std::exchange(metric_, std::nullopt);
   TORCH_CHECK_VALUE(metric.has_value(),

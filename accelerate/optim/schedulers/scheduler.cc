@@ -35,6 +35,11 @@ void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& ra
   for (size_t i = 0; i < rates.size(); ++i) groups[i].options().set_lr(rates[i]);
 }
 
+std::vector<double> times(std::vector<double> rates, double factor) {
+  for (double& rate : rates) rate *= factor;
+  return rates;
+}
+
 Scheduler::Scheduler(torch::optim::Optimizer& optimizer)
     : LRScheduler(optimizer), driven_(&optimizer), base_lrs_(get_current_lrs()) {}
 
@@ -59,18 +64,6 @@ std::vector<double> Scheduler::get_lrs() {
   }
   ++last_epoch_;
   last_lr_ = rates;
-  return rates;
-}
-
-std::vector<double> Scheduler::current_times(double factor) const {
-  std::vector<double> rates = get_current_lrs();
-  for (double& rate : rates) rate *= factor;
-  return rates;
-}
-
-std::vector<double> Scheduler::base_times(double factor) const {
-  std::vector<double> rates = base_lrs_;
-  for (double& rate : rates) rate *= factor;
   return rates;
 }
 

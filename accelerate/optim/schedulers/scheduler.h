@@ -33,6 +33,8 @@ class StateArchive;
 
 /// Gives the first groups these rates. \pre There are as many.
 void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates);
+/// Each rate times a factor.
+std::vector<double> times(std::vector<double> rates, double factor);
 
 /// A scheduler's counter of steps, and the present rates of the groups that it drives, also for
 /// LibTorch's own schedulers. LibTorch shows them to derived classes only.
@@ -84,10 +86,6 @@ class Scheduler : public torch::optim::LRScheduler {
 
   void set_base_lrs(std::vector<double> base_lrs) { base_lrs_ = std::move(base_lrs); }
 
-  /// The groups' rates, or base rates, times a factor.
-  std::vector<double> current_times(double factor) const;
-  std::vector<double> base_times(double factor) const;
-
  private:
   friend class Combined;  // drives others
 
@@ -117,6 +115,8 @@ class PerGroup {
                       ", one for each parameter group, got ", values_.size());
     return values_;
   }
+  /// As they were given.
+  const std::vector<double>& values() const { return values_; }
 
  private:
   std::vector<double> values_;

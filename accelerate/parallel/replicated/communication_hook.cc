@@ -14,7 +14,6 @@
 #include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
@@ -25,6 +24,7 @@
 #include "accelerate/comm/random.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/tensors/state_dict.h"
+#include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/fields.h"
 
 namespace accelerate {
@@ -106,7 +106,7 @@ double MeanHook::divisor(const Group& group) const {
 CommunicationHook::Future MeanHook::reduce_divided(const Group& group, c10d::GradBucket& bucket) {
   at::NoGradGuard no_grad;
   const at::Tensor buffer = bucket.getBuffer();
-  std::vector<at::Tensor> tensors{buffer.is_complex() ? at::view_as_real(buffer) : buffer};
+  std::vector<at::Tensor> tensors{internal::as_real(buffer)};
   return group->allreduce(tensors)->getFuture()->then(
       [buffer,
        after = group->getSize() / divisor(group)](c10::ivalue::Future& done) -> c10::IValue {
@@ -135,7 +135,7 @@ CommunicationHook::Future CastHook::reduce_cast(Reduce reduce, const Group& grou
                                                 c10d::GradBucket& bucket) {
   at::NoGradGuard no_grad;
   const at::Tensor buffer = bucket.getBuffer();
-  const at::Tensor wide = buffer.is_complex() ? at::view_as_real(buffer) : buffer;
+  const at::Tensor wide = internal::as_real(buffer);
   at::Tensor narrow = wide.to(dtype_);
   bucket.setBuffer(narrow);
   Future inner = ((*inner_).*reduce)(group, bucket);
