@@ -172,14 +172,6 @@ Json row_of(const Trace& trace, const CollectiveSummary& each) {
           {"bus_bytes", each.bus_bytes}};
 }
 
-Json row_of(const Trace& trace, const AllocationSummary& each) {
-  return {{"name", trace.names[each.name]}, {"calls", each.blocks}, {"bytes", each.bytes}};
-}
-
-Json row_of(const Trace& trace, const SynchronisationSummary& each) {
-  return {{"name", trace.names[each.name]}, {"calls", each.calls}, {"total_ns", each.total_ns}};
-}
-
 Json row_of(const Trace&, const ModuleSummary& each) {
   return {{"name", each.module},
           {"calls", each.calls},
@@ -188,11 +180,14 @@ Json row_of(const Trace&, const ModuleSummary& each) {
           {"bytes", each.bytes}};
 }
 
-Json row_of(const Trace& trace, const FileSummary& each) {
-  return {{"name", trace.names[each.name]},
-          {"calls", each.calls},
-          {"bytes", each.bytes},
-          {"total_ns", each.total_ns}};
+Json calls_of(const Trace& trace, const std::vector<CallSummary>& calls, bool has_bytes,
+              bool takes_time) {
+  return rows_of(calls, [&](const CallSummary& each) {
+    Json row = {{"name", trace.names[each.name]}, {"calls", each.calls}};
+    if (has_bytes) row["bytes"] = each.bytes;
+    if (takes_time) row["total_ns"] = each.total_ns;
+    return row;
+  });
 }
 
 }  // namespace
@@ -234,10 +229,10 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                         {"ranks", std::move(ranks)},
                         {"operators", rows(trace.operators)},
                         {"collectives", rows(trace.collectives)},
-                        {"allocations", rows(trace.allocations)},
-                        {"synchronisations", rows(trace.synchronisations)},
+                        {"allocations", calls_of(trace, trace.allocations, true, false)},
+                        {"synchronisations", calls_of(trace, trace.synchronisations, false, true)},
                         {"modules", rows(trace.modules)},
-                        {"files", rows(trace.files)}};
+                        {"files", calls_of(trace, trace.files, true, true)}};
   file->append(json_text(summary, 1));
   file->append("\n");
   return file->commit();

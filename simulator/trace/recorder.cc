@@ -154,31 +154,29 @@ void Recorder::driver_memory(int rank, int64_t peak, int64_t retries) {
   state.allocation_retries += retries;
 }
 
+void Recorder::add_calls(CallSums& sums, const CallSummary& calls) {
+  CallSummary& sum = sums[calls.name];
+  sum.name = calls.name;
+  sum.calls += calls.calls;
+  sum.bytes += calls.bytes;
+  sum.total_ns += calls.total_ns;
+}
+
 void Recorder::allocations(int rank, absl::string_view operation, int64_t blocks, int64_t bytes) {
   const int weight = state_of(rank).weight;
-  const uint32_t name = intern(operation);
-  AllocationSummary& sum = allocations_[name];
-  sum.name = name;
-  sum.blocks += blocks * weight;
-  sum.bytes += bytes * weight;
+  add_calls(allocations_,
+            {.name = intern(operation), .calls = blocks * weight, .bytes = bytes * weight});
 }
 
 void Recorder::synchronisation(int rank, uint32_t name, int64_t waited_ns) {
   const int weight = state_of(rank).weight;
-  SynchronisationSummary& sum = synchronisations_[name];
-  sum.name = name;
-  sum.calls += weight;
-  sum.total_ns += waited_ns * weight;
+  add_calls(synchronisations_, {.name = name, .calls = weight, .total_ns = waited_ns * weight});
 }
 
 void Recorder::file(int rank, absl::string_view operation, int64_t bytes, int64_t waited_ns) {
   if (state_of(rank).weight == 0) return;
-  const uint32_t name = intern(operation);
-  FileSummary& sum = files_[name];
-  sum.name = name;
-  ++sum.calls;
-  sum.bytes += bytes;
-  sum.total_ns += waited_ns;
+  add_calls(files_,
+            {.name = intern(operation), .calls = 1, .bytes = bytes, .total_ns = waited_ns});
 }
 
 void Recorder::module_cost(int rank, int device, uint32_t module, int64_t ns, double flops,
@@ -193,12 +191,12 @@ void Recorder::module_cost(int rank, int device, uint32_t module, int64_t ns, do
   sum.bytes += bytes;
 }
 
-template <typename Summary>
-std::vector<Summary> Recorder::by_name(const std::unordered_map<uint32_t, Summary>& sums) const {
-  std::vector<Summary> sorted;
+std::vector<CallSummary> Recorder::by_name(const CallSums& sums) const {
+  std::vector<CallSummary> sorted;
   for (const auto& [name, sum] : sums) sorted.push_back(sum);
-  std::ranges::sort(
-      sorted, {}, [this](const Summary& sum) { return std::string_view(trace_.names[sum.name]); });
+  std::ranges::sort(sorted, {}, [this](const CallSummary& sum) {
+    return std::string_view(trace_.names[sum.name]);
+  });
   return sorted;
 }
 
@@ -363,18 +361,8 @@ void Recorder::phase(StepPhase next, int64_t at_ns) {
   phase_began_ns_ = at_ns;
 }
 
-Trace Recorder::finish(RunDescription run) {
-  trace_.topology = std::move(run.topology);
-  trace_.seed = run.seed;
-  trace_.program = std::move(run.program);
-  trace_.repeat_command = std::move(run.repeat_command);
-  trace_.versions = std::move(run.versions);
-  trace_.arithmetic = std::move(run.arithmetic);
-  trace_.device = std::move(run.device);
-  trace_.memory_capacity = run.memory_capacity;
-  trace_.peak_flops = run.peak_flops;
-  trace_.failure = std::move(run.failure);
-  trace_.faults = std::move(run.faults);
+Trace Recorder::finish(RunDescription run, const std::vector<LinkClass>& links) {
+  static_cast<RunDescription&>(trace_) = std::move(run);
   for (const RankState& state : ranks_) {
     const BusyTime::Totals busy = state.busy.totals();
     const MemorySample& peak =
@@ -401,7 +389,7 @@ Trace Recorder::finish(RunDescription run) {
   for (size_t rank = 0; rank < trace_.counts_as.size(); ++rank) {
     trace_.ranks[rank] = trace_.ranks[trace_.counts_as[rank]];
   }
-  finish_links(run.links);
+  finish_links(links);
   finish_modules();
   for (const OperatorSummary& summary : operators_) {
     if (summary.calls > 0) trace_.operators.push_back(summary);
