@@ -11,7 +11,6 @@
 #include "simulator/report/report.h"
 #include "simulator/report/report_text.h"
 #include "simulator/trace/critical_path.h"
-#include "simulator/trace/stage_shares.h"
 #include "simulator/trace/step_shares.h"
 
 namespace accelerate::simulator {

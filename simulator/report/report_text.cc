@@ -11,8 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/number_text.h"
-#include "simulator/trace/sequence_exchanges.h"
-#include "simulator/trace/stage_shares.h"
+#include "simulator/trace/step_shares.h"
 
 namespace accelerate::simulator {
 namespace {
