@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/install.h"
 #include "simulator/device/op_watch.h"
@@ -96,22 +97,6 @@ class BackwardScope {
   std::vector<SimDevice*> devices_;  // none in a pass within a pass
 };
 
-// Makes LibTorch run a backward pass on the calling thread, whatever devices it reaches.
-class OnThisThread {
- public:
-  OnThisThread() : before_(state().get_multithreading_enabled()) {
-    state().set_multithreading_enabled(false);
-  }
-  ~OnThisThread() { state().set_multithreading_enabled(before_); }
-  OnThisThread(const OnThisThread&) = delete;
-  OnThisThread& operator=(const OnThisThread&) = delete;
-
- private:
-  static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
-
-  const bool before_;
-};
-
 class SimEngine final : public torch::autograd::Engine {
  public:
   SimEngine() {
@@ -123,7 +108,12 @@ class SimEngine final : public torch::autograd::Engine {
   variable_list execute(const edge_list& roots, const variable_list& inputs, bool keep_graph,
                         bool create_graph, bool accumulate_grad,
                         const edge_list& outputs) override {
-    const OnThisThread on_this_thread;
+    // Makes LibTorch run the pass on the calling thread, whatever devices it reaches.
+    c10::AutogradState& state = c10::AutogradState::get_tls_state();
+    const absl::Cleanup restore = [&state, before = state.get_multithreading_enabled()] {
+      state.set_multithreading_enabled(before);
+    };
+    state.set_multithreading_enabled(false);
     std::optional<BackwardScope> scope;
     if (SimDevice* device = device_of_roots(roots)) scope.emplace(*device, roots);
     return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);

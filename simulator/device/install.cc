@@ -7,6 +7,7 @@
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Storage.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
@@ -168,10 +169,8 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
   at::Device getDeviceFromPtr(void*) const override { return torch_device(current_device()); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
-    const int previous = current_device();
-    set_current_device(storage.device().index());
+    const c10::DeviceGuard guard(storage.device());
     c10::DataPtr data = device_allocator().allocate(bytes);
-    set_current_device(previous);
     const size_t kept = std::min(bytes, storage.nbytes());
     MemoryBlock* const from = block_of(storage.data_ptr());
     if (MemoryBlock* to = block_of(data); to != nullptr && from != nullptr) {

@@ -8,6 +8,7 @@
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
@@ -115,19 +116,10 @@ void tell_shapes(const c10::OperatorHandle& op, const OpInfo& info, torch::jit::
 
 constexpr c10::DispatchKeySet kDeviceKeys(c10::DispatchKey::PrivateUse1);
 
-// Makes the device of an allocation the current one for a scope.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(std::optional<c10::Device> device) : previous_(current_device()) {
-    set_current_device(allocating_device(device.value_or(c10::kPrivateUse1)).index());
-  }
-  ~CurrentDevice() { set_current_device(previous_); }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-
- private:
-  const int previous_;
-};
+// The device of an allocation.
+c10::Device device_for(std::optional<c10::Device> device) {
+  return torch_device(allocating_device(device.value_or(c10::kPrivateUse1)).index());
+}
 
 // A program may not use the values of fresh memory, but a simulation needs the same ones in every
 // run. As floating-point numbers they are NaN.
@@ -143,7 +135,7 @@ at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout> layout, std::optional<at::Device> device,
                  std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
-  CurrentDevice current(device);
+  const c10::DeviceGuard current(device_for(device));
   return with_no_values(at::detail::empty_generic(size, &device_allocator(), kDeviceKeys,
                                                   c10::dtype_or_default(dtype), format));
 }
@@ -151,7 +143,7 @@ at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                          std::optional<at::Device> device, std::optional<bool> pin_memory) {
-  CurrentDevice current(device);
+  const c10::DeviceGuard current(device_for(device));
   return with_no_values(at::detail::empty_strided_generic(
       size, stride, &device_allocator(), kDeviceKeys, c10::dtype_or_default(dtype)));
 }
@@ -347,8 +339,7 @@ OperatorCall call_of(SimDevice& device, const KernelWork& work,
 void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& info,
               c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto arguments = stack->end() - info.num_arguments;
-  const c10::ArrayRef<c10::IValue> argument_list(stack->data() + (arguments - stack->begin()),
-                                                 info.num_arguments);
+  const c10::ArrayRef<c10::IValue> argument_list = torch::jit::last(stack, info.num_arguments);
   HostCall call(info, stand_in);
   KernelWork work = info.work != nullptr ? info.work(argument_list) : KernelWork();
   if (info.touched != nullptr) call.touch(info.touched(argument_list));
@@ -422,9 +413,7 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
 void run_on_values_or_shapes(const c10::OperatorHandle& op, const OpInfo& info,
                              c10::DispatchKeySet keys, torch::jit::Stack* stack,
                              bool computes_shapes) {
-  const auto arguments = stack->end() - info.num_arguments;
-  const c10::ArrayRef<c10::IValue> argument_list(stack->data() + (arguments - stack->begin()),
-                                                 info.num_arguments);
+  const c10::ArrayRef<c10::IValue> argument_list = torch::jit::last(stack, info.num_arguments);
   if (!computes_shapes) return run_with(StandIn::kHost, op, info, keys, stack);
   if (stand_in_for(info, argument_list) == StandIn::kMeta) {
     return run_with(StandIn::kMeta, op, info, keys, stack);
@@ -446,8 +435,7 @@ void run_on_values_or_shapes(const c10::OperatorHandle& op, const OpInfo& info,
 void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
   const OpInfo& info = op_info(op);
-  const c10::ArrayRef<c10::IValue> arguments(stack->data() + stack->size() - info.num_arguments,
-                                             info.num_arguments);
+  const c10::ArrayRef<c10::IValue> arguments = torch::jit::last(stack, info.num_arguments);
   if (!info.tells_values) watch_training(info, arguments);
   if (!info.has_cpu_kernel) {
     TORCH_CHECK_NOT_IMPLEMENTED(false, "device sim does not support ", info.overload,
@@ -461,8 +449,7 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   }
   OperatorFaults faults(*device.faults(), device, info.name.c_str(), arguments);
   run_on_values_or_shapes(op, info, keys, stack, device.computes_shapes());
-  faults.strike_results(c10::ArrayRef<c10::IValue>(stack->data() + stack->size() - info.num_returns,
-                                                   info.num_returns));
+  faults.strike_results(torch::jit::last(stack, info.num_returns));
 }
 
 void register_set_data_check(torch::Library& library) {
