@@ -14,7 +14,6 @@
 #include "accelerate/base/message_text.h"
 #include "accelerate/comm/watch/operation_log.h"
 #include "accelerate/values/texts.h"
-#include "simulator/c10d/traffic_record.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/network/network.h"

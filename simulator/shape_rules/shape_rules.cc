@@ -90,7 +90,7 @@ void install_shape_rules() {
     for (const Rules& rules : {shape_rules::pointwise_rules(), shape_rules::reduction_rules(),
                                shape_rules::indexing_rules(), shape_rules::convolution_rules(),
                                shape_rules::layer_rules(), shape_rules::loss_rules(),
-                               shape_rules::linalg_rules(), shape_rules::update_rules()}) {
+                               shape_rules::linalg_rules()}) {
       for (const Rule& rule : rules) {
         for (const absl::string_view op : absl::StrSplit(rule.ops, ' ')) {
           register_rule(meta, ops, std::string(op), rule.kernel);
