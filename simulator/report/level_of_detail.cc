@@ -53,9 +53,7 @@ std::vector<PageTrack> all_tracks(const Trace& trace) {
   }
   // Streams are in order already, unless a slice was recorded late.
   for (PageTrack& track : tracks) {
-    std::stable_sort(
-        track.slices.begin(), track.slices.end(),
-        [](const PageSlice& a, const PageSlice& b) { return a.start_ns < b.start_ns; });
+    std::ranges::stable_sort(track.slices, {}, &PageSlice::start_ns);
   }
   return tracks;
 }
@@ -75,8 +73,7 @@ PageSlice merged(const PageSlice* begin, const PageSlice* end) {
     time_of[{slice->kind, slice->name}] += slice->busy_ns;
   }
   const auto most =
-      std::max_element(time_of.begin(), time_of.end(),
-                       [](const auto& a, const auto& b) { return a.second < b.second; });
+      std::ranges::max_element(time_of, {}, [](const auto& each) { return each.second; });
   std::tie(all.kind, all.name) = most->first;
   return all;
 }
@@ -103,10 +100,8 @@ void thin(std::vector<PageSlice>& slices, int64_t window_ns, Interval focus) {
 }
 
 void thin_to(std::vector<PageSlice>& slices, size_t budget, int64_t elapsed, Interval focus) {
-  const auto in_focus =
-      static_cast<size_t>(std::count_if(slices.begin(), slices.end(), [&](const PageSlice& slice) {
-        return starts_in(slice, focus);
-      }));
+  const auto in_focus = static_cast<size_t>(std::ranges::count_if(
+      slices, [&](const PageSlice& slice) { return starts_in(slice, focus); }));
   if (in_focus > budget / 2) focus = {};
   // Each step doubles the window and merges the slices that the previous step left.
   int64_t window_ns = std::max<int64_t>(1, elapsed / static_cast<int64_t>(4 * budget));
@@ -120,10 +115,7 @@ void thin_to(std::vector<PageSlice>& slices, size_t budget, int64_t elapsed, Int
 std::vector<int> featured_ranks(const Trace& trace) {
   if (trace.ranks.empty()) return {};
   const auto highest = [&trace](int64_t RankSummary::* field) {
-    const auto found = std::max_element(
-        trace.ranks.begin(), trace.ranks.end(),
-        [field](const RankSummary& a, const RankSummary& b) { return a.*field < b.*field; });
-    return static_cast<int>(found - trace.ranks.begin());
+    return static_cast<int>(std::ranges::max_element(trace.ranks, {}, field) - trace.ranks.begin());
   };
   const std::set<int> ranks = {0, highest(&RankSummary::end_ns), highest(&RankSummary::exposed_ns),
                                highest(&RankSummary::memory_peak)};
@@ -175,9 +167,8 @@ std::vector<PageTrack> page_tracks(const Trace& trace, size_t budget) {
     for (PageTrack& track : tracks) {
       if (is_featured(track) == among_featured) order.push_back(&track);
     }
-    std::stable_sort(order.begin(), order.end(), [](const PageTrack* a, const PageTrack* b) {
-      return a->slices.size() < b->slices.size();
-    });
+    std::ranges::stable_sort(order, {},
+                             [](const PageTrack* track) { return track->slices.size(); });
     for (PageTrack* track : order) {
       const size_t part = std::max(kLeastPerTrack, sum / members--);
       thin_to(track->slices, part, elapsed, focus);

@@ -64,21 +64,6 @@ constexpr Detector kDetectors[] = {{"races", &ClusterOptions::detect_races},
                                    {"leaks", &ClusterOptions::detect_leaks},
                                    {"drift", &ClusterOptions::detect_drift}};
 
-// A copy of argv for one rank, which may change it.
-class Arguments {
- public:
-  Arguments(int argc, char** argv) : texts_(argv, argv + argc) {
-    for (std::string& text : texts_) pointers_.push_back(text.data());
-    pointers_.push_back(nullptr);
-  }
-  int argc() const { return static_cast<int>(texts_.size()); }
-  char** argv() { return pointers_.data(); }
-
- private:
-  std::vector<std::string> texts_;
-  std::vector<char*> pointers_;
-};
-
 // What the run is besides its cluster.
 struct Choices {
   uint64_t seed = 0;
@@ -324,8 +309,12 @@ class SimulatedRun {
   void run_ranks(const std::string& spec, ClusterOptions options) {
     cluster_.emplace(spec, std::move(options));
     cluster_->run_on_every_rank([&](Rank& rank) {
-      Arguments arguments(argc_, argv_);
-      codes_[rank.index()] = train_(arguments.argc(), arguments.argv());
+      // A copy for each rank, which may change it.
+      std::vector<std::string> texts(argv_, argv_ + argc_);
+      std::vector<char*> arguments;
+      for (std::string& text : texts) arguments.push_back(text.data());
+      arguments.push_back(nullptr);
+      codes_[rank.index()] = train_(argc_, arguments.data());
     });
   }
 

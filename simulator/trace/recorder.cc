@@ -320,10 +320,9 @@ void Recorder::finish_traffic() {
                                       .axis = static_cast<int32_t>(place) - 1});
     }
   }
-  std::sort(trace_.communication.begin(), trace_.communication.end(),
-            [](const Traffic& a, const Traffic& b) {
-              return std::tie(a.source, a.target, a.axis) < std::tie(b.source, b.target, b.axis);
-            });
+  std::ranges::sort(trace_.communication, {}, [](const Traffic& each) {
+    return std::tuple(each.source, each.target, each.axis);
+  });
 }
 
 void Recorder::end_step_of(int rank) {
@@ -413,13 +412,6 @@ Trace Recorder::finish(RunDescription run, const std::vector<LinkClass>& links) 
   finish_module_costs();
   finish_traffic();
   ranks_.clear();
-  operators_.clear();
-  collectives_.clear();
-  allocations_.clear();
-  synchronisations_.clear();
-  files_.clear();
-  traffic_.clear();
-  numbers_.clear();
   return std::move(trace_);
 }
 
