@@ -37,10 +37,7 @@ Recorder::Recorder(RecorderOptions options) : options_(options) {
   for (int rank = 0; rank < options.world_size; ++rank) {
     RankState& state = ranks_.emplace_back(options.max_open_intervals);
     for (int device = 0; device < options.devices_per_rank; ++device) {
-      state.memory.emplace_back(rank, samples, device);
-      state.modules.emplace_back();
-      state.module_names.emplace_back();
-      state.module_costs.emplace_back();
+      state.devices.push_back({.memory = MemoryCurve(rank, samples, device)});
     }
   }
   intern("");
@@ -111,36 +108,32 @@ int64_t Recorder::operation(TraceOperation operation) {
 
 void Recorder::memory(int rank, int device, int64_t at_ns, MemoryCategory category, int64_t delta,
                       uint32_t module) {
-  RankState& state = state_of(rank);
-  const bool is_peak = state.memory.at(device).add(at_ns, category, delta);
-  state.modules[device].add(module, category, delta, is_peak);
+  DeviceState& state = state_of(rank).devices.at(device);
+  const bool is_peak = state.memory.add(at_ns, category, delta);
+  state.modules.add(module, category, delta, is_peak);
 }
 
 void Recorder::modules(int rank, int device, std::vector<std::string> names) {
-  state_of(rank).module_names.at(device) = std::move(names);
+  state_of(rank).devices.at(device).module_names = std::move(names);
 }
 
 // Keeps the modules of the device with the highest peak; of several, the first.
 void Recorder::finish_modules() {
-  const RankState* of = nullptr;
-  size_t device = 0;
+  const DeviceState* of = nullptr;
   int64_t highest = 0;
   for (const RankState& state : ranks_) {
-    for (size_t i = 0; i < state.memory.size(); ++i) {
-      const int64_t peak = total_bytes(state.memory[i].peak());
+    for (const DeviceState& device : state.devices) {
+      const int64_t peak = total_bytes(device.memory.peak());
       if (peak <= highest) continue;
-      of = &state;
-      device = i;
+      of = &device;
+      trace_.peak_rank = static_cast<int32_t>(&state - ranks_.data());
       highest = peak;
     }
   }
   if (of == nullptr) return;
-  trace_.peak_rank = static_cast<int32_t>(of - ranks_.data());
-  const std::vector<std::string>& names = of->module_names[device];
-  const std::vector<ModuleSums::Bytes>& bytes = of->modules[device].at_peak();
+  const std::vector<ModuleSums::Bytes>& bytes = of->modules.at_peak();
   for (size_t module = 0; module < bytes.size(); ++module) {
-    const ModuleMemory memory{.module = module < names.size() ? names[module] : "",
-                              .bytes = bytes[module]};
+    const ModuleMemory memory{.module = of->name_of(module), .bytes = bytes[module]};
     if (total_bytes(memory) != 0) trace_.peak_modules.push_back(memory);
   }
   std::ranges::sort(trace_.peak_modules, [](const ModuleMemory& a, const ModuleMemory& b) {
@@ -181,8 +174,7 @@ void Recorder::file(int rank, absl::string_view operation, int64_t bytes, int64_
 
 void Recorder::module_cost(int rank, int device, uint32_t module, int64_t ns, double flops,
                            double bytes) {
-  RankState& state = state_of(rank);
-  std::vector<ModuleSummary>& costs = state.module_costs.at(device);
+  std::vector<ModuleSummary>& costs = state_of(rank).devices.at(device).module_costs;
   if (module >= costs.size()) costs.resize(module + 1);
   ModuleSummary& sum = costs[module];
   ++sum.calls;
@@ -204,16 +196,15 @@ std::vector<CallSummary> Recorder::by_name(const CallSums& sums) const {
 void Recorder::finish_module_costs() {
   std::map<std::string, ModuleSummary> by_name;
   for (const RankState& state : ranks_) {
-    for (size_t device = 0; device < state.module_costs.size(); ++device) {
-      const std::vector<std::string>& names = state.module_names[device];
-      const std::vector<ModuleSummary>& costs = state.module_costs[device];
-      for (size_t module = 0; module < costs.size(); ++module) {
-        if (costs[module].calls == 0) continue;
-        ModuleSummary& sum = by_name[module < names.size() ? names[module] : ""];
-        sum.calls += costs[module].calls * state.weight;
-        sum.total_ns += costs[module].total_ns * state.weight;
-        sum.flops += costs[module].flops * state.weight;
-        sum.bytes += costs[module].bytes * state.weight;
+    for (const DeviceState& device : state.devices) {
+      for (size_t module = 0; module < device.module_costs.size(); ++module) {
+        const ModuleSummary& cost = device.module_costs[module];
+        if (cost.calls == 0) continue;
+        ModuleSummary& sum = by_name[device.name_of(module)];
+        sum.calls += cost.calls * state.weight;
+        sum.total_ns += cost.total_ns * state.weight;
+        sum.flops += cost.flops * state.weight;
+        sum.bytes += cost.bytes * state.weight;
       }
     }
   }
@@ -365,9 +356,9 @@ Trace Recorder::finish(RunDescription run, const std::vector<LinkClass>& links) 
   for (const RankState& state : ranks_) {
     const BusyTime::Totals busy = state.busy.totals();
     const MemorySample& peak =
-        std::ranges::max_element(state.memory, {}, [](const MemoryCurve& curve) {
-          return total_bytes(curve.peak());
-        })->peak();
+        std::ranges::max_element(state.devices, {}, [](const DeviceState& device) {
+          return total_bytes(device.memory.peak());
+        })->memory.peak();
     trace_.ranks.push_back({.end_ns = state.end_ns,
                             .compute_ns = busy.compute_ns,
                             .communication_ns = busy.communication_ns,
@@ -378,8 +369,9 @@ Trace Recorder::finish(RunDescription run, const std::vector<LinkClass>& links) 
                             .driver_peak = state.driver_peak,
                             .allocation_retries = state.allocation_retries,
                             .launches = state.launches});
-    for (const MemoryCurve& curve : state.memory) {
-      trace_.memory.insert(trace_.memory.end(), curve.samples().begin(), curve.samples().end());
+    for (const DeviceState& device : state.devices) {
+      const std::vector<MemorySample>& samples = device.memory.samples();
+      trace_.memory.insert(trace_.memory.end(), samples.begin(), samples.end());
     }
   }
   for (size_t step = 0; step < trace_.steps.size(); ++step) {

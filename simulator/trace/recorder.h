@@ -133,15 +133,21 @@ class Recorder {
   Trace finish(RunDescription run, const std::vector<LinkClass>& links = {});
 
  private:
+  struct DeviceState {
+    std::string name_of(size_t module) const {
+      return module < module_names.size() ? module_names[module] : "";
+    }
+
+    MemoryCurve memory;
+    ModuleSums modules = {};
+    std::vector<std::string> module_names = {};
+    std::vector<ModuleSummary> module_costs = {};  // by module
+  };
   struct RankState {
     explicit RankState(size_t max_open_intervals) : busy(max_open_intervals) {}
 
     BusyTime busy;
-    // By device.
-    std::vector<MemoryCurve> memory;
-    std::vector<ModuleSums> modules;
-    std::vector<std::vector<std::string>> module_names;
-    std::vector<std::vector<ModuleSummary>> module_costs;  // by device, then by module
+    std::vector<DeviceState> devices;
     int64_t end_ns = 0;
     double flops = 0;
     int64_t launches = 0;
