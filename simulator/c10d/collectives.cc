@@ -43,8 +43,14 @@ void assign(const at::Tensor& to, const at::Tensor& from) {
   }
 }
 
-void move_to_host(std::vector<at::Tensor>& tensors) {
-  for (at::Tensor& tensor : tensors) tensor = host_alias(tensor);
+// Puts what `map` makes of each tensor in its place.
+void replace_tensors(std::vector<Call>& calls,
+                     absl::FunctionRef<at::Tensor(const at::Tensor&)> map) {
+  for (Call& call : calls) {
+    for (std::vector<at::Tensor>* tensors : {&call.inputs, &call.outputs}) {
+      for (at::Tensor& tensor : *tensors) tensor = map(tensor);
+    }
+  }
 }
 
 // The tensor that a call contributes.
@@ -109,10 +115,8 @@ void all_reduce(const Collective& all, int root) {
 // of being a view of it.
 void all_reduce_sparse(const Collective& all) {
   std::vector<at::Tensor> originals;
-  for (Call& call : all.calls) {
-    originals.push_back(call.inputs[0]);
-    move_to_host(call.inputs);
-  }
+  for (const Call& call : all.calls) originals.push_back(call.inputs[0]);
+  replace_tensors(all.calls, host_alias);
   all_reduce(all, -1);
   for (size_t i = 0; i < all.calls.size(); ++i) {
     Call& call = all.calls[i];
@@ -301,10 +305,7 @@ std::optional<std::string> run_without_values(const Collective& all) {
     case OpType::SCATTER: return folded_root(all);
     case OpType::ALLTOALL_BASE:
       // To split a device's tensor would take the time of views, of the member that comes last.
-      for (Call& call : all.calls) {
-        for (at::Tensor& tensor : call.inputs) tensor = meta_alias(tensor);
-        for (at::Tensor& tensor : call.outputs) tensor = meta_alias(tensor);
-      }
+      replace_tensors(all.calls, meta_alias);
       split_into_shares(all);
       return all_to_all_problem(all);
     case OpType::ALLTOALL: return all_to_all_problem(all);
@@ -425,17 +426,9 @@ std::optional<std::string> run_calls(std::vector<Call>& calls, const Members& me
     all_reduce_sparse(all);
     return std::nullopt;
   }
-  for (Call& call : calls) {
-    move_to_host(call.inputs);
-    move_to_host(call.outputs);
-  }
+  replace_tensors(calls, host_alias);
   // All-to-all splits tensors into rows first.
-  if (op != OpType::ALLTOALL && op != OpType::ALLTOALL_BASE) {
-    for (Call& call : calls) {
-      for (at::Tensor& tensor : call.inputs) tensor = flat(tensor);
-      for (at::Tensor& tensor : call.outputs) tensor = flat(tensor);
-    }
-  }
+  if (op != OpType::ALLTOALL && op != OpType::ALLTOALL_BASE) replace_tensors(calls, flat);
   switch (op) {
     case OpType::BROADCAST: broadcast(all); return std::nullopt;
     case OpType::ALLREDUCE:

@@ -42,9 +42,8 @@ std::vector<at::Tensor> leaves_of(const edge_list& roots) {
 }
 
 void mark(const at::Tensor& tensor, MemoryCategory category) {
-  if (!tensor.defined() || !tensor.has_storage()) return;
-  MemoryBlock* block = block_of(tensor.storage().data_ptr());
-  if (block == nullptr || block->memory == nullptr) return;
+  MemoryBlock* block = charged_block_of(tensor);
+  if (block == nullptr) return;
   // A gradient may be part of a bucket. A parameter that was broadcast by itself is not one.
   const bool is_bucket = block->category == MemoryCategory::kBuckets;
   if (is_bucket && category == MemoryCategory::kGradients) return;
@@ -53,10 +52,9 @@ void mark(const at::Tensor& tensor, MemoryCategory category) {
 
 // A gradient outside of any bucket is for its parameter's module.
 void name_like(const at::Tensor& gradient, const at::Tensor& parameter) {
-  if (!gradient.defined() || !gradient.has_storage() || !parameter.has_storage()) return;
-  MemoryBlock* block = block_of(gradient.storage().data_ptr());
-  const MemoryBlock* named = block_of(parameter.storage().data_ptr());
-  if (block == nullptr || named == nullptr || block->memory == nullptr) return;
+  MemoryBlock* block = charged_block_of(gradient);
+  const MemoryBlock* named = charged_block_of(parameter);
+  if (block == nullptr || named == nullptr) return;
   if (block->category == MemoryCategory::kGradients && named->module != 0) {
     block->memory->name_like(block, *named);
   }

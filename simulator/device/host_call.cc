@@ -150,10 +150,8 @@ int rank_of_memory(const at::Tensor& tensor, const SimDevice& named) {
   if (tensor.is_sparse()) {
     return rank_of_memory(at::sparse::get_sparse_impl(tensor)->values(), named);
   }
-  if (!tensor.has_storage()) return named.rank();
-  const MemoryBlock* block = block_of(storage_of(tensor)->data_ptr());
-  if (block == nullptr || block->memory == nullptr) return named.rank();
-  return block->memory->device()->rank();
+  const MemoryBlock* block = charged_block_of(tensor);
+  return (block != nullptr ? block->memory->device() : &named)->rank();
 }
 
 }  // namespace

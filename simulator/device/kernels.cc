@@ -286,8 +286,8 @@ at::Tensor& set_empty(at::Tensor& self) {
 // Without a model of the driver a block is reused only after all tensors that use it are gone, so
 // that streams need not be recorded.
 void record_stream(at::Tensor& self, at::Stream stream) {
-  MemoryBlock* block = block_of(self.storage().data_ptr());
-  if (block == nullptr || block->memory == nullptr) return;
+  MemoryBlock* block = charged_block_of(self);
+  if (block == nullptr) return;
   // A stream object may be from an earlier run.
   const int streams = block->memory->device()->num_streams();
   const bool is_known = stream.id() < streams;

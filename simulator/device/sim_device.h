@@ -32,6 +32,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "absl/types/span.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "simulator/device/communication_share.h"
 #include "simulator/device/compiled_regions.h"
 #include "simulator/device/device_memory.h"
@@ -332,6 +333,9 @@ inline MemoryBlock* block_of(const c10::DataPtr& data) {
   if (data.get() == nullptr || data.get_deleter() != &DeviceMemory::release) return nullptr;
   return MemoryBlock::of(data.get_context());
 }
+
+/// The block of the tensor's storage; null where it has none that is charged to a device.
+MemoryBlock* charged_block_of(const at::Tensor& tensor);
 
 /// Replaces LibTorch's CPU allocator for the rest of the process.
 void install_host_allocator();

@@ -162,12 +162,8 @@ class Walk {
       });
       if (earlier != kNone) return earlier;
     }
-    if (slice.started_by == StartedBy::kUnknown) {
-      const int64_t wait = ending_now([&slice](const Slice& other) {
-        return other.kind == SliceKind::kWait && other.operation == slice.operation;
-      });
-      if (communicates && wait != kNone) return pass_members(slice);
-    }
+    const bool is_unknown = slice.started_by == StartedBy::kUnknown;
+    if (is_unknown && communicates && wait_for(slice) != kNone) return pass_members(slice);
     return ending_now(is_work);
   }
 
@@ -176,12 +172,17 @@ class Walk {
     return slices_.work_ending_at(rank_, now_ns_, before_, fits);
   }
 
+  // The wait for the operation of a slice that starts now.
+  int64_t wait_for(const Slice& slice) const {
+    return ending_now([&slice](const Slice& other) {
+      return other.kind == SliceKind::kWait && other.operation == slice.operation;
+    });
+  }
+
   // At the start of an operation that waited for its last member: goes on there.
   int64_t pass_members(const Slice& slice) {
     const TraceOperation& operation = trace_.operations[slice.operation];
-    const int64_t wait = ending_now([&slice](const Slice& other) {
-      return other.kind == SliceKind::kWait && other.operation == slice.operation;
-    });
+    const int64_t wait = wait_for(slice);
     if (operation.last_rank < 0 || operation.last_rank == rank_) return ending_now(is_work);
     if (wait != kNone) awaited_from_ns_ = std::min(awaited_from_ns_, slices_[wait].start_ns);
     rank_ = operation.last_rank;
