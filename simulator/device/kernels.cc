@@ -437,19 +437,17 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const OpInfo& info = op_info(op);
   const c10::ArrayRef<c10::IValue> arguments = torch::jit::last(stack, info.num_arguments);
   if (!info.tells_values) watch_training(info, arguments);
-  if (!info.has_cpu_kernel) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "device sim does not support ", info.overload,
-                                ": LibTorch has no CPU kernel for it, and simulated devices run "
-                                "CPU kernels");
-  }
+  TORCH_CHECK_NOT_IMPLEMENTED(info.has_cpu_kernel, "device sim does not support ", info.overload,
+                              ": LibTorch has no CPU kernel for it, and simulated devices run "
+                              "CPU kernels");
   SimDevice& device = SimDevice::of(current_device());
   // A rank's program is what its own thread runs.
-  if (device.faults() == nullptr || current_rank() != device.rank()) {
-    return run_on_values_or_shapes(op, info, keys, stack, device.computes_shapes());
+  std::optional<OperatorFaults> faults;
+  if (device.faults() != nullptr && current_rank() == device.rank()) {
+    faults.emplace(*device.faults(), device, info.name.c_str(), arguments);
   }
-  OperatorFaults faults(*device.faults(), device, info.name.c_str(), arguments);
   run_on_values_or_shapes(op, info, keys, stack, device.computes_shapes());
-  faults.strike_results(torch::jit::last(stack, info.num_returns));
+  if (faults) faults->strike_results(torch::jit::last(stack, info.num_returns));
 }
 
 void register_set_data_check(torch::Library& library) {

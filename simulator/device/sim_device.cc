@@ -476,16 +476,6 @@ void SimDevice::free_in_flight(const InFlightOwner* owner) {
                 [owner](const InFlight& memory) { return memory.owner.get() == owner; });
 }
 
-SimDevice*& KernelScope::device_of_thread() {
-  thread_local SimDevice* device = nullptr;
-  return device;
-}
-
-const char*& KernelScope::operation_of_thread() {
-  thread_local const char* operation = nullptr;
-  return operation;
-}
-
 c10::DataPtr block_data(void* handle, c10::Device device, c10::DeleterFnPtr release) {
   return {handle == nullptr ? nullptr : MemoryBlock::of(handle)->data(), handle, release, device};
 }

@@ -345,22 +345,22 @@ void install_host_allocator();
 class KernelScope {
  public:
   KernelScope(SimDevice* device, const char* operation)
-      : previous_device_(std::exchange(device_of_thread(), device)),
-        previous_operation_(std::exchange(operation_of_thread(), operation)) {}
+      : previous_device_(std::exchange(device_, device)),
+        previous_operation_(std::exchange(operation_, operation)) {}
   ~KernelScope() {
-    device_of_thread() = previous_device_;
-    operation_of_thread() = previous_operation_;
+    device_ = previous_device_;
+    operation_ = previous_operation_;
   }
   KernelScope(const KernelScope&) = delete;
   KernelScope& operator=(const KernelScope&) = delete;
 
   /// Those of the innermost scope; null in none.
-  static SimDevice* device() { return device_of_thread(); }
-  static const char* operation() { return operation_of_thread(); }
+  static SimDevice* device() { return device_; }
+  static const char* operation() { return operation_; }
 
  private:
-  static SimDevice*& device_of_thread();
-  static const char*& operation_of_thread();
+  inline static thread_local SimDevice* device_ = nullptr;
+  inline static thread_local const char* operation_ = nullptr;
 
   SimDevice* const previous_device_;
   const char* const previous_operation_;
