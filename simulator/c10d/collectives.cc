@@ -351,10 +351,13 @@ int64_t exchanged_bytes(const std::vector<Call>& calls, const Members& members) 
 
 }  // namespace
 
-void strike_results(FaultSites* sites, const Call& call) {
+void strike(FaultSites* sites, const Call& call, bool results) {
   for (const SiteFault& fault : call.faults) {
-    if (fault.effect->word != "result") continue;
-    const int64_t changed = strike_values(fault, call.outputs.empty() ? call.inputs : call.outputs);
+    const std::string& target = fault.effect->word;
+    const bool is_input = target == "input" || (target == "buffer" && call.device == nullptr);
+    if (results ? target != "result" : !is_input) continue;
+    const bool in_outputs = results && !call.outputs.empty();
+    const int64_t changed = strike_values(fault, in_outputs ? call.outputs : call.inputs);
     if (changed > 0 && sites != nullptr) sites->touched(fault, changed);
   }
 }

@@ -178,7 +178,7 @@ void Communicator::run_collective(const std::shared_ptr<Operation>& operation) {
     return fail(operation, absl::StrCat(calls[0].fingerprint.to_string(), " of group \"", name_,
                                         "\": ", *problem));
   }
-  for (const Call& call : calls) strike_results(fabric_.faults(), call);
+  for (const Call& call : calls) strike(fabric_.faults(), call, /*results=*/true);
   if (fabric_.models_time()) {
     fabric_.call_order().carried_out(operation);
     set_times(fabric_.call_order());
@@ -486,7 +486,7 @@ void Communicator::deliver(const std::shared_ptr<Operation>& operation) {
                              source, ": ", sender.fingerprint.to_string(), "\n  rank ", target,
                              ": ", receiver.fingerprint.to_string()));
   }
-  strike_results(fabric_.faults(), receiver);
+  strike(fabric_.faults(), receiver, /*results=*/true);
   const int64_t start_ns = std::max(sender.ready_ns, receiver.ready_ns);
   if (!fabric_.models_time()) {
     finish_message(*operation, start_ns, start_ns, /*trace_operation=*/-1);

@@ -432,18 +432,17 @@ std::string DeviceMemory::holders() const {
   for (const MemoryBlock* block = newest_; block != nullptr; block = block->older) {
     blocks[static_cast<size_t>(block->category)].push_back(block);
   }
-  std::vector<size_t> order(kNumMemoryCategories);
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return by_category_[a] > by_category_[b]; });
+  const auto bytes_of = [&](MemoryCategory category) {
+    return by_category_[static_cast<size_t>(category)];
+  };
+  std::vector<MemoryCategory> order = accelerate::values<MemoryCategory>();
+  std::ranges::stable_sort(order, std::greater<>(), bytes_of);
   std::string text;
-  for (size_t category : order) {
-    auto& held = blocks[category];
+  for (const MemoryCategory category : order) {
+    auto& held = blocks[static_cast<size_t>(category)];
     if (held.empty()) continue;
     // Newest first among equals, so that the order does not depend on addresses.
-    std::stable_sort(held.begin(), held.end(), [](const MemoryBlock* a, const MemoryBlock* b) {
-      return a->bytes > b->bytes;
-    });
+    std::ranges::stable_sort(held, std::greater<>(), &MemoryBlock::bytes);
     std::vector<std::string> largest;
     for (size_t i = 0; i < std::min(held.size(), kLargestHolders); ++i) {
       largest.push_back(
@@ -452,8 +451,8 @@ std::string DeviceMemory::holders() const {
                        " in step ", held[i]->step));
     }
     absl::StrAppend(
-        &text, text.empty() ? "" : "\n", "  ", to_string(static_cast<MemoryCategory>(category)),
-        ": ", binary_byte_text(by_category_[category]), " in ", held.size(),
+        &text, text.empty() ? "" : "\n", "  ", to_string(category), ": ",
+        binary_byte_text(bytes_of(category)), " in ", held.size(),
         held.size() == 1 ? " block (" : " blocks (largest: ", absl::StrJoin(largest, ", "), ")");
   }
   const std::string modules = module_text();

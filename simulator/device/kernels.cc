@@ -214,33 +214,17 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
   return self;
 }
 
-// Views need no kernel on any device.
-
-// It is the rank's host that spends the time, whoever's the tensor is.
-void pass_view() {
-  if (!own_devices().empty()) own_devices()[0]->pass_view();
-}
-
-at::Tensor view(const at::Tensor& self, at::IntArrayRef size) {
-  pass_view();
-  return at::native::view(self, size);
-}
-
-at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride,
-                      std::optional<int64_t> offset) {
-  pass_view();
-  return at::native::as_strided_tensorimpl(self, size, stride, offset);
-}
-
-at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride) {
-  pass_view();
-  return at::native::_reshape_alias(self, size, stride);
-}
-
-at::Tensor unfold(const at::Tensor& self, int64_t dimension, int64_t size, int64_t step) {
-  pass_view();
-  return at::native::unfold(self, dimension, size, step);
-}
+// LibTorch's own views, which need no kernel on any device. It is the rank's host that spends the
+// time, whoever's the tensor is.
+template <auto native>
+struct View;
+template <typename... Arguments, at::Tensor (*native)(Arguments...)>
+struct View<native> {
+  static at::Tensor of(Arguments... arguments) {
+    if (!own_devices().empty()) own_devices()[0]->pass_view();
+    return native(arguments...);
+  }
+};
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_blocking) {
   at::Tensor result = target;
@@ -466,10 +450,10 @@ void register_basic_ops(torch::Library& library) {
   library.impl("set_", TORCH_FN(set_empty));
   library.impl("record_stream", TORCH_FN(record_stream));
   register_set_data_check(library);
-  library.impl("view", TORCH_FN(view));
-  library.impl("as_strided", TORCH_FN(as_strided));
-  library.impl("_reshape_alias", TORCH_FN(reshape_alias));
-  library.impl("unfold", TORCH_FN(unfold));
+  library.impl("view", TORCH_FN(View<at::native::view>::of));
+  library.impl("as_strided", TORCH_FN(View<at::native::as_strided_tensorimpl>::of));
+  library.impl("_reshape_alias", TORCH_FN(View<at::native::_reshape_alias>::of));
+  library.impl("unfold", TORCH_FN(View<at::native::unfold>::of));
 }
 
 }  // namespace accelerate::simulator
