@@ -380,9 +380,7 @@ Fusion fusion_of(const c10::OperatorHandle& op, const OpInfo& info) {
 bool is_written(const c10::AliasInfo* alias) {
   if (alias == nullptr) return false;
   // A list of written tensors has the mark on its elements.
-  return alias->isWrite() ||
-         std::any_of(alias->containedTypes().begin(), alias->containedTypes().end(),
-                     [](const c10::AliasInfo& part) { return part.isWrite(); });
+  return alias->isWrite() || std::ranges::any_of(alias->containedTypes(), &c10::AliasInfo::isWrite);
 }
 
 bool is_list(const c10::Argument& argument) {
@@ -416,9 +414,9 @@ OpInfo describe(const c10::OperatorHandle& op) {
     }
   }
   const bool is_view =
-      info.written == 0 &&
-      std::any_of(schema.returns().begin(), schema.returns().end(),
-                  [](const c10::Argument& result) { return result.alias_info() != nullptr; });
+      info.written == 0 && std::ranges::any_of(schema.returns(), [](const c10::Argument& result) {
+        return result.alias_info() != nullptr;
+      });
   // Collectives are timed elsewhere.
   info.runs_kernel =
       !is_view && !is_one_of(info.name, kMetadataOnly) && !absl::StartsWith(info.name, "c10d::");
@@ -451,8 +449,8 @@ bool is_composed(const c10::OperatorHandle& op) {
   constexpr DispatchKey kComposites[] = {DispatchKey::CompositeImplicitAutograd,
                                          DispatchKey::CompositeExplicitAutograd,
                                          DispatchKey::CompositeExplicitAutogradNonFunctional};
-  return std::any_of(std::begin(kComposites), std::end(kComposites),
-                     [&op](DispatchKey key) { return op.hasKernelForDispatchKey(key); });
+  return std::ranges::any_of(
+      kComposites, [&op](DispatchKey key) { return op.hasKernelForDispatchKey(key); });
 }
 
 }  // namespace
