@@ -118,12 +118,6 @@ int Communicator::num_executed(const std::vector<int>& without) const {
   }));
 }
 
-std::vector<int> Communicator::executed_ranks() const {
-  std::vector<int> ranks;
-  for (int member : members_.of_call) ranks.push_back(ranks_[member]);
-  return ranks;
-}
-
 void Communicator::raise() {
   noticed_ = true;
   fabric_.scheduler().advance_to(failed_ns_);
@@ -629,7 +623,8 @@ void Communicator::time_out(int member, Operation& operation, absl::Duration tim
 }
 
 std::string Communicator::progress_of_ranks() const {
-  const std::vector<int> ranks = executed_ranks();
+  std::vector<int> ranks;
+  for (int member : members_.of_call) ranks.push_back(ranks_[member]);
   return absl::StrCat("\ngroup \"", name_, "\", by rank:\n",
                       group_lines({.group = name_, .ranks = ranks}, fabric_.histories(ranks)));
 }

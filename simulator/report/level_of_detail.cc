@@ -31,19 +31,9 @@ bool starts_in(const PageSlice& slice, Interval part) {
 }
 
 std::vector<PageTrack> all_tracks(const Trace& trace) {
-  std::map<std::tuple<int, int, int>, size_t> numbers;
-  const auto place_of = [](const Slice& slice) {
-    return std::tuple(slice.rank, slice.device, slice.stream);
-  };
-  for (const Slice& slice : trace.slices) numbers.insert({place_of(slice), 0});
-  std::vector<PageTrack> tracks;
-  for (auto& [place, number] : numbers) {
-    number = tracks.size();
-    const auto& [rank, device, stream] = place;
-    tracks.push_back({.rank = rank, .device = device, .stream = stream});
-  }
+  std::map<std::tuple<int, int, int>, PageTrack> by_place;
   for (const Slice& slice : trace.slices) {
-    tracks[numbers.at(place_of(slice))].slices.push_back(
+    by_place[{slice.rank, slice.device, slice.stream}].slices.push_back(
         {.start_ns = slice.start_ns,
          .end_ns = slice.end_ns,
          .name = slice.name,
@@ -51,9 +41,12 @@ std::vector<PageTrack> all_tracks(const Trace& trace) {
          .operation = slice.operation,
          .busy_ns = slice.end_ns - slice.start_ns});
   }
-  // Streams are in order already, unless a slice was recorded late.
-  for (PageTrack& track : tracks) {
+  std::vector<PageTrack> tracks;
+  for (auto& [place, track] : by_place) {
+    std::tie(track.rank, track.device, track.stream) = place;
+    // Streams are in order already, unless a slice was recorded late.
     std::ranges::stable_sort(track.slices, {}, &PageSlice::start_ns);
+    tracks.push_back(std::move(track));
   }
   return tracks;
 }
