@@ -128,10 +128,7 @@ void all_gather(const Collective& all) {
   for (Call& receiver : all.calls) {
     auto output = receiver.outputs.begin();
     for (int sender = 0; sender < all.size(); ++sender) {
-      for (const at::Tensor& input : all.call_of(sender).inputs) {
-        assign(*output, input);
-        ++output;
-      }
+      for (const at::Tensor& input : all.call_of(sender).inputs) assign(*output++, input);
     }
   }
 }

@@ -283,16 +283,9 @@ class Timeline {
 
   drawCaret(x, y, open) {
     const { context } = this;
+    const corners = open ? [[-5, -2.5], [5, -2.5], [0, 3.5]] : [[-2.5, -5], [3.5, 0], [-2.5, 5]];
     context.beginPath();
-    if (open) {
-      context.moveTo(x - 5, y - 2.5);
-      context.lineTo(x + 5, y - 2.5);
-      context.lineTo(x, y + 3.5);
-    } else {
-      context.moveTo(x - 2.5, y - 5);
-      context.lineTo(x + 3.5, y);
-      context.lineTo(x - 2.5, y + 5);
-    }
+    for (const [dx, dy] of corners) context.lineTo(x + dx, y + dy);
     context.fill();
   }
 
