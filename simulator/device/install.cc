@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "simulator/device/compiled_regions.h"
 #include "simulator/device/generator.h"
+#include "simulator/device/op_info.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/shape_rules/shape_rules.h"
 
@@ -206,11 +207,7 @@ void prefer_cpu_kernels(torch::Library& aten, c10::DispatchKey device_key,
         op->hasKernelForDispatchKey(device_key)) {
       continue;
     }
-    if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
-        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
-        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
-      aten.impl(c10::toString(name).c_str(), on_host());
-    }
+    if (is_composed(*op)) aten.impl(c10::toString(name).c_str(), on_host());
   }
 }
 

@@ -445,14 +445,6 @@ OpInfo describe(const c10::OperatorHandle& op) {
 // By OpSupport.
 constexpr const char* kSupportNames[] = {"cpu kernel", "device", "composed", "unsupported"};
 
-bool is_composed(const c10::OperatorHandle& op) {
-  constexpr DispatchKey kComposites[] = {DispatchKey::CompositeImplicitAutograd,
-                                         DispatchKey::CompositeExplicitAutograd,
-                                         DispatchKey::CompositeExplicitAutogradNonFunctional};
-  return std::ranges::any_of(
-      kComposites, [&op](DispatchKey key) { return op.hasKernelForDispatchKey(key); });
-}
-
 }  // namespace
 
 MathType math_type(c10::ScalarType dtype) {
@@ -545,6 +537,14 @@ const OpInfo& op_info(const c10::OperatorHandle& op) {
   if (!info) info = std::make_unique<const OpInfo>(describe(op));
   slot = {key, info.get()};
   return *info;
+}
+
+bool is_composed(const c10::OperatorHandle& op) {
+  constexpr DispatchKey kComposites[] = {DispatchKey::CompositeImplicitAutograd,
+                                         DispatchKey::CompositeExplicitAutograd,
+                                         DispatchKey::CompositeExplicitAutogradNonFunctional};
+  return std::ranges::any_of(
+      kComposites, [&op](DispatchKey key) { return op.hasKernelForDispatchKey(key); });
 }
 
 OpSupport op_support(const c10::OperatorHandle& op) {

@@ -83,7 +83,7 @@ Dims for_each_dim(const Dims& values, int64_t num_dims);
 
 inline Tensor in_order(const Tensor& self) { return like(self); }
 inline Tensor second_contiguous(const Tensor&, const Tensor& self) { return contiguous_like(self); }
-/// Of operators that only write to what they are given.
+/// The rule of operators that only write to what they are given.
 inline void into_arguments() {}
 
 // ---- Kernels.
