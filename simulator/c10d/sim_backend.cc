@@ -115,7 +115,7 @@ class HeldBuffers final : public InFlightOwner, public std::enable_shared_from_t
   const int member_;
   const std::shared_ptr<const Communicator> communicator_;
   CollectiveFingerprint fingerprint_;
-  std::vector<Held> held_;
+  std::vector<Held> held_;  // CPU tensors
 };
 
 std::shared_ptr<HeldBuffers> HeldBuffers::take(Call& call, SimDevice* device, int member,
@@ -128,7 +128,6 @@ std::shared_ptr<HeldBuffers> HeldBuffers::take(Call& call, SimDevice* device, in
   // All copies are made before anything is poisoned: inputs and outputs may overlap.
   held->hold(call.inputs, writes_inputs(call, member));
   held->hold(call.outputs, true);
-  if (device != nullptr) return held;
   for (const Held& buffer : held->held_) {
     if (buffer.written) poison(buffer.program);
   }
@@ -176,10 +175,6 @@ void HeldBuffers::check(const Held& held) const {
 }
 
 void HeldBuffers::give_back() {
-  if (device_ != nullptr) {
-    device_->free_in_flight(this);
-    return;
-  }
   for (const Held& held : held_) check(held);
   abandon();
 }

@@ -128,12 +128,11 @@ at::Tensor over_device_memory(c10::DataPtr data, size_t bytes, const at::Tensor&
 
 // A storage of the host that shares a device's bytes and keeps them alive.
 c10::Storage host_storage(c10::StorageImpl* storage) {
-  using Owner = c10::intrusive_ptr<c10::StorageImpl>;
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
       c10::DataPtr(
-          storage->mutable_data(), new Owner(Owner::reclaim_copy(storage)),
-          [](void* owner) { delete static_cast<Owner*>(owner); }, c10::Device(c10::kCPU)),
+          storage->mutable_data(), new StoragePtr(StoragePtr::reclaim_copy(storage)),
+          [](void* owner) { delete static_cast<StoragePtr*>(owner); }, c10::Device(c10::kCPU)),
       /*allocator=*/nullptr, /*resizable=*/false));
 }
 
