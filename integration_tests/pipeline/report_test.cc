@@ -19,7 +19,7 @@
 #include "integration_tests/pipeline/small_pipeline.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/trace/critical_path.h"
-#include "simulator/trace/stage_shares.h"
+#include "simulator/trace/step_shares.h"
 
 namespace accelerate {
 namespace {

@@ -43,8 +43,14 @@ void assign(const at::Tensor& to, const at::Tensor& from) {
   }
 }
 
-void move_to_host(std::vector<at::Tensor>& tensors) {
-  for (at::Tensor& tensor : tensors) tensor = host_alias(tensor);
+// Puts what `map` makes of each tensor in its place.
+void replace_tensors(std::vector<Call>& calls,
+                     absl::FunctionRef<at::Tensor(const at::Tensor&)> map) {
+  for (Call& call : calls) {
+    for (std::vector<at::Tensor>* tensors : {&call.inputs, &call.outputs}) {
+      for (at::Tensor& tensor : *tensors) tensor = map(tensor);
+    }
+  }
 }
 
 // The tensor that a call contributes.
@@ -109,10 +115,8 @@ void all_reduce(const Collective& all, int root) {
 // of being a view of it.
 void all_reduce_sparse(const Collective& all) {
   std::vector<at::Tensor> originals;
-  for (Call& call : all.calls) {
-    originals.push_back(call.inputs[0]);
-    move_to_host(call.inputs);
-  }
+  for (const Call& call : all.calls) originals.push_back(call.inputs[0]);
+  replace_tensors(all.calls, host_alias);
   all_reduce(all, -1);
   for (size_t i = 0; i < all.calls.size(); ++i) {
     Call& call = all.calls[i];
@@ -124,10 +128,7 @@ void all_gather(const Collective& all) {
   for (Call& receiver : all.calls) {
     auto output = receiver.outputs.begin();
     for (int sender = 0; sender < all.size(); ++sender) {
-      for (const at::Tensor& input : all.call_of(sender).inputs) {
-        assign(*output, input);
-        ++output;
-      }
+      for (const at::Tensor& input : all.call_of(sender).inputs) assign(*output++, input);
     }
   }
 }
@@ -301,10 +302,7 @@ std::optional<std::string> run_without_values(const Collective& all) {
     case OpType::SCATTER: return folded_root(all);
     case OpType::ALLTOALL_BASE:
       // To split a device's tensor would take the time of views, of the member that comes last.
-      for (Call& call : all.calls) {
-        for (at::Tensor& tensor : call.inputs) tensor = meta_alias(tensor);
-        for (at::Tensor& tensor : call.outputs) tensor = meta_alias(tensor);
-      }
+      replace_tensors(all.calls, meta_alias);
       split_into_shares(all);
       return all_to_all_problem(all);
     case OpType::ALLTOALL: return all_to_all_problem(all);
@@ -350,10 +348,13 @@ int64_t exchanged_bytes(const std::vector<Call>& calls, const Members& members) 
 
 }  // namespace
 
-void strike_results(FaultSites* sites, const Call& call) {
+void strike(FaultSites* sites, const Call& call, bool results) {
   for (const SiteFault& fault : call.faults) {
-    if (fault.effect->word != "result") continue;
-    const int64_t changed = strike_values(fault, call.outputs.empty() ? call.inputs : call.outputs);
+    const std::string& target = fault.effect->word;
+    const bool is_input = target == "input" || (target == "buffer" && call.device == nullptr);
+    if (results ? target != "result" : !is_input) continue;
+    const bool in_outputs = results && !call.outputs.empty();
+    const int64_t changed = strike_values(fault, in_outputs ? call.outputs : call.inputs);
     if (changed > 0 && sites != nullptr) sites->touched(fault, changed);
   }
 }
@@ -425,17 +426,9 @@ std::optional<std::string> run_calls(std::vector<Call>& calls, const Members& me
     all_reduce_sparse(all);
     return std::nullopt;
   }
-  for (Call& call : calls) {
-    move_to_host(call.inputs);
-    move_to_host(call.outputs);
-  }
+  replace_tensors(calls, host_alias);
   // All-to-all splits tensors into rows first.
-  if (op != OpType::ALLTOALL && op != OpType::ALLTOALL_BASE) {
-    for (Call& call : calls) {
-      for (at::Tensor& tensor : call.inputs) tensor = flat(tensor);
-      for (at::Tensor& tensor : call.outputs) tensor = flat(tensor);
-    }
-  }
+  if (op != OpType::ALLTOALL && op != OpType::ALLTOALL_BASE) replace_tensors(calls, flat);
   switch (op) {
     case OpType::BROADCAST: broadcast(all); return std::nullopt;
     case OpType::ALLREDUCE:

@@ -66,8 +66,8 @@ nccl::Reduction reduction_of(const CollectiveFingerprint& fingerprint);
 /// Whether a member's result is in its inputs.
 bool writes_inputs(const Call& call, int member);
 
-/// Strikes what a member has got, by the faults of its call. `sites` may be null.
-void strike_results(FaultSites* sites, const Call& call);
+/// Strikes what a member gives, or its results, by the faults of its call. `sites` may be null.
+void strike(FaultSites* sites, const Call& call, bool results);
 
 /// Which member made each call of a collective. A member that is folded made none: it counts as
 /// another member, whose values it has as well.

@@ -14,7 +14,6 @@
 #include "accelerate/base/message_text.h"
 #include "accelerate/comm/watch/operation_log.h"
 #include "accelerate/values/texts.h"
-#include "simulator/c10d/traffic_record.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/network/network.h"
@@ -119,12 +118,6 @@ int Communicator::num_executed(const std::vector<int>& without) const {
   }));
 }
 
-std::vector<int> Communicator::executed_ranks() const {
-  std::vector<int> ranks;
-  for (int member : members_.of_call) ranks.push_back(ranks_[member]);
-  return ranks;
-}
-
 void Communicator::raise() {
   noticed_ = true;
   fabric_.scheduler().advance_to(failed_ns_);
@@ -179,7 +172,7 @@ void Communicator::run_collective(const std::shared_ptr<Operation>& operation) {
     return fail(operation, absl::StrCat(calls[0].fingerprint.to_string(), " of group \"", name_,
                                         "\": ", *problem));
   }
-  for (const Call& call : calls) strike_results(fabric_.faults(), call);
+  for (const Call& call : calls) strike(fabric_.faults(), call, /*results=*/true);
   if (fabric_.models_time()) {
     fabric_.call_order().carried_out(operation);
     set_times(fabric_.call_order());
@@ -487,7 +480,7 @@ void Communicator::deliver(const std::shared_ptr<Operation>& operation) {
                              source, ": ", sender.fingerprint.to_string(), "\n  rank ", target,
                              ": ", receiver.fingerprint.to_string()));
   }
-  strike_results(fabric_.faults(), receiver);
+  strike(fabric_.faults(), receiver, /*results=*/true);
   const int64_t start_ns = std::max(sender.ready_ns, receiver.ready_ns);
   if (!fabric_.models_time()) {
     finish_message(*operation, start_ns, start_ns, /*trace_operation=*/-1);
@@ -630,7 +623,8 @@ void Communicator::time_out(int member, Operation& operation, absl::Duration tim
 }
 
 std::string Communicator::progress_of_ranks() const {
-  const std::vector<int> ranks = executed_ranks();
+  std::vector<int> ranks;
+  for (int member : members_.of_call) ranks.push_back(ranks_[member]);
   return absl::StrCat("\ngroup \"", name_, "\", by rank:\n",
                       group_lines({.group = name_, .ranks = ranks}, fabric_.histories(ranks)));
 }

@@ -124,7 +124,6 @@ class Communicator {
   int num_executed() const { return static_cast<int>(members_.of_call.size()); }
   // The global rank of the member that makes a collective's call of that index.
   int caller(int call) const { return ranks_[members_.of_call[call]]; }
-  std::vector<int> executed_ranks() const;
   std::vector<int> awaited_ranks(const Operation& operation) const;
   void check_connections(int member, Operation& operation);
   [[noreturn]] void raise();

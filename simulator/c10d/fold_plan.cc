@@ -7,6 +7,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "absl/algorithm/container.h"
 #include "accelerate/mesh/axis_set.h"
 #include "simulator/core/random.h"
 #include "simulator/network/network.h"
@@ -44,10 +45,6 @@ struct Message {
   int target = 0;
   std::vector<int> links;
 };
-
-bool holds(const std::vector<MeshAxis>& axes, MeshAxis axis) {
-  return std::find(axes.begin(), axes.end(), axis) != axes.end();
-}
 
 // The axes along which some of the ranks differ from the first.
 AxisSet axes_between(const Mesh& mesh, const std::vector<int>& ranks) {
@@ -209,7 +206,7 @@ FoldPlan::FoldPlan(const ClusterSpec& spec, const Folding& folding, const std::v
     folded.insert(folded.end(), parts.begin(), parts.end());
   }
   for (const MeshAxis axis : mesh.axes()) {
-    if (folding.along.empty() ? axis == MeshAxis::kPp : !holds(folded, axis)) {
+    if (folding.along.empty() ? axis == MeshAxis::kPp : !absl::c_linear_search(folded, axis)) {
       apart_.push_back(axis);
     }
   }
@@ -218,8 +215,7 @@ FoldPlan::FoldPlan(const ClusterSpec& spec, const Folding& folding, const std::v
   for (int rank = 0; rank < world_size; ++rank) {
     std::vector<int> role;
     for (const MeshAxis axis : apart_) role.push_back(mesh.coordinate(rank, axis));
-    const bool is_touched = std::find(touched.begin(), touched.end(), rank) != touched.end();
-    role.push_back(is_touched ? rank : -1);
+    role.push_back(absl::c_linear_search(touched, rank) ? rank : -1);
     classes.push_back(roles.of(std::move(role)));
   }
   const Relations relations(spec, mesh, apart_);
@@ -252,8 +248,7 @@ bool FoldPlan::allows_message(int source, int target) const {
   if (!executed_.folds()) return true;
   if (!mesh_ || !executed_.is_executed(source) || !executed_.is_executed(target)) return false;
   return std::ranges::any_of(apart_, [&](MeshAxis axis) {
-    const std::vector<int> group = mesh_->group(source, axis);
-    return std::ranges::find(group, target) != group.end();
+    return absl::c_linear_search(mesh_->group(source, axis), target);
   });
 }
 

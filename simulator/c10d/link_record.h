@@ -1,4 +1,4 @@
-/// Tells the recorder what crosses the links of a cluster.
+/// Tells the recorder what crosses the links of a cluster, and what ranks send each other.
 ///
 /// Threads: one at a time.
 #pragma once
@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "simulator/c10d/operation.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/network/link_use.h"
 #include "simulator/network/network.h"
@@ -21,6 +22,12 @@ std::vector<LinkClass> link_classes(const ClusterSpec& spec);
 /// Bytes over the links at a rank, from `start_ns` to `end_ns`.
 void record_links(Recorder& recorder, int rank, const LinkBytes& bytes, int64_t start_ns,
                   int64_t end_ns);
+
+/// Records the bytes that each member sends: to or from the root what is gathered or scattered, all
+/// else to the next member, as on a ring. A broadcast ends, and a reduction begins, where the ring
+/// comes round to the root. `axis` is the recorder's number.
+void record_traffic(Recorder& recorder, const Operation& operation, const Members& members,
+                    const std::vector<int>& ranks, int axis);
 
 /// The links that the collectives of one group use. What each algorithm sends is worked out once.
 class GroupLinks {

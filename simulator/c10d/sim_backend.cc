@@ -21,7 +21,6 @@
 #include "simulator/device/host_call.h"
 #include "simulator/device/shapes.h"
 #include "simulator/device/sim_device.h"
-#include "simulator/device/value_faults.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -116,7 +115,7 @@ class HeldBuffers final : public InFlightOwner, public std::enable_shared_from_t
   const int member_;
   const std::shared_ptr<const Communicator> communicator_;
   CollectiveFingerprint fingerprint_;
-  std::vector<Held> held_;
+  std::vector<Held> held_;  // CPU tensors
 };
 
 std::shared_ptr<HeldBuffers> HeldBuffers::take(Call& call, SimDevice* device, int member,
@@ -129,7 +128,6 @@ std::shared_ptr<HeldBuffers> HeldBuffers::take(Call& call, SimDevice* device, in
   // All copies are made before anything is poisoned: inputs and outputs may overlap.
   held->hold(call.inputs, writes_inputs(call, member));
   held->hold(call.outputs, true);
-  if (device != nullptr) return held;
   for (const Held& buffer : held->held_) {
     if (buffer.written) poison(buffer.program);
   }
@@ -177,10 +175,6 @@ void HeldBuffers::check(const Held& held) const {
 }
 
 void HeldBuffers::give_back() {
-  if (device_ != nullptr) {
-    device_->free_in_flight(this);
-    return;
-  }
   for (const Held& held : held_) check(held);
   abandon();
 }
@@ -447,22 +441,10 @@ class SimBackend final : public CallBackend {
                       : op == OpType::SEND ? Site::kSend
                                            : Site::kRecv;
     const std::string words = absl::StrCat(op_name(op), " of ", communicator_->name());
-    if (!is_message || peer < 0) {
-      return fabric_->faults()->reach(communicator_->rank(rank_), site, words,
-                                      communicator_->ranks());
-    }
-    return fabric_->faults()->reach(communicator_->rank(rank_), site, words,
-                                    {communicator_->rank(peer)});
-  }
-
-  // Before the collective has them.
-  void strike_inputs(const Call& call) {
-    for (const SiteFault& fault : call.faults) {
-      const std::string& target = fault.effect->word;
-      if (target != "input" && (target != "buffer" || call.device != nullptr)) continue;
-      const int64_t changed = strike_values(fault, call.inputs);
-      if (changed > 0) fabric_->faults()->touched(fault, changed);
-    }
+    const std::vector<int> peers = is_message && peer >= 0
+                                       ? std::vector<int>{communicator_->rank(peer)}
+                                       : communicator_->ranks();
+    return fabric_->faults()->reach(communicator_->rank(rank_), site, words, peers);
   }
 
   WorkPtr issue(const CollectiveCall& asked) override {
@@ -482,7 +464,7 @@ class SimBackend final : public CallBackend {
     fabric_->spot_check().compare(communicator_->rank(rank_), call.fingerprint, size_);
     SimWork::Parts parts;
     parts.device = call.device = device_of_call(call);
-    if (!call.faults.empty()) strike_inputs(call);
+    strike(fabric_->faults(), call, /*results=*/false);  // before the collective has them
     parts.results = call.outputs.empty() ? call.inputs : call.outputs;
     parts.timeout =
         asked.timeout == c10d::kUnsetTimeout ? timeout_ : absl::FromChrono(asked.timeout);

@@ -630,8 +630,8 @@ void Cluster::write_report(Recorder& recorder, std::optional<RunFailure> failure
        .memory_capacity = memory_capacity(spec_),
        .peak_flops = spec_.device ? spec_.device->flops(MathType::kBf16) : 0,
        .failure = std::move(failure),
-       .faults = fault_lines(),
-       .links = links_of(spec_, options_)});
+       .faults = fault_lines()},
+      links_of(spec_, options_));
   if (options_.report_directory.empty()) return;
   const absl::Status written =
       simulator::write_report(*trace_, options_.report_directory, options_.max_trace_slices);

@@ -212,7 +212,7 @@ absl::Status RunWitness::end() {
   for (size_t rank = 0; rank < places_.size(); ++rank) {
     flush_work(static_cast<int>(rank), places_[rank].at_ns);
   }
-  if (const RunLog::Entry* left = next_expected(); difference_.empty() && left != nullptr) {
+  if (const RunLog::Entry* left = next_expected()) {
     difference_ = absl::StrCat("entry ", log_.entries_.size() + 1, ": the log has ",
                                expected_->describe(*left), ", and this run has ended");
   }
@@ -222,9 +222,12 @@ absl::Status RunWitness::end() {
   return file_ ? absl::OkStatus() : absl::DataLossError("the log could not be written");
 }
 
+// Null where there is none, and behind a difference.
 const RunLog::Entry* RunWitness::next_expected() const {
-  if (expected_ == nullptr || log_.entries_.size() >= expected_->entries().size()) return nullptr;
-  return &expected_->entries()[log_.entries_.size()];
+  const size_t next = log_.entries_.size();
+  const bool is_known =
+      expected_ != nullptr && difference_.empty() && next < expected_->entries().size();
+  return is_known ? &expected_->entries()[next] : nullptr;
 }
 
 void RunWitness::add(RunLog::Entry entry) {
@@ -266,7 +269,7 @@ void RunWitness::flush_work(int rank, int64_t now_ns) {
 
 size_t RunWitness::choose_task(absl::Span<const int> ready, size_t drawn, int64_t now_ns) {
   if (const RunLog::Entry* wanted = next_expected();
-      difference_.empty() && wanted != nullptr && wanted->kind == Kind::kRank) {
+      wanted != nullptr && wanted->kind == Kind::kRank) {
     const auto found =
         std::ranges::find_if(ready, [&](int task) { return ranks_[task] == wanted->rank; });
     if (found != ready.end()) drawn = static_cast<size_t>(found - ready.begin());
@@ -283,9 +286,8 @@ size_t RunWitness::choose_task(absl::Span<const int> ready, size_t drawn, int64_
 int64_t RunWitness::choose(int rank, int64_t options, int64_t drawn, int64_t now_ns) {
   flush_work(rank, now_ns);
   const RunLog::Entry* wanted = next_expected();
-  const bool is_its = difference_.empty() && wanted != nullptr &&
-                      wanted->kind == Kind::kBackground && wanted->rank == rank &&
-                      wanted->value >= 0 && wanted->value < options;
+  const bool is_its = wanted != nullptr && wanted->kind == Kind::kBackground &&
+                      wanted->rank == rank && wanted->value >= 0 && wanted->value < options;
   if (is_its) drawn = wanted->value;
   add({.kind = Kind::kBackground,
        .rank = rank,

@@ -106,21 +106,16 @@ KernelWork fused_work(const AttentionCall& call, AttentionBackend backend, bool 
 }
 
 // The operators of one composed attention.
-class Composition {
- public:
-  explicit Composition(MathType type) : type_(type) {}
+struct Composition {
+  const MathType type;
+  std::vector<SectionKernel> kernels = {};
 
   void pass(const char* name, double read, double written) {
-    kernels_.push_back({name, {.bytes = read + written, .written_bytes = written, .type = type_}});
+    kernels.push_back({name, {.bytes = read + written, .written_bytes = written, .type = type}});
   }
   void product(int64_t heads, int64_t m, int64_t n, int64_t k) {
-    kernels_.push_back({"aten::bmm", product_work(type_, heads, m, n, k)});
+    kernels.push_back({"aten::bmm", product_work(type, heads, m, n, k)});
   }
-  std::vector<SectionKernel> finish() { return std::move(kernels_); }
-
- private:
-  const MathType type_;
-  std::vector<SectionKernel> kernels_;
 };
 
 }  // namespace
@@ -135,12 +130,11 @@ AttentionBackend attention_backend(const SimDevice& device, const AttentionCall&
 }
 
 const char* attention_name(AttentionBackend backend, bool backward) {
-  if (backend == AttentionBackend::kFlash) {
-    return backward ? "aten::_scaled_dot_product_flash_attention_backward"
-                    : "aten::_scaled_dot_product_flash_attention";
-  }
-  return backward ? "aten::_scaled_dot_product_efficient_attention_backward"
-                  : "aten::_scaled_dot_product_efficient_attention";
+  constexpr const char* kNames[2][2] = {{"aten::_scaled_dot_product_efficient_attention",
+                                         "aten::_scaled_dot_product_efficient_attention_backward"},
+                                        {"aten::_scaled_dot_product_flash_attention",
+                                         "aten::_scaled_dot_product_flash_attention_backward"}};
+  return kNames[backend == AttentionBackend::kFlash ? 1 : 0][backward ? 1 : 0];
 }
 
 HostSection fused_attention(const AttentionCall& call, AttentionBackend backend) {
@@ -174,7 +168,7 @@ HostSection composed_attention(const AttentionCall& call) {
   const bool has_bias = has_mask(call) || call.is_causal;
   const bool drops = call.dropout > 0;
 
-  Composition forward(type);
+  Composition forward{type};
   if (widens) forward.pass("aten::copy_", 2 * inputs, item * inputs);
   forward.pass("aten::mul", scaled, scaled);
   forward.product(heads, queries, keys, depth);
@@ -188,7 +182,7 @@ HostSection composed_attention(const AttentionCall& call) {
   forward.product(heads, queries, width, keys);
   if (widens) forward.pass("aten::copy_", item * result, 2 * result);
 
-  Composition backward(type);
+  Composition backward{type};
   if (widens) backward.pass("aten::copy_", 2 * result, item * result);
   backward.product(heads, queries, keys, width);
   backward.product(heads, keys, width, queries);
@@ -203,8 +197,8 @@ HostSection composed_attention(const AttentionCall& call) {
 
   const double kept = scores + scaled + (drops ? scores + pairs : 0) +
                       (widens ? item * elements_of(call.value) : 0);
-  return {.forward = forward.finish(),
-          .backward = backward.finish(),
+  return {.forward = std::move(forward.kernels),
+          .backward = std::move(backward.kernels),
           .kept_bytes = static_cast<int64_t>(kept),
           .keeps_result = false,
           .backward_scratch_bytes = static_cast<int64_t>(3 * scores + input_bytes(call))};

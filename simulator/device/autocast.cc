@@ -1,6 +1,8 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
@@ -30,23 +32,20 @@ std::string full_name(absl::string_view listed) {
 }
 
 PolicyTable accelerator_policies() {
+#define ACCELERATE_LISTED(...) #__VA_ARGS__,
+#define ACCELERATE_NAMED(function, name, ...) name,
+  const std::pair<Policy, std::vector<const char*>> lists[] = {
+      {Policy::kLowerPrecision, {AT_FORALL_LOWER_PRECISION_FP(ACCELERATE_LISTED)}},
+      {Policy::kFloat, {AT_FORALL_FP32(ACCELERATE_LISTED)}},
+      {Policy::kFloatResult, {AT_FORALL_FP32_SET_OPT_DTYPE(ACCELERATE_LISTED)}},
+      {Policy::kAppendFloat, {AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(ACCELERATE_NAMED)}},
+      {Policy::kPromote, {AT_FORALL_PROMOTE(ACCELERATE_LISTED)}}};
+#undef ACCELERATE_LISTED
+#undef ACCELERATE_NAMED
   PolicyTable table;
-#define ACCELERATE_POLICY_LOWER(...) table[full_name(#__VA_ARGS__)] = Policy::kLowerPrecision;
-#define ACCELERATE_POLICY_FLOAT(...) table[full_name(#__VA_ARGS__)] = Policy::kFloat;
-#define ACCELERATE_POLICY_RESULT(...) table[full_name(#__VA_ARGS__)] = Policy::kFloatResult;
-#define ACCELERATE_POLICY_APPEND(function, name, ...) \
-  table[absl::StrCat("aten::", name)] = Policy::kAppendFloat;
-#define ACCELERATE_POLICY_PROMOTE(...) table[full_name(#__VA_ARGS__)] = Policy::kPromote;
-  AT_FORALL_LOWER_PRECISION_FP(ACCELERATE_POLICY_LOWER)
-  AT_FORALL_FP32(ACCELERATE_POLICY_FLOAT)
-  AT_FORALL_FP32_SET_OPT_DTYPE(ACCELERATE_POLICY_RESULT)
-  AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(ACCELERATE_POLICY_APPEND)
-  AT_FORALL_PROMOTE(ACCELERATE_POLICY_PROMOTE)
-#undef ACCELERATE_POLICY_LOWER
-#undef ACCELERATE_POLICY_FLOAT
-#undef ACCELERATE_POLICY_RESULT
-#undef ACCELERATE_POLICY_APPEND
-#undef ACCELERATE_POLICY_PROMOTE
+  for (const auto& [policy, operators] : lists) {
+    for (const char* listed : operators) table[full_name(listed)] = policy;
+  }
   return table;
 }
 

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceType.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "accelerate/compile/backends.h"
 #include "accelerate/compile/region_program.h"
 
@@ -15,16 +16,10 @@ namespace {
 
 thread_local bool in_region = false;
 
-class InRegion {
- public:
-  InRegion() : outer_(std::exchange(in_region, true)) {}
-  ~InRegion() { in_region = outer_; }
-  InRegion(const InRegion&) = delete;
-  InRegion& operator=(const InRegion&) = delete;
-
- private:
-  const bool outer_;
-};
+// Until what is returned is destroyed, this thread runs a region.
+auto enter_region() {
+  return absl::Cleanup([outer = std::exchange(in_region, true)] { in_region = outer; });
+}
 
 class SimulatedRegion final : public RegionCode {
  public:
@@ -32,12 +27,12 @@ class SimulatedRegion final : public RegionCode {
       : operators_(std::move(operators)) {}
 
   RegionResult forward(const std::vector<at::Tensor>& inputs) const override {
-    const InRegion scope;
+    const auto scope = enter_region();
     return operators_->forward(inputs);
   }
   std::vector<at::Tensor> backward(const std::vector<at::Tensor>& saved,
                                    const std::vector<at::Tensor>& grads) const override {
-    const InRegion scope;
+    const auto scope = enter_region();
     return operators_->backward(saved, grads);
   }
 

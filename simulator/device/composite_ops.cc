@@ -33,8 +33,7 @@ double kept_elements(const OpInfo& info, c10::ArrayRef<c10::IValue> arguments) {
 void run_layer_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet,
                        torch::jit::Stack* stack) {
   const OpInfo& info = op_info(op);
-  const c10::ArrayRef<c10::IValue> arguments(&*(stack->end() - info.num_arguments),
-                                             info.num_arguments);
+  const c10::ArrayRef<c10::IValue> arguments = torch::jit::last(stack, info.num_arguments);
   const bool casts = at::autocast::is_autocast_enabled(at::kPrivateUse1);
   TORCH_CHECK_NOT_IMPLEMENTED(
       !casts || !SimDevice::of(current_device()).computes_shapes(), info.name,

@@ -336,17 +336,17 @@ void DeviceMemory::release(void* handle) {
 
 void DeviceMemory::set_observed_category(MemoryBlock* block, MemoryCategory category) {
   if (block == nullptr || block->memory != this || block->is_noted) return;
-  set_category(block, category);
+  regroup(block, category, block->module);
 }
 
 void DeviceMemory::set_declared_category(MemoryBlock* block, MemoryCategory category) {
   if (block == nullptr || block->memory != this) return;
   block->is_noted = true;
-  set_category(block, category);
+  regroup(block, category, block->module);
 }
 
-void DeviceMemory::set_category(MemoryBlock* block, MemoryCategory category) {
-  if (block->category == category) return;
+void DeviceMemory::regroup(MemoryBlock* block, MemoryCategory category, uint16_t module) {
+  if (block->category == category && block->module == module) return;
   std::lock_guard<std::mutex> lock(mutex_);
   const auto bytes = static_cast<int64_t>(block->bytes);
   // Not through account(): the total and its peak do not change.
@@ -354,19 +354,9 @@ void DeviceMemory::set_category(MemoryBlock* block, MemoryCategory category) {
   by_category_[static_cast<size_t>(category)] += bytes;
   if (observer_) {
     observer_(block->category, block->module, -bytes);
-    observer_(category, block->module, bytes);
+    observer_(category, module, bytes);
   }
   block->category = category;
-}
-
-void DeviceMemory::set_module(MemoryBlock* block, uint16_t module) {
-  if (block->memory != this || block->module == module) return;
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto bytes = static_cast<int64_t>(block->bytes);
-  if (observer_) {
-    observer_(block->category, block->module, -bytes);
-    observer_(block->category, module, bytes);
-  }
   block->module = module;
 }
 
@@ -381,7 +371,7 @@ void DeviceMemory::name(MemoryBlock* block, std::string_view name) {
     found = module_numbers_.emplace(path, static_cast<uint16_t>(modules_.size())).first;
     modules_.emplace_back(path);
   }
-  set_module(block, found->second);
+  regroup(block, block->category, found->second);
   block->is_named = true;
 }
 
@@ -393,7 +383,7 @@ void DeviceMemory::use_parameter(uint16_t module, bool writes) {
     for (MemoryBlock* block = newest_; block != updated_until_; block = block->older) {
       const bool is_state = block->category == MemoryCategory::kOptimizerState ||
                             block->category == MemoryCategory::kTemporaries;
-      if (block->module == 0 && is_state) set_module(block, module);
+      if (block->module == 0 && is_state) regroup(block, block->category, module);
     }
     updated_until_ = newest_;
   }
@@ -442,18 +432,17 @@ std::string DeviceMemory::holders() const {
   for (const MemoryBlock* block = newest_; block != nullptr; block = block->older) {
     blocks[static_cast<size_t>(block->category)].push_back(block);
   }
-  std::vector<size_t> order(kNumMemoryCategories);
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return by_category_[a] > by_category_[b]; });
+  const auto bytes_of = [&](MemoryCategory category) {
+    return by_category_[static_cast<size_t>(category)];
+  };
+  std::vector<MemoryCategory> order = accelerate::values<MemoryCategory>();
+  std::ranges::stable_sort(order, std::greater<>(), bytes_of);
   std::string text;
-  for (size_t category : order) {
-    auto& held = blocks[category];
+  for (const MemoryCategory category : order) {
+    auto& held = blocks[static_cast<size_t>(category)];
     if (held.empty()) continue;
     // Newest first among equals, so that the order does not depend on addresses.
-    std::stable_sort(held.begin(), held.end(), [](const MemoryBlock* a, const MemoryBlock* b) {
-      return a->bytes > b->bytes;
-    });
+    std::ranges::stable_sort(held, std::greater<>(), &MemoryBlock::bytes);
     std::vector<std::string> largest;
     for (size_t i = 0; i < std::min(held.size(), kLargestHolders); ++i) {
       largest.push_back(
@@ -462,8 +451,8 @@ std::string DeviceMemory::holders() const {
                        " in step ", held[i]->step));
     }
     absl::StrAppend(
-        &text, text.empty() ? "" : "\n", "  ", to_string(static_cast<MemoryCategory>(category)),
-        ": ", binary_byte_text(by_category_[category]), " in ", held.size(),
+        &text, text.empty() ? "" : "\n", "  ", to_string(category), ": ",
+        binary_byte_text(bytes_of(category)), " in ", held.size(),
         held.size() == 1 ? " block (" : " blocks (largest: ", absl::StrJoin(largest, ", "), ")");
   }
   const std::string modules = module_text();

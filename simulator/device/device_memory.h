@@ -212,7 +212,9 @@ class DeviceMemory {
   /// The block belongs to a parameter or buffer of that name. No effect as set_observed_category().
   void name(MemoryBlock* block, std::string_view name);
   /// The block belongs to the same module as another one.
-  void name_like(MemoryBlock* block, const MemoryBlock& other) { set_module(block, other.module); }
+  void name_like(MemoryBlock* block, const MemoryBlock& other) {
+    if (block->memory == this) regroup(block, block->category, other.module);
+  }
   /// The paths of the modules, by number; 0 is none.
   const std::vector<std::string>& modules() const { return modules_; }
   /// An operator uses a block that belongs to a parameter, if it does.
@@ -279,8 +281,7 @@ class DeviceMemory {
   std::string holders() const;
 
  private:
-  void set_category(MemoryBlock* block, MemoryCategory category);
-  void set_module(MemoryBlock* block, uint16_t module);
+  void regroup(MemoryBlock* block, MemoryCategory category, uint16_t module);
   void use_parameter(uint16_t module, bool writes);
   // The largest modules.
   std::string module_text() const;

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/install.h"
 #include "simulator/device/op_watch.h"
@@ -41,9 +42,8 @@ std::vector<at::Tensor> leaves_of(const edge_list& roots) {
 }
 
 void mark(const at::Tensor& tensor, MemoryCategory category) {
-  if (!tensor.defined() || !tensor.has_storage()) return;
-  MemoryBlock* block = block_of(tensor.storage().data_ptr());
-  if (block == nullptr || block->memory == nullptr) return;
+  MemoryBlock* block = charged_block_of(tensor);
+  if (block == nullptr) return;
   // A gradient may be part of a bucket. A parameter that was broadcast by itself is not one.
   const bool is_bucket = block->category == MemoryCategory::kBuckets;
   if (is_bucket && category == MemoryCategory::kGradients) return;
@@ -52,10 +52,9 @@ void mark(const at::Tensor& tensor, MemoryCategory category) {
 
 // A gradient outside of any bucket is for its parameter's module.
 void name_like(const at::Tensor& gradient, const at::Tensor& parameter) {
-  if (!gradient.defined() || !gradient.has_storage() || !parameter.has_storage()) return;
-  MemoryBlock* block = block_of(gradient.storage().data_ptr());
-  const MemoryBlock* named = block_of(parameter.storage().data_ptr());
-  if (block == nullptr || named == nullptr || block->memory == nullptr) return;
+  MemoryBlock* block = charged_block_of(gradient);
+  const MemoryBlock* named = charged_block_of(parameter);
+  if (block == nullptr || named == nullptr) return;
   if (block->category == MemoryCategory::kGradients && named->module != 0) {
     block->memory->name_like(block, *named);
   }
@@ -96,22 +95,6 @@ class BackwardScope {
   std::vector<SimDevice*> devices_;  // none in a pass within a pass
 };
 
-// Makes LibTorch run a backward pass on the calling thread, whatever devices it reaches.
-class OnThisThread {
- public:
-  OnThisThread() : before_(state().get_multithreading_enabled()) {
-    state().set_multithreading_enabled(false);
-  }
-  ~OnThisThread() { state().set_multithreading_enabled(before_); }
-  OnThisThread(const OnThisThread&) = delete;
-  OnThisThread& operator=(const OnThisThread&) = delete;
-
- private:
-  static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
-
-  const bool before_;
-};
-
 class SimEngine final : public torch::autograd::Engine {
  public:
   SimEngine() {
@@ -123,7 +106,12 @@ class SimEngine final : public torch::autograd::Engine {
   variable_list execute(const edge_list& roots, const variable_list& inputs, bool keep_graph,
                         bool create_graph, bool accumulate_grad,
                         const edge_list& outputs) override {
-    const OnThisThread on_this_thread;
+    // Makes LibTorch run the pass on the calling thread, whatever devices it reaches.
+    c10::AutogradState& state = c10::AutogradState::get_tls_state();
+    const absl::Cleanup restore = [&state, before = state.get_multithreading_enabled()] {
+      state.set_multithreading_enabled(before);
+    };
+    state.set_multithreading_enabled(false);
     std::optional<BackwardScope> scope;
     if (SimDevice* device = device_of_roots(roots)) scope.emplace(*device, roots);
     return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);

@@ -128,12 +128,11 @@ at::Tensor over_device_memory(c10::DataPtr data, size_t bytes, const at::Tensor&
 
 // A storage of the host that shares a device's bytes and keeps them alive.
 c10::Storage host_storage(c10::StorageImpl* storage) {
-  using Owner = c10::intrusive_ptr<c10::StorageImpl>;
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
       c10::DataPtr(
-          storage->mutable_data(), new Owner(Owner::reclaim_copy(storage)),
-          [](void* owner) { delete static_cast<Owner*>(owner); }, c10::Device(c10::kCPU)),
+          storage->mutable_data(), new StoragePtr(StoragePtr::reclaim_copy(storage)),
+          [](void* owner) { delete static_cast<StoragePtr*>(owner); }, c10::Device(c10::kCPU)),
       /*allocator=*/nullptr, /*resizable=*/false));
 }
 
@@ -150,10 +149,8 @@ int rank_of_memory(const at::Tensor& tensor, const SimDevice& named) {
   if (tensor.is_sparse()) {
     return rank_of_memory(at::sparse::get_sparse_impl(tensor)->values(), named);
   }
-  if (!tensor.has_storage()) return named.rank();
-  const MemoryBlock* block = block_of(storage_of(tensor)->data_ptr());
-  if (block == nullptr || block->memory == nullptr) return named.rank();
-  return block->memory->device()->rank();
+  const MemoryBlock* block = charged_block_of(tensor);
+  return (block != nullptr ? block->memory->device() : &named)->rank();
 }
 
 }  // namespace
@@ -275,23 +272,18 @@ at::Tensor HostCall::to_host(at::Tensor tensor, size_t argument, bool written) {
   at::Tensor alias = rewrapped(c10::Storage(std::move(host)), meta ? kMetaKeys : kHostKeys, tensor);
   if (static_cast<int>(argument) == info_.found_inf_argument) found_inf_ = tensor;
   const std::optional<double> touched = argument == 0 ? touched_ : std::nullopt;
-  if (info_.reads(argument)) {
-    const double before = traffic_.bytes;
-    count(tensor, touched, /*written=*/false);
-    record_use(tensor, traffic_.bytes - before, /*written=*/false, /*fresh=*/false);
-  }
+  if (info_.reads(argument)) count(tensor, tensor, touched, /*written=*/false, /*fresh=*/false);
   tensors_.push_back({std::move(tensor), alias, written, touched, !info_.reads(argument)});
   return alias;
 }
 
-void HostCall::count(const at::Tensor& tensor, const std::optional<double>& touched, bool written) {
-  if (!touched) return traffic_.add(tensor, written);
-  traffic_.add(*touched * static_cast<double>(tensor.itemsize()), tensor.scalar_type(), written);
-}
-
-void HostCall::record_use(const at::Tensor& tensor, double bytes, bool written, bool fresh) {
-  if (device_->fuses_kernels() && tensor.has_storage()) {
-    uses_.push_back({storage_of(tensor), bytes, written, fresh});
+void HostCall::count(const at::Tensor& tensor, const at::Tensor& own,
+                     const std::optional<double>& touched, bool written, bool fresh) {
+  const double bytes =
+      touched ? *touched * static_cast<double>(tensor.itemsize()) : memory_bytes(tensor);
+  traffic_.add(bytes, tensor.scalar_type(), written);
+  if (device_->fuses_kernels() && own.has_storage()) {
+    uses_.push_back({storage_of(own), bytes, written, fresh});
   }
 }
 
@@ -316,11 +308,7 @@ void HostCall::update_arguments() {
       continue;
     }
     // Its size now: the kernel may have made it larger.
-    if (pair.written) {
-      const double before = traffic_.bytes;
-      count(pair.host, pair.touched, /*written=*/true);
-      record_use(pair.device, traffic_.bytes - before, /*written=*/true, pair.fresh);
-    }
+    if (pair.written) count(pair.host, pair.device, pair.touched, /*written=*/true, pair.fresh);
     c10::TensorImpl* to = pair.device.unsafeGetTensorImpl();
     const c10::TensorImpl* from = pair.host.unsafeGetTensorImpl();
     if (!same_geometry(*to, *from)) {
@@ -340,8 +328,7 @@ at::Tensor HostCall::to_device(const at::Tensor& tensor) {
   }
   if (tensor.is_sparse()) return sparse_to_device(tensor);
   at::Tensor result = wrapped(tensor);
-  traffic_.add(tensor, /*written=*/true);
-  record_use(result, memory_bytes(tensor), /*written=*/true, /*fresh=*/true);
+  count(tensor, result, std::nullopt, /*written=*/true, /*fresh=*/true);
   return result;
 }
 

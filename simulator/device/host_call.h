@@ -114,9 +114,9 @@ class HostCall {
     absl::flat_hash_map<const void*, size_t> positions_;  // empty if there are few
   };
 
-  // One pass over a tensor, to read or to write it.
-  void count(const at::Tensor& tensor, const std::optional<double>& touched, bool written);
-  void record_use(const at::Tensor& tensor, double bytes, bool written, bool fresh);
+  // One pass over a tensor, to read or to write it; `own` is the device's. `fresh`: see TensorUse.
+  void count(const at::Tensor& tensor, const at::Tensor& own, const std::optional<double>& touched,
+             bool written, bool fresh);
   at::Tensor sparse_to_host(const at::Tensor& tensor, size_t argument, bool written);
   at::Tensor sparse_to_device(const at::Tensor& tensor);
   void update_sparse(const TensorPair& pair);

@@ -9,6 +9,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "simulator/device/generator.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/op_watch.h"
@@ -99,28 +100,6 @@ variable_list ToHost::backward(AutogradContext* context, variable_list gradients
   return results;
 }
 
-// Applies the device's mixed precision to the CPU while a section runs.
-class HostAutocast {
- public:
-  HostAutocast()
-      : enabled_(at::autocast::is_autocast_enabled(at::kCPU)),
-        dtype_(at::autocast::get_autocast_dtype(at::kCPU)) {
-    at::autocast::set_autocast_enabled(at::kCPU,
-                                       at::autocast::is_autocast_enabled(at::kPrivateUse1));
-    at::autocast::set_autocast_dtype(at::kCPU, at::autocast::get_autocast_dtype(at::kPrivateUse1));
-  }
-  ~HostAutocast() {
-    at::autocast::set_autocast_enabled(at::kCPU, enabled_);
-    at::autocast::set_autocast_dtype(at::kCPU, dtype_);
-  }
-  HostAutocast(const HostAutocast&) = delete;
-  HostAutocast& operator=(const HostAutocast&) = delete;
-
- private:
-  const bool enabled_;
-  const at::ScalarType dtype_;
-};
-
 }  // namespace
 
 void run_section_on_host(const c10::OperatorHandle& op, HostSection section,
@@ -164,7 +143,15 @@ void run_section_on_host(const c10::OperatorHandle& op, HostSection section,
   });
   {
     BorrowedGenerator generator(device);
-    HostAutocast autocast;
+    // The device's mixed precision is the CPU's while the section runs.
+    const absl::Cleanup restore = [enabled = at::autocast::is_autocast_enabled(at::kCPU),
+                                   dtype = at::autocast::get_autocast_dtype(at::kCPU)] {
+      at::autocast::set_autocast_enabled(at::kCPU, enabled);
+      at::autocast::set_autocast_dtype(at::kCPU, dtype);
+    };
+    at::autocast::set_autocast_enabled(at::kCPU,
+                                       at::autocast::is_autocast_enabled(at::kPrivateUse1));
+    at::autocast::set_autocast_dtype(at::kCPU, at::autocast::get_autocast_dtype(at::kPrivateUse1));
     op.callBoxed(stack);
   }
   const auto results = stack->end() - info.num_returns;

@@ -7,6 +7,7 @@
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Storage.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
@@ -14,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "simulator/device/compiled_regions.h"
 #include "simulator/device/generator.h"
+#include "simulator/device/op_info.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/shape_rules/shape_rules.h"
 
@@ -44,10 +46,8 @@ c10::Stream torch_stream(const SimDevice& device, int stream) {
   return c10::Stream(c10::Stream::UNSAFE, torch_device(device.index()), stream);
 }
 
-// The time at which the work before the event ends.
-struct SimEvent {
-  int64_t at_ns = 0;
-};
+// An event is the time at which the work before it ends.
+int64_t& time_of(void* event) { return *static_cast<int64_t*>(event); }
 
 // The current device, streams and events. Streams' time is virtual; an event records when the work
 // before it ends. A device's streams belong to its rank.
@@ -103,33 +103,30 @@ class DeviceGuardImpl final : public c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
               c10::EventFlag) const override {
-    if (*event == nullptr) *event = new SimEvent();
+    if (*event == nullptr) *event = new int64_t(0);
     const SimDevice& device = used_device(stream.device_index());
     // A stream without work ends now.
-    static_cast<SimEvent*>(*event)->at_ns =
-        std::max(device.stream_ns(checked_stream(device, stream)), device.host_ns());
+    time_of(*event) = std::max(device.stream_ns(checked_stream(device, stream)), device.host_ns());
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;
     SimDevice& device = used_device(stream.device_index());
-    device.stream_waits(checked_stream(device, stream), static_cast<SimEvent*>(event)->at_ns);
+    device.stream_waits(checked_stream(device, stream), time_of(event));
   }
   bool queryEvent(void* event) const override {
-    if (event == nullptr) return true;
-    return static_cast<SimEvent*>(event)->at_ns <= used_device(-1).host_ns();
+    return event == nullptr || time_of(event) <= used_device(-1).host_ns();
   }
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
-    used_device(-1).host_waits(static_cast<SimEvent*>(event)->at_ns, "synchronize event");
+    used_device(-1).host_waits(time_of(event), "synchronize event");
   }
   double elapsedTime(void* from, void* to, c10::DeviceIndex) const override {
     TORCH_CHECK(from != nullptr && to != nullptr,
                 "Both events must be recorded before elapsed time is measured");
-    const int64_t ns = static_cast<SimEvent*>(to)->at_ns - static_cast<SimEvent*>(from)->at_ns;
-    return static_cast<double>(ns) / 1e6;
+    return static_cast<double>(time_of(to) - time_of(from)) / 1e6;
   }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
-    delete static_cast<SimEvent*>(event);
+    delete static_cast<int64_t*>(event);
   }
 
  private:
@@ -168,10 +165,8 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
   at::Device getDeviceFromPtr(void*) const override { return torch_device(current_device()); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
-    const int previous = current_device();
-    set_current_device(storage.device().index());
+    const c10::DeviceGuard guard(storage.device());
     c10::DataPtr data = device_allocator().allocate(bytes);
-    set_current_device(previous);
     const size_t kept = std::min(bytes, storage.nbytes());
     MemoryBlock* const from = block_of(storage.data_ptr());
     if (MemoryBlock* to = block_of(data); to != nullptr && from != nullptr) {
@@ -212,11 +207,7 @@ void prefer_cpu_kernels(torch::Library& aten, c10::DispatchKey device_key,
         op->hasKernelForDispatchKey(device_key)) {
       continue;
     }
-    if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
-        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
-        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
-      aten.impl(c10::toString(name).c_str(), on_host());
-    }
+    if (is_composed(*op)) aten.impl(c10::toString(name).c_str(), on_host());
   }
 }
 

@@ -8,6 +8,7 @@
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
@@ -115,19 +116,10 @@ void tell_shapes(const c10::OperatorHandle& op, const OpInfo& info, torch::jit::
 
 constexpr c10::DispatchKeySet kDeviceKeys(c10::DispatchKey::PrivateUse1);
 
-// Makes the device of an allocation the current one for a scope.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(std::optional<c10::Device> device) : previous_(current_device()) {
-    set_current_device(allocating_device(device.value_or(c10::kPrivateUse1)).index());
-  }
-  ~CurrentDevice() { set_current_device(previous_); }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-
- private:
-  const int previous_;
-};
+// The device of an allocation.
+c10::Device device_for(std::optional<c10::Device> device) {
+  return torch_device(allocating_device(device.value_or(c10::kPrivateUse1)).index());
+}
 
 // A program may not use the values of fresh memory, but a simulation needs the same ones in every
 // run. As floating-point numbers they are NaN.
@@ -143,7 +135,7 @@ at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout> layout, std::optional<at::Device> device,
                  std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
-  CurrentDevice current(device);
+  const c10::DeviceGuard current(device_for(device));
   return with_no_values(at::detail::empty_generic(size, &device_allocator(), kDeviceKeys,
                                                   c10::dtype_or_default(dtype), format));
 }
@@ -151,7 +143,7 @@ at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                          std::optional<at::Device> device, std::optional<bool> pin_memory) {
-  CurrentDevice current(device);
+  const c10::DeviceGuard current(device_for(device));
   return with_no_values(at::detail::empty_strided_generic(
       size, stride, &device_allocator(), kDeviceKeys, c10::dtype_or_default(dtype)));
 }
@@ -222,33 +214,17 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
   return self;
 }
 
-// Views need no kernel on any device.
-
-// It is the rank's host that spends the time, whoever's the tensor is.
-void pass_view() {
-  if (!own_devices().empty()) own_devices()[0]->pass_view();
-}
-
-at::Tensor view(const at::Tensor& self, at::IntArrayRef size) {
-  pass_view();
-  return at::native::view(self, size);
-}
-
-at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride,
-                      std::optional<int64_t> offset) {
-  pass_view();
-  return at::native::as_strided_tensorimpl(self, size, stride, offset);
-}
-
-at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride) {
-  pass_view();
-  return at::native::_reshape_alias(self, size, stride);
-}
-
-at::Tensor unfold(const at::Tensor& self, int64_t dimension, int64_t size, int64_t step) {
-  pass_view();
-  return at::native::unfold(self, dimension, size, step);
-}
+// LibTorch's own views, which need no kernel on any device. It is the rank's host that spends the
+// time, whoever's the tensor is.
+template <auto native>
+struct View;
+template <typename... Arguments, at::Tensor (*native)(Arguments...)>
+struct View<native> {
+  static at::Tensor of(Arguments... arguments) {
+    if (!own_devices().empty()) own_devices()[0]->pass_view();
+    return native(arguments...);
+  }
+};
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_blocking) {
   at::Tensor result = target;
@@ -294,8 +270,8 @@ at::Tensor& set_empty(at::Tensor& self) {
 // Without a model of the driver a block is reused only after all tensors that use it are gone, so
 // that streams need not be recorded.
 void record_stream(at::Tensor& self, at::Stream stream) {
-  MemoryBlock* block = block_of(self.storage().data_ptr());
-  if (block == nullptr || block->memory == nullptr) return;
+  MemoryBlock* block = charged_block_of(self);
+  if (block == nullptr) return;
   // A stream object may be from an earlier run.
   const int streams = block->memory->device()->num_streams();
   const bool is_known = stream.id() < streams;
@@ -347,8 +323,7 @@ OperatorCall call_of(SimDevice& device, const KernelWork& work,
 void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& info,
               c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto arguments = stack->end() - info.num_arguments;
-  const c10::ArrayRef<c10::IValue> argument_list(stack->data() + (arguments - stack->begin()),
-                                                 info.num_arguments);
+  const c10::ArrayRef<c10::IValue> argument_list = torch::jit::last(stack, info.num_arguments);
   HostCall call(info, stand_in);
   KernelWork work = info.work != nullptr ? info.work(argument_list) : KernelWork();
   if (info.touched != nullptr) call.touch(info.touched(argument_list));
@@ -422,9 +397,7 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
 void run_on_values_or_shapes(const c10::OperatorHandle& op, const OpInfo& info,
                              c10::DispatchKeySet keys, torch::jit::Stack* stack,
                              bool computes_shapes) {
-  const auto arguments = stack->end() - info.num_arguments;
-  const c10::ArrayRef<c10::IValue> argument_list(stack->data() + (arguments - stack->begin()),
-                                                 info.num_arguments);
+  const c10::ArrayRef<c10::IValue> argument_list = torch::jit::last(stack, info.num_arguments);
   if (!computes_shapes) return run_with(StandIn::kHost, op, info, keys, stack);
   if (stand_in_for(info, argument_list) == StandIn::kMeta) {
     return run_with(StandIn::kMeta, op, info, keys, stack);
@@ -446,23 +419,19 @@ void run_on_values_or_shapes(const c10::OperatorHandle& op, const OpInfo& info,
 void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
   const OpInfo& info = op_info(op);
-  const c10::ArrayRef<c10::IValue> arguments(stack->data() + stack->size() - info.num_arguments,
-                                             info.num_arguments);
+  const c10::ArrayRef<c10::IValue> arguments = torch::jit::last(stack, info.num_arguments);
   if (!info.tells_values) watch_training(info, arguments);
-  if (!info.has_cpu_kernel) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "device sim does not support ", info.overload,
-                                ": LibTorch has no CPU kernel for it, and simulated devices run "
-                                "CPU kernels");
-  }
+  TORCH_CHECK_NOT_IMPLEMENTED(info.has_cpu_kernel, "device sim does not support ", info.overload,
+                              ": LibTorch has no CPU kernel for it, and simulated devices run "
+                              "CPU kernels");
   SimDevice& device = SimDevice::of(current_device());
   // A rank's program is what its own thread runs.
-  if (device.faults() == nullptr || current_rank() != device.rank()) {
-    return run_on_values_or_shapes(op, info, keys, stack, device.computes_shapes());
+  std::optional<OperatorFaults> faults;
+  if (device.faults() != nullptr && current_rank() == device.rank()) {
+    faults.emplace(*device.faults(), device, info.name.c_str(), arguments);
   }
-  OperatorFaults faults(*device.faults(), device, info.name.c_str(), arguments);
   run_on_values_or_shapes(op, info, keys, stack, device.computes_shapes());
-  faults.strike_results(c10::ArrayRef<c10::IValue>(stack->data() + stack->size() - info.num_returns,
-                                                   info.num_returns));
+  if (faults) faults->strike_results(torch::jit::last(stack, info.num_returns));
 }
 
 void register_set_data_check(torch::Library& library) {
@@ -481,10 +450,10 @@ void register_basic_ops(torch::Library& library) {
   library.impl("set_", TORCH_FN(set_empty));
   library.impl("record_stream", TORCH_FN(record_stream));
   register_set_data_check(library);
-  library.impl("view", TORCH_FN(view));
-  library.impl("as_strided", TORCH_FN(as_strided));
-  library.impl("_reshape_alias", TORCH_FN(reshape_alias));
-  library.impl("unfold", TORCH_FN(unfold));
+  library.impl("view", TORCH_FN(View<at::native::view>::of));
+  library.impl("as_strided", TORCH_FN(View<at::native::as_strided_tensorimpl>::of));
+  library.impl("_reshape_alias", TORCH_FN(View<at::native::_reshape_alias>::of));
+  library.impl("unfold", TORCH_FN(View<at::native::unfold>::of));
 }
 
 }  // namespace accelerate::simulator

@@ -33,6 +33,15 @@ bool is_one_of(absl::string_view name, absl::string_view names) {
          absl::c_linear_search(absl::StrSplit(names, ' '), name);
 }
 
+// What a table has for the operator, by such lists; null if it is in none.
+template <typename Formula, size_t n>
+Formula formula_of(absl::string_view name, const std::pair<const char*, Formula> (&table)[n]) {
+  for (const auto& [names, formula] : table) {
+    if (is_one_of(name, names)) return formula;
+  }
+  return nullptr;
+}
+
 // ---- The arithmetic of an operator.
 
 c10::IntArrayRef sizes(const c10::IValue& argument) { return argument.toTensor().sizes(); }
@@ -183,25 +192,19 @@ KernelWork recurrent(Arguments arguments) {
   return {.flops = 2 * sizes.rows * sizes.weights};
 }
 
-// The formula of "aten::mm", ...: matrix products, convolutions, attention and recurrent layers
-// have one. Null for all other operators, whose time is that of the bytes they move.
-WorkFormula work_formula(absl::string_view name) {
-  constexpr std::pair<const char*, WorkFormula> kFormulas[] = {
-      {"mm bmm mv dot vdot _int_mm _scaled_mm", matrix_product<0, 1>},
-      {"addmm addmm_ _addmm_activation addmv addmv_ baddbmm baddbmm_ addbmm addbmm_",
-       matrix_product<1, 2>},
-      {"addr addr_", outer_product},
-      {"convolution convolution_overrideable", convolution},
-      {"convolution_backward", convolution_backward},
-      {"_scaled_dot_product_flash_attention_for_cpu", attention},
-      {"_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
-      {"lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell", recurrent},
-  };
-  for (const auto& [names, formula] : kFormulas) {
-    if (is_one_of(name, names)) return formula;
-  }
-  return nullptr;
-}
+// Matrix products, convolutions, attention and recurrent layers have a formula. The time of all
+// other operators is that of the bytes they move.
+constexpr std::pair<const char*, WorkFormula> kWork[] = {
+    {"mm bmm mv dot vdot _int_mm _scaled_mm", matrix_product<0, 1>},
+    {"addmm addmm_ _addmm_activation addmv addmv_ baddbmm baddbmm_ addbmm addbmm_",
+     matrix_product<1, 2>},
+    {"addr addr_", outer_product},
+    {"convolution convolution_overrideable", convolution},
+    {"convolution_backward", convolution_backward},
+    {"_scaled_dot_product_flash_attention_for_cpu", attention},
+    {"_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
+    {"lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell", recurrent},
+};
 
 // ---- The part of its first argument that an operator reads or writes. Arguments that do not fit
 // together are the kernel's to refuse.
@@ -261,21 +264,15 @@ double put(Arguments arguments) {
   return elements_of<1>(arguments) * (arguments[3].toBool() ? 2 : 1);
 }
 
-ElementCount touched_elements(absl::string_view name) {
-  constexpr std::pair<const char*, ElementCount> kCounts[] = {
-      {"index_select index_fill_ index_copy_ index_add_ index_reduce_", slices},
-      {"gather scatter_ scatter_add_ scatter_reduce_", elements_of<2>},
-      {"take nll_loss_forward nll_loss2d_forward", elements_of<1>},
-      {"embedding_renorm_ _embedding_bag _embedding_bag_forward_only", table_rows},
-      {"index _unsafe_index", indexed},
-      {"_index_put_impl_", indexed_by_put},
-      {"put_", put},
-  };
-  for (const auto& [names, count] : kCounts) {
-    if (is_one_of(name, names)) return count;
-  }
-  return nullptr;
-}
+constexpr std::pair<const char*, ElementCount> kTouched[] = {
+    {"index_select index_fill_ index_copy_ index_add_ index_reduce_", slices},
+    {"gather scatter_ scatter_add_ scatter_reduce_", elements_of<2>},
+    {"take nll_loss_forward nll_loss2d_forward", elements_of<1>},
+    {"embedding_renorm_ _embedding_bag _embedding_bag_forward_only", table_rows},
+    {"index _unsafe_index", indexed},
+    {"_index_put_impl_", indexed_by_put},
+    {"put_", put},
+};
 
 // ---- What kernels on a GPU do besides (LibTorch 2.6, aten/src/ATen/native/cuda).
 
@@ -321,20 +318,14 @@ Overhead attention_backward_overhead(Arguments arguments) {
   return {.scratch_bytes = attention_backward_scratch(arguments[1].toTensor())};
 }
 
-OverheadFormula overhead_of(absl::string_view name) {
-  constexpr std::pair<const char*, OverheadFormula> kFormulas[] = {
-      {"native_layer_norm_backward native_group_norm_backward native_batch_norm_backward",
-       norm_backward},
-      {"_softmax _log_softmax", softmax},
-      {"_softmax_backward_data", softmax_backward},
-      {"_log_softmax_backward_data", log_softmax_backward},
-      {"_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward_overhead},
-  };
-  for (const auto& [names, formula] : kFormulas) {
-    if (is_one_of(name, names)) return formula;
-  }
-  return nullptr;
-}
+constexpr std::pair<const char*, OverheadFormula> kOverheads[] = {
+    {"native_layer_norm_backward native_group_norm_backward native_batch_norm_backward",
+     norm_backward},
+    {"_softmax _log_softmax", softmax},
+    {"_softmax_backward_data", softmax_backward},
+    {"_log_softmax_backward_data", log_softmax_backward},
+    {"_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward_overhead},
+};
 
 // ---- The description of an operator.
 
@@ -389,9 +380,7 @@ Fusion fusion_of(const c10::OperatorHandle& op, const OpInfo& info) {
 bool is_written(const c10::AliasInfo* alias) {
   if (alias == nullptr) return false;
   // A list of written tensors has the mark on its elements.
-  return alias->isWrite() ||
-         std::any_of(alias->containedTypes().begin(), alias->containedTypes().end(),
-                     [](const c10::AliasInfo& part) { return part.isWrite(); });
+  return alias->isWrite() || std::ranges::any_of(alias->containedTypes(), &c10::AliasInfo::isWrite);
 }
 
 bool is_list(const c10::Argument& argument) {
@@ -425,9 +414,9 @@ OpInfo describe(const c10::OperatorHandle& op) {
     }
   }
   const bool is_view =
-      info.written == 0 &&
-      std::any_of(schema.returns().begin(), schema.returns().end(),
-                  [](const c10::Argument& result) { return result.alias_info() != nullptr; });
+      info.written == 0 && std::ranges::any_of(schema.returns(), [](const c10::Argument& result) {
+        return result.alias_info() != nullptr;
+      });
   // Collectives are timed elsewhere.
   info.runs_kernel =
       !is_view && !is_one_of(info.name, kMetadataOnly) && !absl::StartsWith(info.name, "c10d::");
@@ -442,9 +431,9 @@ OpInfo describe(const c10::OperatorHandle& op) {
                             op.hasKernelForDispatchKey(DispatchKey::SparseCPU);
   info.mixes_devices = is_one_of(info.name, kMixesDevices);
   info.indexes = info.mixes_devices && absl::StrContains(info.name, "index");
-  info.work = work_formula(info.name);
-  info.touched = touched_elements(info.name);
-  info.overhead = overhead_of(info.name);
+  info.work = formula_of(info.name, kWork);
+  info.touched = formula_of(info.name, kTouched);
+  info.overhead = formula_of(info.name, kOverheads);
   info.is_norm = is_one_of(info.name, kNorms);
   info.takes_lists = absl::StartsWith(info.name, "aten::_foreach_") ||
                      absl::StartsWith(info.name, "aten::_fused_");
@@ -455,14 +444,6 @@ OpInfo describe(const c10::OperatorHandle& op) {
 
 // By OpSupport.
 constexpr const char* kSupportNames[] = {"cpu kernel", "device", "composed", "unsupported"};
-
-bool is_composed(const c10::OperatorHandle& op) {
-  constexpr DispatchKey kComposites[] = {DispatchKey::CompositeImplicitAutograd,
-                                         DispatchKey::CompositeExplicitAutograd,
-                                         DispatchKey::CompositeExplicitAutogradNonFunctional};
-  return std::any_of(std::begin(kComposites), std::end(kComposites),
-                     [&op](DispatchKey key) { return op.hasKernelForDispatchKey(key); });
-}
 
 }  // namespace
 
@@ -556,6 +537,14 @@ const OpInfo& op_info(const c10::OperatorHandle& op) {
   if (!info) info = std::make_unique<const OpInfo>(describe(op));
   slot = {key, info.get()};
   return *info;
+}
+
+bool is_composed(const c10::OperatorHandle& op) {
+  constexpr DispatchKey kComposites[] = {DispatchKey::CompositeImplicitAutograd,
+                                         DispatchKey::CompositeExplicitAutograd,
+                                         DispatchKey::CompositeExplicitAutogradNonFunctional};
+  return std::ranges::any_of(
+      kComposites, [&op](DispatchKey key) { return op.hasKernelForDispatchKey(key); });
 }
 
 OpSupport op_support(const c10::OperatorHandle& op) {

@@ -126,6 +126,9 @@ int64_t list_launches(const OpInfo& info, c10::ArrayRef<c10::IValue> arguments);
 /// The description of `op`. It is never destroyed.
 const OpInfo& op_info(const c10::OperatorHandle& op);
 
+/// Whether LibTorch has a kernel for the operator that is made of other operators.
+bool is_composed(const c10::OperatorHandle& op);
+
 /// How the device runs an operator, once it is installed (install_sim_device).
 enum class OpSupport {
   kCpuKernel,    ///< LibTorch's CPU kernel on the device's memory

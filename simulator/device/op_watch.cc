@@ -46,12 +46,6 @@ void watch_forward() {
   if (first.recorder() != nullptr) first.recorder()->end_step_of(first.rank());
 }
 
-MemoryBlock* charged_block_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
-  MemoryBlock* block = block_of(tensor.storage().data_ptr());
-  return block != nullptr && block->memory != nullptr ? block : nullptr;
-}
-
 void on_update(DeviceMemory& memory) {
   memory.on_update();
   if (memory.updates() > memory.step()) begin_phase(StepPhase::kUpdate);
@@ -87,10 +81,8 @@ void name_lists(c10::ArrayRef<c10::IValue> arguments) {
 }  // namespace
 
 void watch_write(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage()) return;
-  const MemoryBlock* block = block_of(tensor.storage().data_ptr());
-  if (block != nullptr && block->memory != nullptr &&
-      block->category == MemoryCategory::kParameters &&
+  const MemoryBlock* block = charged_block_of(tensor);
+  if (block != nullptr && block->category == MemoryCategory::kParameters &&
       block->memory->device()->rank() == current_rank()) {
     on_update(*block->memory);
   }

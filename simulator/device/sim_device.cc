@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
@@ -475,18 +476,14 @@ void SimDevice::free_in_flight(const InFlightOwner* owner) {
                 [owner](const InFlight& memory) { return memory.owner.get() == owner; });
 }
 
-SimDevice*& KernelScope::device_of_thread() {
-  thread_local SimDevice* device = nullptr;
-  return device;
-}
-
-const char*& KernelScope::operation_of_thread() {
-  thread_local const char* operation = nullptr;
-  return operation;
-}
-
 c10::DataPtr block_data(void* handle, c10::Device device, c10::DeleterFnPtr release) {
   return {handle == nullptr ? nullptr : MemoryBlock::of(handle)->data(), handle, release, device};
+}
+
+MemoryBlock* charged_block_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+  MemoryBlock* block = block_of(tensor.storage().data_ptr());
+  return block != nullptr && block->memory != nullptr ? block : nullptr;
 }
 
 c10::Allocator& device_allocator() {

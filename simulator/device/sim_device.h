@@ -32,11 +32,12 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "absl/types/span.h"
+#include "accelerate/base/libtorch_fwd.h"
 #include "simulator/device/communication_share.h"
 #include "simulator/device/compiled_regions.h"
 #include "simulator/device/device_memory.h"
 #include "simulator/device/kernel_chain.h"
-#include "simulator/device/unknown_value.h"
+#include "simulator/device/shapes.h"
 #include "simulator/faults/sites.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/kernel_time.h"
@@ -333,6 +334,9 @@ inline MemoryBlock* block_of(const c10::DataPtr& data) {
   return MemoryBlock::of(data.get_context());
 }
 
+/// The block of the tensor's storage; null where it has none that is charged to a device.
+MemoryBlock* charged_block_of(const at::Tensor& tensor);
+
 /// Replaces LibTorch's CPU allocator for the rest of the process.
 void install_host_allocator();
 
@@ -341,22 +345,22 @@ void install_host_allocator();
 class KernelScope {
  public:
   KernelScope(SimDevice* device, const char* operation)
-      : previous_device_(std::exchange(device_of_thread(), device)),
-        previous_operation_(std::exchange(operation_of_thread(), operation)) {}
+      : previous_device_(std::exchange(device_, device)),
+        previous_operation_(std::exchange(operation_, operation)) {}
   ~KernelScope() {
-    device_of_thread() = previous_device_;
-    operation_of_thread() = previous_operation_;
+    device_ = previous_device_;
+    operation_ = previous_operation_;
   }
   KernelScope(const KernelScope&) = delete;
   KernelScope& operator=(const KernelScope&) = delete;
 
   /// Those of the innermost scope; null in none.
-  static SimDevice* device() { return device_of_thread(); }
-  static const char* operation() { return operation_of_thread(); }
+  static SimDevice* device() { return device_; }
+  static const char* operation() { return operation_; }
 
  private:
-  static SimDevice*& device_of_thread();
-  static const char*& operation_of_thread();
+  inline static thread_local SimDevice* device_ = nullptr;
+  inline static thread_local const char* operation_ = nullptr;
 
   SimDevice* const previous_device_;
   const char* const previous_operation_;

@@ -43,8 +43,7 @@ class Chart {
     context.textAlign = "right";
     for (const value of values) {
       const y = Math.round(plot.bottom - (value / max) * (plot.bottom - plot.top)) + 0.5;
-      context.fillStyle = theme.colour("line");
-      context.fillRect(plot.left, y, plot.right - plot.left, 1);
+      fillBox(context, "line", plot.left, y, plot.right - plot.left, 1);
       context.fillStyle = theme.colour("text-2");
       context.fillText(text(value), plot.left - 8, y);
     }
@@ -158,8 +157,7 @@ class MemoryChart extends Chart {
 
   pointerLine() {
     if (!this.pointer || !this.textAt(this.pointer)) return;
-    this.context.fillStyle = theme.colour("text");
-    this.context.fillRect(Math.round(this.pointer.x), this.plot.top, 1, this.plot.bottom - this.plot.top);
+    fillBox(this.context, "text", Math.round(this.pointer.x), this.plot.top, 1, this.plot.bottom - this.plot.top);
   }
 
   textAt({ x }) {

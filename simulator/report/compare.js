@@ -87,13 +87,6 @@ function panel(title, parts, controls = []) {
 
 const note = (text) => element("p", { className: "hint" }, [text]);
 
-function tableOf(heads, rows, className = "") {
-  return element("div", { className: "scroll-x" }, [element("table", { className }, [
-    element("thead", {}, [element("tr", {}, heads.map((text) => element("th", { scope: "col" }, [text])))]),
-    element("tbody", {}, rows.map((cells) => element("tr", {}, cells.map((cell) => element("td", {}, [cell]))))),
-  ])]);
-}
-
 // `colourOf` gives the name of a pair's colour in the bars.
 function changeTable(head, pairs, amount, kind, colourOf = null) {
   return tableOf([head, ...SIDES, "Change"], pairs.map((pair) => [

@@ -46,6 +46,11 @@ function prepare(canvas, width, height) {
   return context;
 }
 
+function fillBox(context, colour, x, y, width, height) {
+  context.fillStyle = theme.colour(colour);
+  context.fillRect(x, y, width, height);
+}
+
 // The text, shortened to fit; "" if not even a few letters do.
 function fitted(context, text, width) {
   if (context.measureText(text).width <= width) return text;

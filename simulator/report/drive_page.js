@@ -122,20 +122,20 @@ function drivePath(data) {
   const sum = shares.reduce((all, { time }) => all + time, 0);
   const { medianStep } = data.steps;
   check(sum === data.stepEnds[medianStep] - data.stepEnds[medianStep - 1], "the critical path adds up to the step");
-  check(byId("path-shares").tBodies[0].rows.length === shares.length, "its parts are listed");
-  check(byId("path-longest").tBodies[0].rows.length === Math.min(10, longest.length), "and its longest segments");
+  check(byId("path-shares").querySelector("tbody").rows.length === shares.length, "its parts are listed");
+  check(byId("path-longest").querySelector("tbody").rows.length === Math.min(10, longest.length), "and its longest segments");
   const [first] = byId("path-bar").children;
   check(first.title.startsWith(shares[0].part) && first.clientWidth > 0, "and drawn");
 }
 
 function driveLinks(data) {
-  const rows = [...byId("links").tBodies[0].rows];
+  const rows = [...byId("links").querySelector("tbody").rows];
   check(rows.length === data.links.length && rows.length > 0, "the links are listed");
   check(byId("links-note").textContent.includes(data.links[data.busiestLinks].name), "the busiest are named");
 }
 
 function driveModules(data) {
-  const rows = () => [...byId("modules").tBodies[0].rows];
+  const rows = () => [...byId("modules").querySelector("tbody").rows];
   const together = rows().length;
   check(together > 0 && rows().some((row) => row.cells[0].textContent.includes("*")), "layers that are alike are one row");
   choose(byId("modules-view"), "");

@@ -3,16 +3,13 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
-#include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
-#include "simulator/report/failed_ranks.h"
 #include "simulator/report/level_of_detail.h"
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
@@ -51,6 +48,12 @@ int matrix_block(const Trace& trace) {
   return block;
 }
 
+template <typename E>
+Json texts_of() {
+  return rows_of(accelerate::values<E>(),
+                 [](E each) -> Json { return accelerate::to_string(each); });
+}
+
 // The data of the page, as compact JSON that page_data.js reads. Names, kinds and categories are
 // indices; times and bytes of a track or curve are differences to the element before, which keeps
 // numbers short.
@@ -60,198 +63,149 @@ class Writer {
 
   void write() {
     file_.append("{");
-    run();
-    failure();
-    list("faults", trace_.faults.size(),
-         [&](size_t i) { return html_json_text(trace_.faults[i]); });
+    field("topology", trace_.topology);
+    // As text: JavaScript's numbers end at 53 bits.
+    field("seed", absl::StrCat(trace_.seed));
+    field("command", trace_.repeat_command);
+    field("versions", trace_.versions);
+    field("arithmetic", trace_.arithmetic);
+    field("device", trace_.device);
+    field("timeIsModelled", models_time(trace_));
+    field("capacity", trace_.memory_capacity);
+    field("worldSize", trace_.world_size);
+    field("executedRanks", num_executed(trace_));
+    field("ranksPerNode", trace_.ranks_per_node);
+    field("devicesPerRank", trace_.devices_per_rank);
+    field("elapsed", elapsed_ns(trace_));
+    field("recordedSlices", trace_.slices.size());
+    field("droppedSlices", trace_.dropped_slices);
+    field("recordedSamples", trace_.memory.size());
+    field("failure", failure());
+    field("faults", trace_.faults);
     steps();
-    path();
-    list("names", trace_.names.size(), [&](size_t i) { return html_json_text(trace_.names[i]); });
-    list("kinds", kNumSliceKinds,
-         [](size_t i) { return html_json_text(to_string(static_cast<SliceKind>(i))); });
-    list("categories", kNumMemoryCategories,
-         [](size_t i) { return html_json_text(to_string(static_cast<MemoryCategory>(i))); });
-    list("places", trace_.axes.empty() ? 0 : trace_.world_size,
-         [&](size_t rank) { return html_json_text(place_of(trace_, static_cast<int>(rank))); });
-    ranks();
-    operators();
-    collectives();
-    links();
-    modules();
-    tracks();
-    operations();
-    memory();
-    matrix();
+    field("path", path());
+    field("names", trace_.names);
+    field("kinds", texts_of<SliceKind>());
+    field("categories", texts_of<MemoryCategory>());
+    field("places", places());
+    sums();
+    field("tracks", tracks());
+    field("operations", rows_of(shown_operations_, [&](int64_t shown) -> Json {
+            const TraceOperation& each = trace_.operations[shown];
+            return {each.name, each.group, each.algorithm, each.bytes, rank_ranges(each.ranks),
+                    each.first_rank, each.last_rank, each.spread_ns};
+          }));
+    field("memory", memory());
+    field("matrix", matrix());
     file_.append("\n}");
   }
 
  private:
-  void field(absl::string_view name, absl::string_view value) {
-    file_.append(absl::StrCat(separator_.next(), "\n\"", name, "\":", value));
+  void field(absl::string_view name, const Json& value) {
+    file_.append(absl::StrCat(separator_.next(), "\n\"", name, "\":", html_json_text(value)));
   }
 
-  static std::string texts(const std::map<std::string, std::string>& named) {
-    std::string object = "{";
-    Separator separator;
-    for (const auto& [name, text] : named) {
-      absl::StrAppend(&object, separator.next(), html_json_text(name), ":", html_json_text(text));
-    }
-    return object + "}";
-  }
-
-  template <typename Text>
-  void list(absl::string_view name, size_t size, const Text& text) {
-    field(name, "[");
-    for (size_t i = 0; i < size; ++i) file_.append(absl::StrCat(i == 0 ? "" : ",", text(i)));
-    file_.append("]");
-  }
-
-  void run() {
-    field("topology", html_json_text(trace_.topology));
-    // As text: JavaScript's numbers end at 53 bits.
-    field("seed", absl::StrCat("\"", trace_.seed, "\""));
-    field("command", html_json_text(trace_.repeat_command));
-    field("versions", texts(trace_.versions));
-    field("arithmetic", texts(trace_.arithmetic));
-    field("device", html_json_text(trace_.device));
-    field("timeIsModelled", models_time(trace_) ? "true" : "false");
-    field("capacity", absl::StrCat(trace_.memory_capacity));
-    field("worldSize", absl::StrCat(trace_.world_size));
-    field("executedRanks", absl::StrCat(num_executed(trace_)));
-    field("ranksPerNode", absl::StrCat(trace_.ranks_per_node));
-    field("devicesPerRank", absl::StrCat(trace_.devices_per_rank));
-    field("elapsed", absl::StrCat(elapsed_ns(trace_)));
-    field("recordedSlices", absl::StrCat(trace_.slices.size()));
-    field("droppedSlices", absl::StrCat(trace_.dropped_slices));
-    field("recordedSamples", absl::StrCat(trace_.memory.size()));
-  }
-
-  void failure() {
-    if (!trace_.failure) return field("failure", "null");
-    const std::vector<FailedRanks> rows = failed_ranks(*trace_.failure);
-    field("failure",
-          absl::StrCat("{\"message\":", html_json_text(trace_.failure->message), ",\"ranks\":["));
-    Separator separator;
-    for (const FailedRanks& row : rows) {
-      file_.append(absl::StrCat(separator.next(), "[\"", rank_ranges(row.ranks), "\",",
-                                html_json_text(row.at_failure.state), ",",
-                                html_json_text(row.at_failure.last_call), "]"));
-    }
-    file_.append("]}");
+  Json failure() const {
+    if (!trace_.failure) return nullptr;
+    const auto row = [](const FailedRanks& each) -> Json {
+      return {rank_ranges(each.ranks), each.at_failure.state, each.at_failure.last_call};
+    };
+    return {{"message", trace_.failure->message},
+            {"ranks", rows_of(failed_ranks(*trace_.failure), row)}};
   }
 
   void steps() {
-    list("stepEnds", trace_.steps.size(),
-         [&](size_t i) { return absl::StrCat(trace_.steps[i].end_ns); });
+    field("stepEnds",
+          rows_of(trace_.steps, [](const TraceStep& each) -> Json { return each.end_ns; }));
     const std::optional<StepTimes> times = step_times(trace_);
-    if (!times.has_value()) {
-      field("phases", "[]");
-      field("shares", "[]");
-      return field("steps", "null");
-    }
-    field("steps",
-          absl::StrCat("{\"count\":", times->steps, ",\"first\":", times->first_ns,
-                       ",\"shortest\":", times->shortest_ns, ",\"median\":", times->median_ns,
-                       ",\"medianStep\":", times->median_step, ",\"longest\":", times->longest_ns,
-                       ",\"mfu\":", json_text(times->mfu),
-                       ",\"samples\":", json_text(trace_.samples_per_step), "}"));
-    list("phases", kNumStepPhases, [&](size_t i) {
-      return absl::StrCat("[\"", to_string(static_cast<StepPhase>(i)), "\",",
-                          json_text(times->phase_ns[i]), "]");
-    });
     const auto spent = step_shares(trace_);
-    list("shares", spent ? kNumStepActivities : 0, [&](size_t i) {
-      return absl::StrCat("[\"", to_string(static_cast<StepActivity>(i)), "\",", (*spent)[i], "]");
+    field("steps", times ? Json{{"count", times->steps},
+                                {"first", times->first_ns},
+                                {"shortest", times->shortest_ns},
+                                {"median", times->median_ns},
+                                {"medianStep", times->median_step},
+                                {"longest", times->longest_ns},
+                                {"mfu", times->mfu},
+                                {"samples", trace_.samples_per_step}}
+                         : Json());
+    field("phases", times ? named<StepPhase>(times->phase_ns) : Json::array());
+    field("shares", spent ? named<StepActivity>(*spent) : Json::array());
+  }
+
+  // Numbers of an enumeration's members, each with the member's text.
+  template <typename E, typename Numbers>
+  static Json named(const Numbers& numbers) {
+    return rows_of(accelerate::values<E>(), [&](E each) -> Json {
+      return {accelerate::to_string(each), numbers[static_cast<size_t>(each)]};
     });
   }
 
   // The shares as [label, part, time, segments], the longest segments as [part, what, rank, start
   // in the step, time].
-  void path() {
+  Json path() const {
     const std::optional<CriticalPath> path = critical_path(trace_);
-    if (!path) return field("path", "null");
-    field("path", absl::StrCat("{\"step\":", path->step, ",\"ranks\":\"", rank_ranges(path->ranks),
-                               "\",\"shares\":["));
-    for (const PathShare& share : path->shares) {
-      file_.append(absl::StrCat(
-          &share == path->shares.data() ? "" : ",", "[", html_json_text(path_label(trace_, share)),
-          ",\"", to_string(share.part), "\",", share.total_ns, ",", share.segments, "]"));
+    if (!path) return nullptr;
+    const auto share = [&](const PathShare& each) -> Json {
+      return {path_label(trace_, each), to_string(each.part), each.total_ns, each.segments};
+    };
+    const auto segment = [&](const PathSegment& each) -> Json {
+      return {to_string(each.part), trace_.names[each.name], each.rank,
+              each.start_ns - path->start_ns, each.end_ns - each.start_ns};
+    };
+    return {{"step", path->step},
+            {"ranks", rank_ranges(path->ranks)},
+            {"shares", rows_of(path->shares, share)},
+            {"longest", rows_of(path->longest, segment)}};
+  }
+
+  Json places() const {
+    Json places = Json::array();
+    for (int rank = 0; rank < trace_.world_size && !trace_.axes.empty(); ++rank) {
+      places.push_back(place_of(trace_, rank));
     }
-    file_.append("],\"longest\":[");
-    for (const PathSegment& segment : path->longest) {
-      file_.append(absl::StrCat(
-          &segment == path->longest.data() ? "" : ",", "[\"", to_string(segment.part), "\",",
-          html_json_text(trace_.names[segment.name]), ",", segment.rank, ",",
-          segment.start_ns - path->start_ns, ",", segment.end_ns - segment.start_ns, "]"));
-    }
-    file_.append("]}");
+    return places;
   }
 
-  void ranks() {
-    list("ranks", trace_.ranks.size(), [&](size_t i) {
-      const RankSummary& rank = trace_.ranks[i];
-      return absl::StrCat("[", rank.end_ns, ",", rank.compute_ns, ",", rank.communication_ns, ",",
-                          rank.exposed_ns, ",", rank.memory_peak, ",", json_text(rank.flops), ",",
-                          rank.driver_peak, ",", rank.allocation_retries, "]");
-    });
-  }
-
-  void operators() {
-    list("operators", trace_.operators.size(), [&](size_t i) {
-      const OperatorSummary& each = trace_.operators[i];
-      return absl::StrCat("[", each.name, ",", each.calls, ",", each.total_ns, ",",
-                          json_text(each.flops), ",", json_text(each.bytes), "]");
-    });
-  }
-
-  void collectives() {
-    list("collectives", trace_.collectives.size(), [&](size_t i) {
-      const CollectiveSummary& each = trace_.collectives[i];
-      return absl::StrCat("[", each.name, ",", each.algorithm, ",", each.ranks, ",", each.calls,
-                          ",", json_text(each.bytes), ",", each.total_ns, ",",
-                          json_text(each.bus_bytes), ",", each.shared_ns, "]");
-    });
-  }
-
-  void links() {
-    list("links", trace_.links.size(), [&](size_t i) {
-      const LinkSummary& each = trace_.links[i];
-      return absl::StrCat("[\"", to_string(each.kind), "\",", each.links, ",",
-                          json_text(each.bytes_per_second), ",", json_text(each.bytes), ",",
-                          json_text(each.use), ",", json_text(each.step_use), ",",
-                          json_text(each.worst_step_use), ",", html_json_text(each.worst), ",",
-                          json_text(each.mean_busy_ns), ",", json_text(each.step_bytes), "]");
-    });
+  void sums() {
+    field("ranks", rows_of(trace_.ranks, [](const RankSummary& rank) -> Json {
+            return {rank.end_ns,      rank.compute_ns,        rank.communication_ns,
+                    rank.exposed_ns,  rank.memory_peak,       rank.flops,
+                    rank.driver_peak, rank.allocation_retries};
+          }));
+    field("operators", rows_of(trace_.operators, [](const OperatorSummary& each) -> Json {
+            return {each.name, each.calls, each.total_ns, each.flops, each.bytes};
+          }));
+    field("collectives", rows_of(trace_.collectives, [](const CollectiveSummary& each) -> Json {
+            return {each.name,  each.algorithm, each.ranks,     each.calls,
+                    each.bytes, each.total_ns,  each.bus_bytes, each.shared_ns};
+          }));
+    field("links", rows_of(trace_.links, [](const LinkSummary& each) -> Json {
+            return {to_string(each.kind), each.links,    each.bytes_per_second, each.bytes,
+                    each.use,             each.step_use, each.worst_step_use,   each.worst,
+                    each.mean_busy_ns,    each.step_bytes};
+          }));
     const LinkSummary* busiest = busiest_links(trace_);
-    field("busiestLinks", absl::StrCat(busiest != nullptr ? busiest - trace_.links.data() : -1));
+    field("busiestLinks", busiest != nullptr ? busiest - trace_.links.data() : -1);
+    field("peakRank", trace_.peak_rank);
+    // By module: its path, then bytes by category.
+    field("modules", rows_of(trace_.peak_modules, [](const ModuleMemory& each) {
+            Json row = {each.module, module_pattern(each.module)};
+            for (const int64_t bytes : each.bytes) row.push_back(bytes);
+            return row;
+          }));
   }
 
-  // By module: its path, then bytes by category.
-  void modules() {
-    field("peakRank", absl::StrCat(trace_.peak_rank));
-    list("modules", trace_.peak_modules.size(), [&](size_t i) {
-      const ModuleMemory& each = trace_.peak_modules[i];
-      return absl::StrCat("[", html_json_text(each.module), ",",
-                          html_json_text(module_pattern(each.module)), ",",
-                          absl::StrJoin(each.bytes, ","), "]");
-    });
-  }
-
-  // Writes the tracks and numbers the operations that they show.
-  void tracks() {
-    const std::vector<PageTrack> tracks = page_tracks(trace_, kMaxSlices);
-    list("tracks", tracks.size(), [&](size_t i) {
-      const PageTrack& track = tracks[i];
-      std::string text =
-          absl::StrCat("\n[", track.rank, ",", track.device, ",", track.stream, ",[");
+  // Also numbers the operations that the tracks show.
+  Json tracks() {
+    return rows_of(page_tracks(trace_, kMaxSlices), [this](const PageTrack& track) -> Json {
+      std::vector<int64_t> numbers;
       int64_t before = 0;
       for (const PageSlice& slice : track.slices) {
-        absl::StrAppend(&text, &slice == track.slices.data() ? "" : ",", slice.start_ns - before,
-                        ",", slice.end_ns - slice.start_ns, ",", name_and_kind(slice), ",",
-                        detail(slice));
+        numbers.insert(numbers.end(), {slice.start_ns - before, slice.end_ns - slice.start_ns,
+                                       name_and_kind(slice), detail(slice)});
         before = slice.start_ns;
       }
-      return text + "]]";
+      return {track.rank, track.device, track.stream, std::move(numbers)};
     });
   }
 
@@ -272,44 +226,25 @@ class Writer {
     return static_cast<int64_t>(found->second) + 1;
   }
 
-  void operations() {
-    list("operations", shown_operations_.size(), [&](size_t i) {
-      const TraceOperation& each = trace_.operations[shown_operations_[i]];
-      return absl::StrCat("[", each.name, ",", each.group, ",", each.algorithm, ",", each.bytes,
-                          ",\"", rank_ranges(each.ranks), "\",", each.first_rank, ",",
-                          each.last_rank, ",", each.spread_ns, "]");
-    });
-  }
-
-  void memory() {
-    field("memory", "[");
-    Separator separator;
-    for (const std::vector<MemorySample>& curve :
-         page_memory(trace_, kMaxMemorySamples, kFeaturedMemorySamples)) {
-      file_.append(
-          absl::StrCat(separator.next(), "\n[", curve[0].rank, ",", curve[0].device, ",["));
-      append_samples(curve);
-      file_.append("]]");
-    }
-    file_.append("]");
-  }
-
-  void append_samples(absl::Span<const MemorySample> samples) {
-    MemorySample before;
-    std::string text;
-    for (const MemorySample& sample : samples) {
-      absl::StrAppend(&text, text.empty() ? "" : ",", sample.at_ns - before.at_ns);
-      for (size_t i = 0; i < kNumMemoryCategories; ++i) {
-        absl::StrAppend(&text, ",", sample.bytes[i] - before.bytes[i]);
-      }
-      before = sample;
-    }
-    file_.append(text);
+  Json memory() const {
+    return rows_of(page_memory(trace_, kMaxMemorySamples, kFeaturedMemorySamples),
+                   [](const std::vector<MemorySample>& curve) -> Json {
+                     std::vector<int64_t> numbers;
+                     MemorySample before;
+                     for (const MemorySample& sample : curve) {
+                       numbers.push_back(sample.at_ns - before.at_ns);
+                       for (size_t i = 0; i < kNumMemoryCategories; ++i) {
+                         numbers.push_back(sample.bytes[i] - before.bytes[i]);
+                       }
+                       before = sample;
+                     }
+                     return {curve[0].rank, curve[0].device, std::move(numbers)};
+                   });
   }
 
   // One view of all traffic, and one for each axis of the mesh and for groups along none.
-  void matrix() {
-    if (trace_.communication.empty()) return field("matrix", "null");
+  Json matrix() const {
+    if (trace_.communication.empty()) return nullptr;
     const size_t world = trace_.world_size;
     const size_t block = matrix_block(trace_);
     const size_t size = (world + block - 1) / block;
@@ -322,22 +257,15 @@ class Writer {
       of_axis.resize(size * size);
       of_axis[cell] += pair.bytes;
     }
-    field("matrix", absl::StrCat("{\"block\":", block, ",\"size\":", size, ",\"views\":["));
-    view("all", all);
+    const auto view = [](const std::string& name, const std::vector<double>& cells) -> Json {
+      return {name, rows_of(cells, [](double bytes) -> Json { return std::llround(bytes); })};
+    };
+    Json views = Json::array({view("all", all)});
     for (const auto& [axis, cells] : by_axis) {
       if (trace_.axes.empty()) break;
-      file_.append(",");
-      view(axis < 0 ? "no axis" : trace_.axes[axis].name, cells);
+      views.push_back(view(axis < 0 ? "no axis" : trace_.axes[axis].name, cells));
     }
-    file_.append("]}");
-  }
-
-  void view(absl::string_view name, absl::Span<const double> cells) {
-    file_.append(absl::StrCat("[", html_json_text(std::string(name)), ",["));
-    for (size_t i = 0; i < cells.size(); ++i) {
-      file_.append(absl::StrCat(i == 0 ? "" : ",", std::llround(cells[i])));
-    }
-    file_.append("]]");
+    return {{"block", block}, {"size", size}, {"views", std::move(views)}};
   }
 
   const Trace& trace_;

@@ -31,19 +31,9 @@ bool starts_in(const PageSlice& slice, Interval part) {
 }
 
 std::vector<PageTrack> all_tracks(const Trace& trace) {
-  std::map<std::tuple<int, int, int>, size_t> numbers;
-  const auto place_of = [](const Slice& slice) {
-    return std::tuple(slice.rank, slice.device, slice.stream);
-  };
-  for (const Slice& slice : trace.slices) numbers.insert({place_of(slice), 0});
-  std::vector<PageTrack> tracks;
-  for (auto& [place, number] : numbers) {
-    number = tracks.size();
-    const auto& [rank, device, stream] = place;
-    tracks.push_back({.rank = rank, .device = device, .stream = stream});
-  }
+  std::map<std::tuple<int, int, int>, PageTrack> by_place;
   for (const Slice& slice : trace.slices) {
-    tracks[numbers.at(place_of(slice))].slices.push_back(
+    by_place[{slice.rank, slice.device, slice.stream}].slices.push_back(
         {.start_ns = slice.start_ns,
          .end_ns = slice.end_ns,
          .name = slice.name,
@@ -51,11 +41,12 @@ std::vector<PageTrack> all_tracks(const Trace& trace) {
          .operation = slice.operation,
          .busy_ns = slice.end_ns - slice.start_ns});
   }
-  // Streams are in order already, unless a slice was recorded late.
-  for (PageTrack& track : tracks) {
-    std::stable_sort(
-        track.slices.begin(), track.slices.end(),
-        [](const PageSlice& a, const PageSlice& b) { return a.start_ns < b.start_ns; });
+  std::vector<PageTrack> tracks;
+  for (auto& [place, track] : by_place) {
+    std::tie(track.rank, track.device, track.stream) = place;
+    // Streams are in order already, unless a slice was recorded late.
+    std::ranges::stable_sort(track.slices, {}, &PageSlice::start_ns);
+    tracks.push_back(std::move(track));
   }
   return tracks;
 }
@@ -75,8 +66,7 @@ PageSlice merged(const PageSlice* begin, const PageSlice* end) {
     time_of[{slice->kind, slice->name}] += slice->busy_ns;
   }
   const auto most =
-      std::max_element(time_of.begin(), time_of.end(),
-                       [](const auto& a, const auto& b) { return a.second < b.second; });
+      std::ranges::max_element(time_of, {}, [](const auto& each) { return each.second; });
   std::tie(all.kind, all.name) = most->first;
   return all;
 }
@@ -103,10 +93,8 @@ void thin(std::vector<PageSlice>& slices, int64_t window_ns, Interval focus) {
 }
 
 void thin_to(std::vector<PageSlice>& slices, size_t budget, int64_t elapsed, Interval focus) {
-  const auto in_focus =
-      static_cast<size_t>(std::count_if(slices.begin(), slices.end(), [&](const PageSlice& slice) {
-        return starts_in(slice, focus);
-      }));
+  const auto in_focus = static_cast<size_t>(std::ranges::count_if(
+      slices, [&](const PageSlice& slice) { return starts_in(slice, focus); }));
   if (in_focus > budget / 2) focus = {};
   // Each step doubles the window and merges the slices that the previous step left.
   int64_t window_ns = std::max<int64_t>(1, elapsed / static_cast<int64_t>(4 * budget));
@@ -120,10 +108,7 @@ void thin_to(std::vector<PageSlice>& slices, size_t budget, int64_t elapsed, Int
 std::vector<int> featured_ranks(const Trace& trace) {
   if (trace.ranks.empty()) return {};
   const auto highest = [&trace](int64_t RankSummary::* field) {
-    const auto found = std::max_element(
-        trace.ranks.begin(), trace.ranks.end(),
-        [field](const RankSummary& a, const RankSummary& b) { return a.*field < b.*field; });
-    return static_cast<int>(found - trace.ranks.begin());
+    return static_cast<int>(std::ranges::max_element(trace.ranks, {}, field) - trace.ranks.begin());
   };
   const std::set<int> ranks = {0, highest(&RankSummary::end_ns), highest(&RankSummary::exposed_ns),
                                highest(&RankSummary::memory_peak)};
@@ -175,9 +160,8 @@ std::vector<PageTrack> page_tracks(const Trace& trace, size_t budget) {
     for (PageTrack& track : tracks) {
       if (is_featured(track) == among_featured) order.push_back(&track);
     }
-    std::stable_sort(order.begin(), order.end(), [](const PageTrack* a, const PageTrack* b) {
-      return a->slices.size() < b->slices.size();
-    });
+    std::ranges::stable_sort(order, {},
+                             [](const PageTrack* track) { return track->slices.size(); });
     for (PageTrack* track : order) {
       const size_t part = std::max(kLeastPerTrack, sum / members--);
       thin_to(track->slices, part, elapsed, focus);

@@ -56,8 +56,8 @@ absl::Status OutputFile::commit() {
   return error(error_, path_);
 }
 
-std::string html_json_text(absl::string_view text) {
-  return absl::StrReplaceAll(json_text(text), {{"<", "\\u003c"}});
+std::string html_json_text(const Json& value) {
+  return absl::StrReplaceAll(json_text(value), {{"<", "\\u003c"}});
 }
 
 std::string microseconds(int64_t ns) { return absl::StrFormat("%d.%03d", ns / 1000, ns % 1000); }

@@ -13,6 +13,8 @@
 #include <cstdio>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -42,8 +44,18 @@ class OutputFile {
   int error_ = 0;  // errno of the first write that failed
 };
 
+using Json = nlohmann::ordered_json;
+
 /// As `json_text`, with `<` escaped, so that the text may be embedded in an HTML script element.
-std::string html_json_text(absl::string_view text);
+std::string html_json_text(const Json& value);
+
+/// A list with what `row` makes of each element.
+template <typename List, typename Row>
+Json rows_of(const List& list, const Row& row) {
+  Json rows = Json::array();
+  for (const auto& each : list) rows.push_back(row(each));
+  return rows;
+}
 
 /// Nanoseconds as microseconds with three decimals, without rounding: "12.345".
 std::string microseconds(int64_t ns);

@@ -59,8 +59,8 @@ function showFailure(data) {
   if (!data.failure) return;
   byId("failure-panel").hidden = false;
   byId("failure-message").textContent = data.failure.message;
-  byId("failed-ranks").tBodies[0].replaceChildren(...data.failure.ranks.map((row) =>
-    element("tr", {}, row.map((text) => element("td", {}, [text || "–"])))));
+  byId("failed-ranks").replaceChildren(tableOf(["Ranks", "At the failure", "Last call"],
+    data.failure.ranks.map((row) => row.map((text) => text || "–"))));
 }
 
 function showFaults(data) {
@@ -245,10 +245,8 @@ function showTable(panel, columns, items, first = "Total time") {
   let sorted = { column: columns.find(({ name }) => name === first), descending: true };
   let showsAll = items.length <= FIRST_ROWS;
 
-  const cell = (column, item) => {
-    if (!column.share) return element("td", {}, [column.text(item)]);
-    return shareCell(all > 0 ? item.total / all : 0);
-  };
+  const cell = (column, item) =>
+    element("td", {}, [column.share ? shareBar(all > 0 ? item.total / all : 0) : column.text(item)]);
   const head = columns.map((column) => {
     const button = element("button", { type: "button", textContent: column.name, title: column.title ?? "" });
     button.addEventListener("click", () => {

@@ -101,42 +101,36 @@ const kindOf = (value) => (Array.isArray(value) ? "list" : value === null ? "nul
 // A page has all fields always; these are null where a run has none.
 const FIELDS_THAT_MAY_BE_NULL = new Set(["failure", "steps", "path", "matrix"]);
 
+// An object with these fields for each row; `texts` has those whose values are numbers of texts.
+function objectsOf(rows, fields, texts = {}) {
+  const names = fields.split(" ");
+  return rows.map((row) => Object.fromEntries(names.map((name, i) => [name, texts[name] ? texts[name][row[i]] : row[i]])));
+}
+
 class PageData {
   constructor(raw) {
     Object.assign(this, raw);
     this.fieldKinds = Object.entries(raw).map(([name, value]) => [name, kindOf(value)]);
     this.elapsed = Math.max(1, raw.elapsed);
-    this.ranks = raw.ranks.map(([end, compute, communication, exposed, peak, flops, driverPeak, retries]) => ({
-      end, compute, communication, exposed, peak, flops, driverPeak, retries,
-    }));
-    this.operators = raw.operators.map(([name, calls, total, flops, bytes]) => ({
-      name: raw.names[name], calls, total, flops, bytes,
-    }));
-    this.collectives = raw.collectives.map(([name, algorithm, ranks, calls, bytes, total, busBytes, shared]) => ({
-      name: raw.names[name], algorithm: raw.names[algorithm], ranks, calls, bytes, total, busBytes, shared,
-    }));
-    this.links = raw.links.map(([name, links, rate, bytes, use, stepUse, worstUse, worst, busy, stepBytes]) => ({
-      name, links, rate, bytes, use, stepUse, worstUse, worst, busy, stepBytes,
-    }));
+    const { names } = raw;
+    this.ranks = objectsOf(raw.ranks, "end compute communication exposed peak flops driverPeak retries");
+    this.operators = objectsOf(raw.operators, "name calls total flops bytes", { name: names });
+    this.collectives = objectsOf(raw.collectives, "name algorithm ranks calls bytes total busBytes shared", { name: names, algorithm: names });
+    this.links = objectsOf(raw.links, "name links rate bytes use stepUse worstUse worst busy stepBytes");
     this.modules = raw.modules.map(([path, pattern, ...bytes]) => ({
       path, pattern, bytes, total: bytes.reduce((sum, each) => sum + each, 0),
     }));
-    this.operations = raw.operations.map(([name, group, algorithm, bytes, ranks, firstRank, lastRank, spread]) => ({
-      name: raw.names[name], group: raw.names[group], algorithm: raw.names[algorithm], bytes, ranks,
-      firstRank, lastRank, spread,
-    }));
+    this.operations = objectsOf(raw.operations, "name group algorithm bytes ranks firstRank lastRank spread",
+      { name: names, group: names, algorithm: names });
     if (raw.path) {
-      this.path = {
-        ...raw.path,
-        shares: raw.path.shares.map(([label, part, time, segments]) => ({ label, part, time, segments })),
-        longest: raw.path.longest.map(([part, name, rank, start, time]) => ({ part, name, rank, start, time })),
-      };
+      const shares = objectsOf(raw.path.shares, "label part time segments");
+      this.path = { ...raw.path, shares, longest: objectsOf(raw.path.longest, "part name rank start time") };
     }
     const deviceOf = ([rank, device]) =>
       (raw.devicesPerRank > 1 ? `sim:${(rank % raw.ranksPerNode) * raw.devicesPerRank + device}` : "");
     this.tracks = raw.tracks.map((track) => new Track(track, deviceOf(track)));
     this.memory = raw.memory.map((curve) => new MemoryCurve(curve, deviceOf(curve), raw.categories.length));
-    if (raw.matrix) this.matrix.views = raw.matrix.views.map(([name, cells]) => ({ name, cells }));
+    if (raw.matrix) this.matrix.views = objectsOf(raw.matrix.views, "name cells");
     this.shownSlices = this.tracks.reduce((sum, track) => sum + track.length, 0);
   }
 

@@ -4,22 +4,17 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
-#include "simulator/report/failed_ranks.h"
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
+#include "simulator/report/report_text.h"
 #include "simulator/trace/critical_path.h"
-#include "simulator/trace/stage_shares.h"
 #include "simulator/trace/step_shares.h"
 
 namespace accelerate::simulator {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Numbers by the texts of an enumeration.
 template <typename E, typename Numbers>
@@ -34,8 +29,7 @@ Json by_text(const Numbers& numbers) {
 Json path_of(const Trace& trace) {
   const std::optional<CriticalPath> path = critical_path(trace);
   if (!path) return nullptr;
-  Json shares = Json::array();
-  for (const PathShare& share : path->shares) {
+  const auto share_of = [&trace](const PathShare& share) {
     Json entry = {
         {"part", to_string(share.part)}, {"ns", share.total_ns}, {"segments", share.segments}};
     if (share.part == PathPart::kCommunication) {
@@ -43,21 +37,20 @@ Json path_of(const Trace& trace) {
       entry["group"] = trace.names[share.group];
     }
     if (share.rank >= 0) entry["rank"] = share.rank;
-    shares.push_back(std::move(entry));
-  }
-  Json longest = Json::array();
-  for (const PathSegment& segment : path->longest) {
-    longest.push_back({{"part", to_string(segment.part)},
-                       {"name", trace.names[segment.name]},
-                       {"rank", segment.rank},
-                       {"start_ns", segment.start_ns},
-                       {"ns", segment.end_ns - segment.start_ns}});
-  }
+    return entry;
+  };
+  const auto segment_of = [&trace](const PathSegment& segment) -> Json {
+    return {{"part", to_string(segment.part)},
+            {"name", trace.names[segment.name]},
+            {"rank", segment.rank},
+            {"start_ns", segment.start_ns},
+            {"ns", segment.end_ns - segment.start_ns}};
+  };
   return {{"step", path->step},
           {"ns", path->end_ns - path->start_ns},
           {"ranks", path->ranks},
-          {"shares", std::move(shares)},
-          {"longest", std::move(longest)}};
+          {"shares", rows_of(path->shares, share_of)},
+          {"longest", rows_of(path->longest, segment_of)}};
 }
 
 Json steps_of(const Trace& trace) {
@@ -91,15 +84,14 @@ Json steps_of(const Trace& trace) {
 
 Json failure_of(const Trace& trace) {
   if (!trace.failure) return nullptr;
-  Json rows = Json::array();
-  for (const FailedRanks& row : failed_ranks(*trace.failure)) {
-    rows.push_back({{"ranks", rank_ranges(row.ranks)},
-                    {"state", row.at_failure.state},
-                    {"last_call", row.at_failure.last_call}});
-  }
+  const auto row_of = [](const FailedRanks& row) -> Json {
+    return {{"ranks", rank_ranges(row.ranks)},
+            {"state", row.at_failure.state},
+            {"last_call", row.at_failure.last_call}};
+  };
   return {{"message", trace.failure->message},
           {"is_out_of_memory", trace.failure->is_out_of_memory},
-          {"ranks", std::move(rows)}};
+          {"ranks", rows_of(failed_ranks(*trace.failure), row_of)}};
 }
 
 // The bytes sent in groups along each axis, and in other groups.
@@ -110,17 +102,6 @@ Json traffic_by_axis(const Trace& trace) {
   for (size_t i = 0; i < trace.axes.size(); ++i) sums[trace.axes[i].name] = bytes[i + 1];
   sums["none"] = bytes[0];
   return sums;
-}
-
-Json stages_of(const Trace& trace) {
-  Json stages = Json::array();
-  for (const StageShare& each : stage_shares(trace)) {
-    stages.push_back({{"stage", each.stage},
-                      {"ranks", each.ranks},
-                      {"busy_ns", each.busy_ns},
-                      {"bubble_ns", each.bubble_ns}});
-  }
-  return stages;
 }
 
 Json rank_of(const Trace& trace, int number) {
@@ -134,79 +115,78 @@ Json rank_of(const Trace& trace, int number) {
           {"launches", rank.launches}};
 }
 
-Json links_of(const Trace& trace) {
-  Json links = Json::array();
-  for (const LinkSummary& each : trace.links) {
-    links.push_back({{"kind", to_string(each.kind)},
-                     {"links", each.links},
-                     {"bytes_per_second", each.bytes_per_second},
-                     {"bytes", each.bytes},
-                     {"least_bytes", each.least_bytes},
-                     {"most_bytes", each.most_bytes},
-                     {"use", each.use},
-                     {"worst_use", each.worst_use},
-                     {"step_bytes", each.step_bytes},
-                     {"step_use", each.step_use},
-                     {"worst_step_use", each.worst_step_use},
-                     {"worst", each.worst},
-                     {"mean_busy_ns", each.mean_busy_ns},
-                     {"worst_busy_ns", each.worst_busy_ns}});
-  }
-  return links;
-}
-
 Json peak_of(const Trace& trace) {
   if (trace.peak_modules.empty()) return nullptr;
-  Json modules = Json::array();
-  for (const ModuleMemory& each : trace.peak_modules) {
+  const auto module_of = [](const ModuleMemory& each) -> Json {
     Json bytes = Json::object();
     for (size_t i = 0; i < kNumMemoryCategories; ++i) {
       if (each.bytes[i] != 0) bytes[to_string(static_cast<MemoryCategory>(i))] = each.bytes[i];
     }
-    modules.push_back({{"module", each.module}, {"bytes", std::move(bytes)}});
-  }
-  return {{"rank", trace.peak_rank}, {"modules", std::move(modules)}};
+    return {{"module", each.module}, {"bytes", std::move(bytes)}};
+  };
+  return {{"rank", trace.peak_rank}, {"modules", rows_of(trace.peak_modules, module_of)}};
 }
 
-Json allocations_of(const Trace& trace) {
-  Json rows = Json::array();
-  for (const AllocationSummary& each : trace.allocations) {
-    rows.push_back(
-        {{"name", trace.names[each.name]}, {"calls", each.blocks}, {"bytes", each.bytes}});
-  }
-  return rows;
+// What is listed: the number of a name stands for the name.
+Json row_of(const Trace&, const StageShare& each) {
+  return {{"stage", each.stage},
+          {"ranks", each.ranks},
+          {"busy_ns", each.busy_ns},
+          {"bubble_ns", each.bubble_ns}};
 }
 
-Json synchronisations_of(const Trace& trace) {
-  Json rows = Json::array();
-  for (const SynchronisationSummary& each : trace.synchronisations) {
-    rows.push_back(
-        {{"name", trace.names[each.name]}, {"calls", each.calls}, {"total_ns", each.total_ns}});
-  }
-  return rows;
+Json row_of(const Trace&, const LinkSummary& each) {
+  return {{"kind", to_string(each.kind)},
+          {"links", each.links},
+          {"bytes_per_second", each.bytes_per_second},
+          {"bytes", each.bytes},
+          {"least_bytes", each.least_bytes},
+          {"most_bytes", each.most_bytes},
+          {"use", each.use},
+          {"worst_use", each.worst_use},
+          {"step_bytes", each.step_bytes},
+          {"step_use", each.step_use},
+          {"worst_step_use", each.worst_step_use},
+          {"worst", each.worst},
+          {"mean_busy_ns", each.mean_busy_ns},
+          {"worst_busy_ns", each.worst_busy_ns}};
 }
 
-Json modules_of(const Trace& trace) {
-  Json rows = Json::array();
-  for (const ModuleSummary& each : trace.modules) {
-    rows.push_back({{"name", each.module},
-                    {"calls", each.calls},
-                    {"total_ns", each.total_ns},
-                    {"flops", each.flops},
-                    {"bytes", each.bytes}});
-  }
-  return rows;
+Json row_of(const Trace& trace, const OperatorSummary& each) {
+  return {{"name", trace.names[each.name]},
+          {"calls", each.calls},
+          {"total_ns", each.total_ns},
+          {"flops", each.flops},
+          {"bytes", each.bytes}};
 }
 
-Json files_of(const Trace& trace) {
-  Json rows = Json::array();
-  for (const FileSummary& each : trace.files) {
-    rows.push_back({{"name", trace.names[each.name]},
-                    {"calls", each.calls},
-                    {"bytes", each.bytes},
-                    {"total_ns", each.total_ns}});
-  }
-  return rows;
+Json row_of(const Trace& trace, const CollectiveSummary& each) {
+  return {{"name", trace.names[each.name]},
+          {"algorithm", trace.names[each.algorithm]},
+          {"ranks", each.ranks},
+          {"calls", each.calls},
+          {"bytes", each.bytes},
+          {"total_ns", each.total_ns},
+          {"shared_ns", each.shared_ns},
+          {"bus_bytes", each.bus_bytes}};
+}
+
+Json row_of(const Trace&, const ModuleSummary& each) {
+  return {{"name", each.module},
+          {"calls", each.calls},
+          {"total_ns", each.total_ns},
+          {"flops", each.flops},
+          {"bytes", each.bytes}};
+}
+
+Json calls_of(const Trace& trace, const std::vector<CallSummary>& calls, bool has_bytes,
+              bool takes_time) {
+  return rows_of(calls, [&](const CallSummary& each) {
+    Json row = {{"name", trace.names[each.name]}, {"calls", each.calls}};
+    if (has_bytes) row["bytes"] = each.bytes;
+    if (takes_time) row["total_ns"] = each.total_ns;
+    return row;
+  });
 }
 
 }  // namespace
@@ -218,25 +198,9 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
   for (size_t rank = 0; rank < trace.ranks.size(); ++rank) {
     ranks.push_back(rank_of(trace, static_cast<int>(rank)));
   }
-  Json operators = Json::array();
-  for (const OperatorSummary& each : trace.operators) {
-    operators.push_back({{"name", trace.names[each.name]},
-                         {"calls", each.calls},
-                         {"total_ns", each.total_ns},
-                         {"flops", each.flops},
-                         {"bytes", each.bytes}});
-  }
-  Json collectives = Json::array();
-  for (const CollectiveSummary& each : trace.collectives) {
-    collectives.push_back({{"name", trace.names[each.name]},
-                           {"algorithm", trace.names[each.algorithm]},
-                           {"ranks", each.ranks},
-                           {"calls", each.calls},
-                           {"bytes", each.bytes},
-                           {"total_ns", each.total_ns},
-                           {"shared_ns", each.shared_ns},
-                           {"bus_bytes", each.bus_bytes}});
-  }
+  const auto rows = [&trace](const auto& list) {
+    return rows_of(list, [&trace](const auto& each) { return row_of(trace, each); });
+  };
   const Json summary = {{"topology", trace.topology},
                         {"seed", absl::StrCat(trace.seed)},
                         {"versions", trace.versions},
@@ -258,16 +222,16 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                         {"dropped_slices", trace.dropped_slices},
                         {"predicted_ns", trace.predicted_ns},
                         {"traffic_by_axis", traffic_by_axis(trace)},
-                        {"stages", stages_of(trace)},
-                        {"links", links_of(trace)},
+                        {"stages", rows(stage_shares(trace))},
+                        {"links", rows(trace.links)},
                         {"peak", peak_of(trace)},
                         {"ranks", std::move(ranks)},
-                        {"operators", std::move(operators)},
-                        {"collectives", std::move(collectives)},
-                        {"allocations", allocations_of(trace)},
-                        {"synchronisations", synchronisations_of(trace)},
-                        {"modules", modules_of(trace)},
-                        {"files", files_of(trace)}};
+                        {"operators", rows(trace.operators)},
+                        {"collectives", rows(trace.collectives)},
+                        {"allocations", calls_of(trace, trace.allocations, true, false)},
+                        {"synchronisations", calls_of(trace, trace.synchronisations, false, true)},
+                        {"modules", rows(trace.modules)},
+                        {"files", calls_of(trace, trace.files, true, true)}};
   file->append(json_text(summary, 1));
   file->append("\n");
   return file->commit();

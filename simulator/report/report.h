@@ -52,7 +52,7 @@ absl::Status write_perfetto(const Trace& trace, const std::string& path,
 /// Top level: topology, seed (as text, because it has 64 bits), versions, arithmetic, program,
 /// device, world_size, failure (null if the run succeeded), time_is_modelled, elapsed_ns, steps
 /// (null if there are none), traffic_by_axis (the bytes sent in groups along each axis of the mesh,
-/// and with "none" in other groups), stages (StageShare of stage_shares.h, an object per place
+/// and with "none" in other groups), stages (StageShare of step_shares.h, an object per place
 /// along pp), links (LinkSummary, an object per kind), peak (the rank with the highest peak and its
 /// modules' bytes by category; null if none allocated), ranks (an object per rank; "place" is its
 /// place in the mesh), operators (by total time), collectives (by total time), slices,

@@ -301,7 +301,7 @@ Trace trace_of_different_numbers() {
                         .shared_ns = 54,
                         .bytes = 55,
                         .bus_bytes = 56}};
-  trace.allocations = {{.name = 1, .blocks = 61, .bytes = 62}};
+  trace.allocations = {{.name = 1, .calls = 61, .bytes = 62}};
   trace.synchronisations = {{.name = 1, .calls = 63, .total_ns = 64}};
   trace.modules = {{.module = "m", .calls = 65, .total_ns = 66, .flops = 67, .bytes = 68}};
   trace.files = {{.name = 1, .calls = 71, .bytes = 72, .total_ns = 73}};

@@ -11,8 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/number_text.h"
-#include "simulator/trace/sequence_exchanges.h"
-#include "simulator/trace/stage_shares.h"
+#include "simulator/trace/step_shares.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -23,6 +22,24 @@ constexpr size_t kNamedShares = 5;
 std::string percent(int64_t part, int64_t whole) {
   return absl::StrFormat("%.1f %%", whole > 0 ? 100.0 * part / whole : 0.0);
 }
+
+// The largest parts of a whole, which come first, with their names.
+std::string largest_parts(const std::vector<std::pair<std::string, int64_t>>& parts,
+                          int64_t whole) {
+  std::vector<std::string> texts;
+  int64_t named = 0;
+  for (const auto& [name, part] : parts) {
+    if (texts.size() == kNamedShares) break;
+    texts.push_back(absl::StrCat(percent(part, whole), " ", name));
+    named += part;
+  }
+  if (parts.size() > kNamedShares) {
+    texts.push_back(absl::StrCat(percent(whole - named, whole), " others"));
+  }
+  return absl::StrJoin(texts, "; ");
+}
+
+// ---- The lines, each of which is empty where there is nothing to tell.
 
 std::string time_line(const Trace& trace, const std::string& path) {
   int64_t total_ns = 0;
@@ -48,24 +65,19 @@ std::string time_line(const Trace& trace, const std::string& path) {
       " of the time (", percent(exposed_ns, total_ns), " not hidden by computation)");
 }
 
-std::string path_line(const Trace& trace, const CriticalPath& path) {
-  const int64_t step_ns = path.end_ns - path.start_ns;
-  std::vector<std::string> parts;
-  int64_t named_ns = 0;
-  for (const PathShare& share : path.shares) {
-    if (parts.size() == kNamedShares) break;
-    parts.push_back(absl::StrCat(percent(share.total_ns, step_ns), " ", path_label(trace, share)));
-    named_ns += share.total_ns;
+std::string path_line(const Trace& trace) {
+  const std::optional<CriticalPath> path = critical_path(trace);
+  if (!path) return "";
+  const int64_t step_ns = path->end_ns - path->start_ns;
+  std::vector<std::pair<std::string, int64_t>> parts;
+  for (const PathShare& share : path->shares) {
+    parts.emplace_back(path_label(trace, share), share.total_ns);
   }
-  if (path.shares.size() > kNamedShares) {
-    parts.push_back(absl::StrCat(percent(step_ns - named_ns, step_ns), " others"));
-  }
-  return absl::StrCat("critical path of the median step (", path.step + 1, "), ",
+  return absl::StrCat("critical path of the median step (", path->step + 1, "), ",
                       absl::StrFormat("%.4g ms", 1e-6 * static_cast<double>(step_ns)), ": ",
-                      absl::StrJoin(parts, "; "));
+                      largest_parts(parts, step_ns));
 }
 
-// Empty without a pipeline.
 std::string stages_line(const Trace& trace) {
   std::vector<std::string> parts;
   for (const StageShare& each : stage_shares(trace)) {
@@ -77,8 +89,8 @@ std::string stages_line(const Trace& trace) {
                       absl::StrJoin(parts, ", "));
 }
 
-// Empty where ranks exchange no parts of sequences.
-std::string exchanges_line(const Trace& trace, const std::optional<StepTimes>& times) {
+std::string exchanges_line(const Trace& trace) {
+  const std::optional<StepTimes> times = step_times(trace);
   std::vector<std::string> parts;
   for (const SequenceExchanges& each : sequence_exchanges(trace)) {
     parts.push_back(absl::StrCat(percent(each.exchange_ns, times->median_ns), " along ", each.axis,
@@ -90,24 +102,28 @@ std::string exchanges_line(const Trace& trace, const std::optional<StepTimes>& t
                       absl::StrJoin(parts, "; "));
 }
 
-std::string links_line(const LinkSummary& links, bool of_step) {
-  const double use = of_step ? links.step_use : links.use;
-  const double worst = of_step ? links.worst_step_use : links.worst_use;
-  return absl::StrCat("busiest links: ", to_string(links.kind), ", ",
+std::string links_line(const Trace& trace) {
+  const LinkSummary* const links = busiest_links(trace);
+  if (links == nullptr) return "";
+  const bool of_step = !trace.steps.empty();
+  const double use = of_step ? links->step_use : links->use;
+  const double worst = of_step ? links->worst_step_use : links->worst_use;
+  return absl::StrCat("busiest links: ", to_string(links->kind), ", ",
                       absl::StrFormat("%.1f %%", 100 * use), " of their rate over ",
-                      of_step ? "a step" : "the run", " (", links.worst, ": ",
+                      of_step ? "a step" : "the run", " (", links->worst, ": ",
                       absl::StrFormat("%.1f %%", 100 * worst), ")");
 }
 
 // What no simulated kernel was measured for.
 std::string predicted_line(const Trace& trace) {
+  if (trace.predicted_ns == 0) return "";
   int64_t total_ns = 0;
   for (const RankSummary& rank : trace.ranks) total_ns += rank.compute_ns;
   return absl::StrCat("compiled regions: ", percent(trace.predicted_ns, total_ns),
                       " of the devices' work, predicted as that of fused kernels");
 }
 
-// Modules that are alike together. Empty if the program named none.
+// Modules that are alike together; none if the program named none.
 std::string modules_line(const Trace& trace) {
   std::map<std::string, int64_t> sums;
   int64_t all = 0;
@@ -118,20 +134,25 @@ std::string modules_line(const Trace& trace) {
   if (sums.empty() || (sums.size() == 1 && sums.begin()->first.empty())) return "";
   std::vector<std::pair<std::string, int64_t>> modules(sums.begin(), sums.end());
   std::ranges::stable_sort(modules, std::greater<>(), &std::pair<std::string, int64_t>::second);
-  std::vector<std::string> parts;
-  int64_t named = 0;
-  for (const auto& [module, bytes] : modules) {
-    if (parts.size() == kNamedShares) break;
-    parts.push_back(absl::StrCat(percent(bytes, all), " ", module.empty() ? "no module" : module));
-    named += bytes;
-  }
-  if (modules.size() > kNamedShares)
-    parts.push_back(absl::StrCat(percent(all - named, all), " others"));
+  const auto nameless = std::ranges::find(modules, "", &std::pair<std::string, int64_t>::first);
+  if (nameless != modules.end()) nameless->first = "no module";
   return absl::StrCat("memory at the peak by module (rank ", trace.peak_rank,
-                      "): ", absl::StrJoin(parts, "; "));
+                      "): ", largest_parts(modules, all));
 }
 
 }  // namespace
+
+std::vector<FailedRanks> failed_ranks(const RunFailure& failure) {
+  std::vector<FailedRanks> rows;
+  std::map<std::pair<std::string, std::string>, size_t> row_of;
+  for (size_t rank = 0; rank < failure.ranks.size(); ++rank) {
+    const RankAtFailure& each = failure.ranks[rank];
+    const auto [found, is_new] = row_of.insert({{each.state, each.last_call}, rows.size()});
+    if (is_new) rows.push_back({.at_failure = each});
+    rows[found->second].ranks.push_back(static_cast<int>(rank));
+  }
+  return rows;
+}
 
 std::string path_label(const Trace& trace, const PathShare& share) {
   switch (share.part) {
@@ -146,17 +167,11 @@ std::string path_label(const Trace& trace, const PathShare& share) {
 std::vector<std::string> report_lines(const Trace& trace, const std::string& directory) {
   const std::string path = absl::StrCat("report: ", directory, "/report.html");
   if (!models_time(trace)) return {absl::StrCat(path, " (time is not modelled)")};
-  std::vector<std::string> lines = {time_line(trace, path)};
-  if (const auto critical = critical_path(trace)) lines.push_back(path_line(trace, *critical));
-  if (std::string stages = stages_line(trace); !stages.empty()) lines.push_back(std::move(stages));
-  std::string exchanges = exchanges_line(trace, step_times(trace));
-  if (!exchanges.empty()) lines.push_back(std::move(exchanges));
-  if (const LinkSummary* links = busiest_links(trace)) {
-    lines.push_back(links_line(*links, !trace.steps.empty()));
-  }
-  if (trace.predicted_ns > 0) lines.push_back(predicted_line(trace));
-  std::string modules = modules_line(trace);
-  if (!modules.empty()) lines.push_back(std::move(modules));
+  std::vector<std::string> lines = {time_line(trace, path), path_line(trace),
+                                    stages_line(trace),     exchanges_line(trace),
+                                    links_line(trace),      predicted_line(trace),
+                                    modules_line(trace)};
+  std::erase(lines, "");
   return lines;
 }
 

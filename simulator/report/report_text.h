@@ -1,4 +1,4 @@
-/// What a report says in a terminal.
+/// What a report says in a terminal, and texts that several of its files have.
 #pragma once
 
 #include <string>
@@ -8,6 +8,15 @@
 #include "simulator/trace/trace.h"
 
 namespace accelerate::simulator {
+
+/// The ranks of a failed run that were in the same state after the same call.
+struct FailedRanks {
+  std::vector<int> ranks;  ///< ascending
+  RankAtFailure at_failure;
+};
+
+/// The rows in the order of their first ranks.
+std::vector<FailedRanks> failed_ranks(const RunFailure& failure);
 
 /// "matrix products"; "communication, ALLREDUCE of default_pg"; "waiting for rank 3".
 std::string path_label(const Trace& trace, const PathShare& share);

@@ -1,10 +1,18 @@
 // Tables: where a step's time goes, its critical path, the use of links, what fills memory.
 
-// A bar in a cell, and its percentage.
-function shareCell(part) {
+// Cells are texts or elements.
+function tableOf(heads, rows, className = "") {
+  return element("div", { className: "scroll-x" }, [element("table", { className }, [
+    element("thead", {}, [element("tr", {}, heads.map((text) => element("th", { scope: "col" }, [text])))]),
+    element("tbody", {}, rows.map((cells) => element("tr", {}, cells.map((cell) => element("td", {}, [cell]))))),
+  ])]);
+}
+
+// A bar, and its percentage.
+function shareBar(part) {
   const bar = element("i");
   bar.style.setProperty("--part", `${100 * part}%`);
-  return element("td", {}, [element("span", { className: "share" }, [bar, element("span", {}, [format.percent(part)])])]);
+  return element("span", { className: "share" }, [bar, element("span", {}, [format.percent(part)])]);
 }
 
 function showStep(data) {
@@ -17,8 +25,8 @@ function showStep(data) {
     return;
   }
   const all = Math.max(1, data.shares.reduce((sum, [, time]) => sum + time, 0));
-  byId("step-shares").tBodies[0].replaceChildren(...data.shares.map(([name, time]) =>
-    element("tr", {}, [element("td", {}, [name]), element("td", {}, [format.time(time)]), shareCell(time / all)])));
+  byId("step-shares").replaceChildren(tableOf(["Rank 0 in the median step", "Time", "Share"],
+    data.shares.map(([name, time]) => [name, format.time(time), shareBar(time / all)])));
   byId("step-note").textContent = `On average a step is ${phases}. Each instant of the table counts as the first row that happens then; ` +
     "the devices have nothing to do where they wait for the host.";
 }
@@ -48,11 +56,10 @@ function showPath(data) {
   byId("path-bar").replaceChildren(...parts.map(([part, time]) =>
     stackPiece(part, time, all, `${format.time(time)}, ${format.percent(time / all)}`)));
   legend(byId("path-legend"), parts.map(([part]) => [part, part]));
-  byId("path-shares").tBodies[0].replaceChildren(...shares.map(({ label, time }) =>
-    element("tr", {}, [element("td", {}, [label]), element("td", {}, [format.time(time)]), shareCell(time / all)])));
-  byId("path-longest").tBodies[0].replaceChildren(...longest.map(({ part, name, rank, start, time }) =>
-    element("tr", {}, [name ? `${name} (${part})` : part, `${rank}`, format.time(start), format.time(time)]
-      .map((text) => element("td", {}, [text])))));
+  byId("path-shares").replaceChildren(tableOf(["What the step waits for", "Time", "Share"],
+    shares.map(({ label, time }) => [label, format.time(time), shareBar(time / all)])));
+  byId("path-longest").replaceChildren(tableOf(["Longest segments", "Rank", "From", "Time"], longest.map(({ part, name, rank, start, time }) =>
+    [name ? `${name} (${part})` : part, `${rank}`, format.time(start), format.time(time)])));
   byId("path-note").textContent = "From the end of rank 0's step backwards: each part began when the one before it ended, on a stream, the host, or " +
     `at the last member of a collective; the path goes through ${ranks.length > 1 ? `ranks ${ranks}` : `rank ${ranks}`}. ` +
     "Less time on the path makes the step shorter, until another chain is the longest.";
@@ -62,12 +69,11 @@ function showLinks(data) {
   byId("links-panel").hidden = data.links.length === 0;
   if (data.links.length === 0) return;
   const inSteps = data.stepEnds.length > 0;
-  byId("links").tBodies[0].replaceChildren(...data.links.map((each) => element("tr", {}, [
-    ...[each.name, format.count(each.links), `${format.bytes(each.rate)}/s`, format.bytes(each.bytes),
-      inSteps ? format.bytes(each.stepBytes) : "–", format.percent(each.busy / data.elapsed)].map((text) => element("td", {}, [text])),
-    shareCell(inSteps ? each.stepUse : each.use),
-    element("td", {}, [format.percent(each.worstUse)]),
-    element("td", {}, [each.worst]),
+  const heads = ["Links", "Number", "Rate", "Bytes in the run", "Bytes in a step", "Busy", "Use over a step", "Of the worst", "Worst"];
+  byId("links").replaceChildren(tableOf(heads, data.links.map((each) => [
+    each.name, format.count(each.links), `${format.bytes(each.rate)}/s`, format.bytes(each.bytes),
+    inSteps ? format.bytes(each.stepBytes) : "–", format.percent(each.busy / data.elapsed),
+    shareBar(inSteps ? each.stepUse : each.use), format.percent(each.worstUse), each.worst,
   ])));
   const busiest = data.links[data.busiestLinks];
   byId("links-note").textContent = `Busiest: ${busiest.name}, most at ${busiest.worst}. Bytes are those that each algorithm sends, without headers and flags; ` +
@@ -96,15 +102,13 @@ function showModules(data) {
   const all = data.modules.reduce((sum, { total }) => sum + total, 0);
   const shown = data.categories.map((_, i) => i).filter((i) => data.modules.some(({ bytes }) => bytes[i] > 0));
   byId("modules-title").textContent = `Memory at the peak by module: ${rankName(data, data.peakRank)}, ${format.bytes(all)}`;
-  byId("modules").tHead.rows[0].replaceChildren(...["Module", "Number", "Bytes", "Share", ...shown.map((i) => data.categories[i])]
-    .map((name) => element("th", { scope: "col" }, [name])));
+  const heads = ["Module", "Number", "Bytes", "Share", ...shown.map((i) => data.categories[i])];
   const fill = (together) => {
     const rows = together ? alike(data.modules)
       : data.modules.map(({ path, bytes, total }) => ({ name: path, count: 1, bytes, total }));
-    byId("modules").tBodies[0].replaceChildren(...rows.slice(0, MOST_MODULES).map(({ name, count, bytes, total }) => element("tr", {}, [
-      ...[name || "none", format.count(count), format.bytes(total)].map((text) => element("td", {}, [text])),
-      shareCell(all > 0 ? total / all : 0),
-      ...shown.map((i) => element("td", {}, [bytes[i] ? format.bytes(bytes[i]) : "–"])),
+    byId("modules").replaceChildren(tableOf(heads, rows.slice(0, MOST_MODULES).map(({ name, count, bytes, total }) => [
+      name || "none", format.count(count), format.bytes(total), shareBar(all > 0 ? total / all : 0),
+      ...shown.map((i) => (bytes[i] ? format.bytes(bytes[i]) : "–")),
     ])));
     byId("modules-note").textContent = (rows.length > MOST_MODULES ? `The largest ${MOST_MODULES} of ${format.count(rows.length)}; summary.json has all. ` : "") +
       "Parameters, their gradients and their optimizer state belong to the parameter's module. Activations and temporaries belong to the module whose " +

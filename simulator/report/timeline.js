@@ -142,8 +142,7 @@ class Timeline {
     const context = prepare(this.canvas, this.width, this.height);
     const top = this.viewport.scrollTop;
     this.context = context;
-    context.fillStyle = theme.colour("surface");
-    context.fillRect(0, 0, this.width, this.height);
+    fillBox(context, "surface", 0, 0, this.width, this.height);
     context.save();
     context.beginPath();
     context.rect(0, AXIS_HEIGHT, this.width, this.height - AXIS_HEIGHT);
@@ -164,8 +163,7 @@ class Timeline {
 
   drawNode(row) {
     const { context } = this;
-    context.fillStyle = theme.colour("surface-2");
-    context.fillRect(0, row.y, this.width, row.height);
+    fillBox(context, "surface-2", 0, row.y, this.width, row.height);
     const columns = Math.max(1, Math.floor(this.plotWidth / 2));
     const width = this.plotWidth / columns;
     const { compute, communicate } = this.density(row.node, columns);
@@ -184,8 +182,7 @@ class Timeline {
     };
     area(compute, -1, "kernel");
     area(communicate, 1, "collective");
-    context.fillStyle = theme.colour("line");
-    context.fillRect(0, row.y + row.height - 1, this.width, 1);
+    fillBox(context, "line", 0, row.y + row.height - 1, this.width, 1);
     context.fillRect(LABEL_WIDTH, middle - 0.5, this.plotWidth, 1);
   }
 
@@ -213,8 +210,7 @@ class Timeline {
     for (let column = 0; column < cover.length; ++column) {
       if (cover[column] === 0) continue;
       context.globalAlpha = Math.min(1, 0.15 + 0.85 * cover[column]);
-      context.fillStyle = theme.colour(kinds[coverKind[column]]);
-      context.fillRect(LABEL_WIDTH + column, row.y, 1, row.height);
+      fillBox(context, kinds[coverKind[column]], LABEL_WIDTH + column, row.y, 1, row.height);
     }
     context.globalAlpha = 1;
   }
@@ -224,8 +220,7 @@ class Timeline {
     const { track } = row;
     const gap = width > 6 ? 1 : 0;  // between neighbours
     context.globalAlpha = track.count[index] > 1 ? 0.3 + 0.6 * track.busy[index] : this.shade(track, index);
-    context.fillStyle = theme.colour(this.data.kinds[track.kind[index]]);
-    context.fillRect(x, row.y, width - gap, row.height);
+    fillBox(context, this.data.kinds[track.kind[index]], x, row.y, width - gap, row.height);
     context.globalAlpha = 1;
     if (width < 34) return;
     const text = fitted(context, this.sliceName(track, index), width - 8);
@@ -248,8 +243,7 @@ class Timeline {
     const { context } = this;
     context.textAlign = "left";
     if (!row.track) {
-      context.fillStyle = theme.colour("surface-2");
-      context.fillRect(0, row.y, LABEL_WIDTH, row.height - 1);
+      fillBox(context, "surface-2", 0, row.y, LABEL_WIDTH, row.height - 1);
       context.fillStyle = theme.colour("text");
       context.font = FONT;
       const middle = row.y + row.height / 2;
@@ -260,8 +254,7 @@ class Timeline {
       context.fillStyle = theme.colour("text-2");
       if (row.node.ranks > 1) context.fillText(this.ranksOf(row.node), 24, middle + 8);
     } else {
-      context.fillStyle = theme.colour("surface");
-      context.fillRect(0, row.y - RANK_GAP, LABEL_WIDTH, row.height + 2 * RANK_GAP);
+      fillBox(context, "surface", 0, row.y - RANK_GAP, LABEL_WIDTH, row.height + 2 * RANK_GAP);
       context.font = FONT;
       context.fillStyle = theme.colour("text");
       if (row.first) context.fillText(`rank ${row.track.rank}`, 12, row.y + row.height / 2);
@@ -270,8 +263,7 @@ class Timeline {
       context.textAlign = "right";
       context.fillText(row.track.label, LABEL_WIDTH - 8, row.y + row.height / 2);
     }
-    context.fillStyle = theme.colour("line");
-    context.fillRect(LABEL_WIDTH - 1, row.y - RANK_GAP, 1, row.height + 2 * RANK_GAP);
+    fillBox(context, "line", LABEL_WIDTH - 1, row.y - RANK_GAP, 1, row.height + 2 * RANK_GAP);
   }
 
   ranksOf(node) {
@@ -283,16 +275,9 @@ class Timeline {
 
   drawCaret(x, y, open) {
     const { context } = this;
+    const corners = open ? [[-5, -2.5], [5, -2.5], [0, 3.5]] : [[-2.5, -5], [3.5, 0], [-2.5, 5]];
     context.beginPath();
-    if (open) {
-      context.moveTo(x - 5, y - 2.5);
-      context.lineTo(x + 5, y - 2.5);
-      context.lineTo(x, y + 3.5);
-    } else {
-      context.moveTo(x - 2.5, y - 5);
-      context.lineTo(x + 3.5, y);
-      context.lineTo(x - 2.5, y + 5);
-    }
+    for (const [dx, dy] of corners) context.lineTo(x + dx, y + dy);
     context.fill();
   }
 
@@ -322,10 +307,8 @@ class Timeline {
 
   drawAxis() {
     const { context } = this;
-    context.fillStyle = theme.colour("surface");
-    context.fillRect(0, 0, this.width, AXIS_HEIGHT);
-    context.fillStyle = theme.colour("line");
-    context.fillRect(0, AXIS_HEIGHT - 1, this.width, 1);
+    fillBox(context, "surface", 0, 0, this.width, AXIS_HEIGHT);
+    fillBox(context, "line", 0, AXIS_HEIGHT - 1, this.width, 1);
     context.fillRect(LABEL_WIDTH - 1, 0, 1, AXIS_HEIGHT);
     const span = this.to - this.from;
     const step = ticks(span, Math.max(2, Math.floor(this.plotWidth / 110)))[1] ?? span;
@@ -335,8 +318,7 @@ class Timeline {
     context.textAlign = "left";
     for (let at = Math.ceil((this.from - zero) / step) * step; at <= this.to - zero; at += step) {
       const x = Math.round(this.x(zero + at)) + 0.5;
-      context.fillStyle = theme.colour("line-strong");
-      context.fillRect(x, AXIS_HEIGHT - 6, 1, 6);
+      fillBox(context, "line-strong", x, AXIS_HEIGHT - 6, 1, 6);
       context.fillStyle = theme.colour("text-2");
       const text = at === 0 ? "0" : format.time(at, significant).replace(/\.?0+ /, (zeros) =>
         zeros.startsWith(".") ? " " : zeros);

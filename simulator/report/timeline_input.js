@@ -83,23 +83,18 @@ function timelineInput(timeline) {
     timeline.view(track.start[index] - margin, track.end[index] + margin);
   });
 
-  const keys = {
-    ArrowLeft: () => timeline.pan(-0.15),
-    ArrowRight: () => timeline.pan(0.15),
-    a: () => timeline.pan(-0.15),
-    d: () => timeline.pan(0.15),
-    "+": () => timeline.zoom(0.7),
-    "=": () => timeline.zoom(0.7),
-    w: () => timeline.zoom(0.7),
-    "-": () => timeline.zoom(1 / 0.7),
-    s: () => timeline.zoom(1 / 0.7),
-    0: () => timeline.fit(),
-  };
+  const keys = [
+    [["ArrowLeft", "a"], () => timeline.pan(-0.15)],
+    [["ArrowRight", "d"], () => timeline.pan(0.15)],
+    [["+", "=", "w"], () => timeline.zoom(0.7)],
+    [["-", "s"], () => timeline.zoom(1 / 0.7)],
+    [["0"], () => timeline.fit()],
+  ];
   viewport.addEventListener("keydown", (event) => {
-    const action = keys[event.key];
-    if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
+    const found = keys.find(([names]) => names.includes(event.key));
+    if (!found || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    action();
+    found[1]();
   });
 }
 

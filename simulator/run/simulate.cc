@@ -64,29 +64,6 @@ constexpr Detector kDetectors[] = {{"races", &ClusterOptions::detect_races},
                                    {"leaks", &ClusterOptions::detect_leaks},
                                    {"drift", &ClusterOptions::detect_drift}};
 
-// A copy of argv for one rank, which may change it.
-class Arguments {
- public:
-  Arguments(int argc, char** argv) : texts_(argv, argv + argc) {
-    for (std::string& text : texts_) pointers_.push_back(text.data());
-    pointers_.push_back(nullptr);
-  }
-  int argc() const { return static_cast<int>(texts_.size()); }
-  char** argv() { return pointers_.data(); }
-
- private:
-  std::vector<std::string> texts_;
-  std::vector<char*> pointers_;
-};
-
-// What the run is besides its cluster.
-struct Choices {
-  uint64_t seed = 0;
-  std::string numerics;
-  std::string unknown_values;
-  std::string fold;
-};
-
 // Says on stderr what cannot be followed. Returns false.
 template <typename... Parts>
 bool refuse(const Parts&... parts) {
@@ -204,19 +181,18 @@ void say_memory(const OverlayFiles::Use& use) {
             << std::endl;
 }
 
-// Why the choices do not go with the cluster; empty if they do.
-std::string problem_of(const Choices& choices, const std::string& spec, const ClusterSpec& parsed) {
-  const bool shapes = choices.numerics == kShapes;
+// Whether the choices go with the cluster. Says on stderr why they do not.
+bool go_with_cluster(bool shapes, bool folds, const std::string& spec, const ClusterSpec& parsed) {
   if (shapes && !parsed.device) {
-    return absl::StrCat(env::kSimulateNumerics, "=shapes needs devices, and ", spec,
-                        " names none: name one, as in --simulate 2x4:h100");
+    return refuse(env::kSimulateNumerics, "=shapes needs devices, and ", spec,
+                  " names none: name one, as in --simulate 2x4:h100");
   }
-  if (choices.fold == kTrue && !shapes) {
-    return absl::StrCat(env::kSimulateFold,
-                        "=true needs runs without values, because a rank with values has its own: "
-                        "add --simulate_numerics shapes");
+  if (folds && !shapes) {
+    return refuse(env::kSimulateFold,
+                  "=true needs runs without values, because a rank with values has its own: "
+                  "add --simulate_numerics shapes");
   }
-  return "";
+  return true;
 }
 
 // Tells the launcher, if there is one, that this program simulates.
@@ -324,8 +300,12 @@ class SimulatedRun {
   void run_ranks(const std::string& spec, ClusterOptions options) {
     cluster_.emplace(spec, std::move(options));
     cluster_->run_on_every_rank([&](Rank& rank) {
-      Arguments arguments(argc_, argv_);
-      codes_[rank.index()] = train_(arguments.argc(), arguments.argv());
+      // A copy for each rank, which may change it.
+      std::vector<std::string> texts(argv_, argv_ + argc_);
+      std::vector<char*> arguments;
+      for (std::string& text : texts) arguments.push_back(text.data());
+      arguments.push_back(nullptr);
+      codes_[rank.index()] = train_(argc_, arguments.data());
     });
   }
 
@@ -373,15 +353,15 @@ class SimulatedRun {
 int simulate(int argc, char** argv, const TrainFunction& train, const Environment& environment) {
   say_that_it_began(environment);
   const std::string spec = environment.get_or(env::kSimulate, "");
-  Choices choices;
-  std::string twice;
+  uint64_t seed = 0;
+  std::string numerics, unknown_values, fold, twice;
   std::shared_ptr<const RunLog> replay;
   uint64_t max_trace_slices = kMaxTraceSlices;
-  if (!read_number(environment, env::kSimulateSeed, choices.seed) ||
+  if (!read_number(environment, env::kSimulateSeed, seed) ||
       !read_number(environment, env::kSimulateReportSlices, max_trace_slices) ||
-      !read_word(environment, env::kSimulateNumerics, kReal, kShapes, choices.numerics) ||
-      !read_word(environment, env::kSimulateUnknownValues, kError, kNan, choices.unknown_values) ||
-      !read_word(environment, env::kSimulateFold, kFalse, kTrue, choices.fold) ||
+      !read_word(environment, env::kSimulateNumerics, kReal, kShapes, numerics) ||
+      !read_word(environment, env::kSimulateUnknownValues, kError, kNan, unknown_values) ||
+      !read_word(environment, env::kSimulateFold, kFalse, kTrue, fold) ||
       !read_word(environment, env::kSimulateTwice, kFalse, kTrue, twice) ||
       !read_log(environment, replay)) {
     return kUsageError;
@@ -396,7 +376,7 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
     if (replay != nullptr && !settings.get(variable)) settings.set(variable, replay->header(name));
   }
   if (replay != nullptr && !environment.get(env::kSimulateSeed) &&
-      !absl::SimpleAtoi(replay->header("seed"), &choices.seed)) {
+      !absl::SimpleAtoi(replay->header("seed"), &seed)) {
     std::cerr << "accelerate: " << env::kSimulateReplay << ": the log has no seed" << std::endl;
     return kUsageError;
   }
@@ -405,24 +385,23 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
     std::cerr << "accelerate: " << parsed.status().message() << std::endl;
     return kUsageError;
   }
-  if (const std::string problem = problem_of(choices, spec, *parsed); !problem.empty()) {
-    std::cerr << "accelerate: " << problem << std::endl;
-    return kUsageError;
-  }
+  const bool shapes = numerics == kShapes;
+  const bool folds = fold == kTrue;
+  if (!go_with_cluster(shapes, folds, spec, *parsed)) return kUsageError;
   SimulatedRun run(argc, argv, train, settings);
   run.note_on_times(spec, parsed->device.has_value());
   UnknownValue unknown_value;
-  if (choices.unknown_values == kNan) {
+  if (unknown_values == kNan) {
     unknown_value = [](const std::string&) { return std::nan(""); };
   }
   ClusterOptions options = {
-      .seed = choices.seed,
-      .numerics = choices.numerics == kShapes ? Numerics::kShapes : Numerics::kReal,
+      .seed = seed,
+      .numerics = shapes ? Numerics::kShapes : Numerics::kReal,
       .max_trace_slices = max_trace_slices,
       .unknown_value = std::move(unknown_value),
       .host_files_take_time = true};
   // Rank 0 may initialise the model, save and log.
-  if (choices.fold == kTrue) {
+  if (folds) {
     options.fold = Folding{.rank_0_apart = true, .mesh = mesh_of(run.environment(), *parsed)};
   }
   if (!read_faults(settings, options.faults) ||

@@ -49,8 +49,6 @@ Tensor stack(const std::vector<Tensor>& tensors, int64_t dim) {
   for (const Tensor& tensor : tensors) parts.push_back(tensor.unsqueeze(dim));
   return at::cat(parts, at::maybe_wrap_dim(dim, parts[0].dim()));
 }
-Tensor channel_shuffle(const Tensor& self) { return formatted_like(self); }
-Tensor flip(const Tensor& self) { return like(self); }
 Tensor roll(const Tensor& self, const Dims&, const Dims& dims) {
   if (self.numel() == 0) return like(self);
   return dims.empty() ? contiguous_like(self) : formatted_like(self);
@@ -110,9 +108,9 @@ Rules indexing_rules() {
       {"bucketize.Tensor", by<bucketize>},
       {"bucketize.Scalar", by<bucketize_number>},
       {"repeat_interleave.Tensor", by<repeat_interleave>},
-      {"channel_shuffle", by<channel_shuffle>},
+      {"channel_shuffle", by<formatted_like>},
       {"_stack", by<stack>},
-      {"flip", by<flip>},
+      {"flip", by<in_order>},
       {"roll", by<roll>},
       {"unfold_backward", by<unfold_backward>},
       {"segment_reduce", by<segment_reduce>},

@@ -7,9 +7,7 @@
 namespace accelerate::simulator::shape_rules {
 namespace {
 
-Tensor second_contiguous(const Tensor&, const Tensor& self) { return contiguous_like(self); }
 Tensor second_in_format(const Tensor&, const Tensor& self) { return formatted_like(self); }
-Tensor first_in_order(const Tensor& self) { return like(self); }
 
 // ---- Normalisation.
 
@@ -243,7 +241,7 @@ Rules layer_rules() {
 
       {"_scaled_dot_product_flash_attention_for_cpu", by<attention>},
       {"_scaled_dot_product_flash_attention_for_cpu_backward", by<attention_backward>},
-      {"_masked_softmax _masked_softmax_backward", by<first_in_order>},
+      {"_masked_softmax _masked_softmax_backward", by<in_order>},
 
       {"_embedding_bag", by<embedding_bag>},
       {"_embedding_bag_forward_only", by<embedding_bag_forward>},

@@ -28,36 +28,31 @@ Tensor integer_product(const Tensor& self, const Tensor& other) {
 
 // ---- Distances between the rows of matrices.
 
-Tensor distances(const Tensor& x, const Tensor& y) {
+// The sizes of matrices, as many as the batches of both tensors broadcast against each other have.
+Dims matrices(const Tensor& x, const Tensor& y, int64_t rows, int64_t columns) {
   Dims sizes =
       at::infer_size_dimvector(x.sizes().slice(0, x.dim() - 2), y.sizes().slice(0, y.dim() - 2));
-  sizes.push_back(x.size(-2));
-  sizes.push_back(y.size(-2));
-  return dense(sizes, x.scalar_type());
+  sizes.push_back(rows);
+  sizes.push_back(columns);
+  return sizes;
+}
+Tensor distances(const Tensor& x, const Tensor& y) {
+  return dense(matrices(x, y, x.size(-2), y.size(-2)), x.scalar_type());
 }
 Tensor distances_gradient(const Tensor&, const Tensor& x, const Tensor& y) {
-  Dims sizes =
-      at::infer_size_dimvector(x.sizes().slice(0, x.dim() - 2), y.sizes().slice(0, y.dim() - 2));
-  sizes.push_back(x.size(-2));
-  sizes.push_back(x.size(-1));
-  return dense(sizes, x.scalar_type());
+  return dense(matrices(x, y, x.size(-2), x.size(-1)), x.scalar_type());
 }
 Tensor distances_within(const Tensor& self) {
   const int64_t rows = self.size(0);
   return dense({rows <= 1 ? 0 : rows * (rows - 1) / 2}, self.scalar_type());
 }
-Tensor second_contiguous(const Tensor&, const Tensor& self) { return contiguous_like(self); }
 
 // ---- Decompositions and solvers.
 
 Tensor factor(const Tensor& self) { return column_major(self.sizes(), self.scalar_type()); }
 Tensor third_factor(const Tensor&, const Tensor&, const Tensor& other) { return factor(other); }
 Tensor solution(const Tensor& a, const Tensor& b) {
-  Dims sizes =
-      at::infer_size_dimvector(a.sizes().slice(0, a.dim() - 2), b.sizes().slice(0, b.dim() - 2));
-  sizes.push_back(b.size(-2));
-  sizes.push_back(b.size(-1));
-  return column_major(sizes, a.scalar_type());
+  return column_major(matrices(a, b, b.size(-2), b.size(-1)), a.scalar_type());
 }
 Tensor cholesky_solution(const Tensor& self, const Tensor&) { return factor(self); }
 
@@ -72,7 +67,6 @@ Tensor eigenvalues(const Tensor& self) {
 Results eigen(const Tensor& self) {
   return {eigenvalues(self), column_major(self.sizes(), c10::toComplexType(self.scalar_type()))};
 }
-Tensor contiguous(const Tensor& self) { return contiguous_like(self); }
 Tensor combinations(const Tensor& input, const Tensor& coefficients) {
   Dims sizes(input.sizes());
   sizes[0] = coefficients.size(0);
@@ -116,7 +110,7 @@ Rules linalg_rules() {
       {"_linalg_eigvals linalg_eigvals.out", by<eigenvalues>},
       {"linalg_solve_triangular", by<solution>},
       {"linalg_lstsq.out", by_refusal},  // there are residuals if the rank is full
-      {"linalg_matrix_exp", by<contiguous>},
+      {"linalg_matrix_exp", by<contiguous_like>},
       {"_compute_linear_combination", by<combinations>},
       {"_fft_c2c", by<complex_to_complex>},
       {"_fft_c2r", by<complex_to_real>},

@@ -6,8 +6,7 @@
 namespace accelerate::simulator::shape_rules {
 namespace {
 
-// The gradients of most losses, whose first arguments are the loss's gradient and the input.
-Tensor gradient(const Tensor&, const Tensor& self) { return contiguous_like(self); }
+// The first arguments of losses' gradients are the loss's gradient and the input.
 Tensor gradient_in_order(const Tensor&, const Tensor& self) { return like(self); }
 
 Tensor huber_loss(const Tensor& self, const Tensor& target, int64_t reduction) {
@@ -51,7 +50,7 @@ Rules loss_rules() {
   return {
       {"mse_loss_backward smooth_l1_loss_backward huber_loss_backward multi_margin_loss_backward "
        "multilabel_margin_loss_backward _ctc_loss_backward _ctc_loss_backward.Tensor",
-       by<gradient>},
+       by<second_contiguous>},
       {"huber_loss", by<huber_loss>},
       {"binary_cross_entropy", by<binary_cross_entropy>},
       {"binary_cross_entropy_backward nll_loss2d_backward", by<gradient_in_order>},

@@ -15,8 +15,6 @@ Dtype float_dtype(const Tensor& tensor) {
 }
 
 Tensor same(const Tensor& self) { return elementwise(self.scalar_type(), {self}); }
-Tensor same_order(const Tensor& self) { return like(self); }
-Tensor contiguous(const Tensor& self) { return contiguous_like(self); }
 Tensor predicate(const Tensor& self) { return elementwise(at::kBool, {self}); }
 Tensor comparison(const Tensor& self, const Tensor& other) {
   return elementwise(at::kBool, {self, other});
@@ -60,7 +58,6 @@ Results prelu_backward(const Tensor& gradient, const Tensor& self, const Tensor&
   return {elementwise(self.scalar_type(), {self, weight, gradient}),
           elementwise(weight.scalar_type(), {self, weight, gradient})};
 }
-Tensor second_contiguous(const Tensor&, const Tensor& self) { return contiguous_like(self); }
 Results twice(const Tensor& self) { return {like(self), like(self)}; }
 
 Results fake_quantize(const Tensor& self) { return {like(self), like(self, at::kBool)}; }
@@ -82,9 +79,9 @@ Rules pointwise_rules() {
       {"angle", by<angle>},
       {"conj_physical.out relu hardtanh hardswish", by<same>},
       {"logit", by<logit>},
-      {"rrelu_with_noise", by<contiguous>},
+      {"rrelu_with_noise", by<contiguous_like>},
       {"deg2rad rad2deg", by<degrees>},
-      {"nan_to_num", by<same_order>},
+      {"nan_to_num", by<in_order>},
       {"logical_not isnan", by<predicate>},
       {"logical_and logical_or logical_xor", by<comparison>},
       {"frexp.Tensor", by<frexp>},
@@ -98,7 +95,7 @@ Rules pointwise_rules() {
       {"where.self", by<where>},
       {"addr", by<addr>},
 
-      {"_prelu_kernel log_sigmoid_backward", by<same_order>},
+      {"_prelu_kernel log_sigmoid_backward", by<in_order>},
       {"_prelu_kernel_backward", by<prelu_backward>},
       {"hardtanh_backward hardswish_backward", by<gradient>},
       {"log_sigmoid_forward", by<twice>},
@@ -111,7 +108,13 @@ Rules pointwise_rules() {
       {"native_dropout", by<native_dropout>},
       {"native_dropout_backward", by<native_dropout_backward>},
       {"poisson binomial _standard_gamma _standard_gamma_grad _sample_dirichlet _dirichlet_grad",
-       by<contiguous>},
+       by<contiguous_like>},
+
+      // Optimizers, mixed precision, checks.
+      {"_fused_adam_ _fused_adam_.tensor_lr _fused_adamw_ _fused_adamw_.tensor_lr _fused_sgd_ "
+       "_fused_sgd_.tensor_lr _fused_adagrad_ _amp_foreach_non_finite_check_and_unscale_ "
+       "_amp_update_scale_ _assert_async _assert_async.msg",
+       by<into_arguments>},
   };
 }
 

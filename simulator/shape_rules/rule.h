@@ -44,7 +44,6 @@ Rules convolution_rules();
 Rules layer_rules();
 Rules loss_rules();
 Rules linalg_rules();
-Rules update_rules();
 
 // ---- Results.
 
@@ -79,6 +78,13 @@ Dtype parameter_dtype(const Tensor& input, std::initializer_list<Tensor> paramet
 
 /// A single number for a dim, as layers' arguments may have it, stands for all dims.
 Dims for_each_dim(const Dims& values, int64_t num_dims);
+
+// ---- Rules of many operators, as contiguous_like() and formatted_like() are.
+
+inline Tensor in_order(const Tensor& self) { return like(self); }
+inline Tensor second_contiguous(const Tensor&, const Tensor& self) { return contiguous_like(self); }
+/// The rule of operators that only write to what they are given.
+inline void into_arguments() {}
 
 // ---- Kernels.
 

@@ -42,19 +42,16 @@ bool same_inputs(const c10::FunctionSchema& a, const c10::FunctionSchema& b) {
     }
     return list;
   };
-  const auto left = inputs(a);
-  const auto right = inputs(b);
-  return std::equal(left.begin(), left.end(), right.begin(), right.end(),
-                    [](const c10::Argument* x, const c10::Argument* y) {
-                      return x->name() == y->name() && *x->type() == *y->type();
-                    });
+  return std::ranges::equal(inputs(a), inputs(b),
+                            [](const c10::Argument* x, const c10::Argument* y) {
+                              return x->name() == y->name() && *x->type() == *y->type();
+                            });
 }
 
 bool returns_lists_in_out(const c10::FunctionSchema& schema) {
-  return std::any_of(schema.arguments().begin(), schema.arguments().end(),
-                     [](const c10::Argument& argument) {
-                       return argument.is_out() && *argument.type() != *c10::TensorType::get();
-                     });
+  return std::ranges::any_of(schema.arguments(), [](const c10::Argument& argument) {
+    return argument.is_out() && *argument.type() != *c10::TensorType::get();
+  });
 }
 
 bool needs_rule(const c10::OperatorHandle& op) {
@@ -90,7 +87,7 @@ void install_shape_rules() {
     for (const Rules& rules : {shape_rules::pointwise_rules(), shape_rules::reduction_rules(),
                                shape_rules::indexing_rules(), shape_rules::convolution_rules(),
                                shape_rules::layer_rules(), shape_rules::loss_rules(),
-                               shape_rules::linalg_rules(), shape_rules::update_rules()}) {
+                               shape_rules::linalg_rules()}) {
       for (const Rule& rule : rules) {
         for (const absl::string_view op : absl::StrSplit(rule.ops, ' ')) {
           register_rule(meta, ops, std::string(op), rule.kernel);

@@ -162,12 +162,8 @@ class Walk {
       });
       if (earlier != kNone) return earlier;
     }
-    if (slice.started_by == StartedBy::kUnknown) {
-      const int64_t wait = ending_now([&slice](const Slice& other) {
-        return other.kind == SliceKind::kWait && other.operation == slice.operation;
-      });
-      if (communicates && wait != kNone) return pass_members(slice);
-    }
+    const bool is_unknown = slice.started_by == StartedBy::kUnknown;
+    if (is_unknown && communicates && wait_for(slice) != kNone) return pass_members(slice);
     return ending_now(is_work);
   }
 
@@ -176,12 +172,17 @@ class Walk {
     return slices_.work_ending_at(rank_, now_ns_, before_, fits);
   }
 
+  // The wait for the operation of a slice that starts now.
+  int64_t wait_for(const Slice& slice) const {
+    return ending_now([&slice](const Slice& other) {
+      return other.kind == SliceKind::kWait && other.operation == slice.operation;
+    });
+  }
+
   // At the start of an operation that waited for its last member: goes on there.
   int64_t pass_members(const Slice& slice) {
     const TraceOperation& operation = trace_.operations[slice.operation];
-    const int64_t wait = ending_now([&slice](const Slice& other) {
-      return other.kind == SliceKind::kWait && other.operation == slice.operation;
-    });
+    const int64_t wait = wait_for(slice);
     if (operation.last_rank < 0 || operation.last_rank == rank_) return ending_now(is_work);
     if (wait != kNone) awaited_from_ns_ = std::min(awaited_from_ns_, slices_[wait].start_ns);
     rank_ = operation.last_rank;
@@ -259,10 +260,11 @@ std::vector<PathShare> shares_of(const std::vector<PathSegment>& path) {
 }  // namespace
 
 std::optional<CriticalPath> critical_path(const Trace& trace) {
-  const std::optional<StepTimes> times = step_times(trace);
-  if (!times || !models_time(trace) || trace.dropped_slices > 0) return std::nullopt;
-  CriticalPath path{.step = times->median_step, .end_ns = trace.steps[times->median_step].end_ns};
-  path.start_ns = path.end_ns - times->median_ns;
+  const std::optional<Interval> step = median_step(trace);
+  if (!step) return std::nullopt;
+  CriticalPath path{.step = step_times(trace)->median_step,
+                    .start_ns = step->start_ns,
+                    .end_ns = step->end_ns};
   std::vector<PathSegment> segments = Walk(trace, path.start_ns, path.end_ns).run();
   path.shares = shares_of(segments);
   // Ties by name and rank: the order of recording would depend on the interleaving of ranks.

@@ -17,8 +17,7 @@ int64_t length(const std::vector<Interval>& intervals) {
 }
 
 void merge(std::vector<Interval>& intervals) {
-  std::sort(intervals.begin(), intervals.end(),
-            [](Interval a, Interval b) { return a.start_ns < b.start_ns; });
+  std::ranges::sort(intervals, {}, &Interval::start_ns);
   size_t kept = 0;
   for (Interval interval : intervals) {
     if (kept > 0 && interval.start_ns <= intervals[kept - 1].end_ns) {

@@ -37,10 +37,7 @@ Recorder::Recorder(RecorderOptions options) : options_(options) {
   for (int rank = 0; rank < options.world_size; ++rank) {
     RankState& state = ranks_.emplace_back(options.max_open_intervals);
     for (int device = 0; device < options.devices_per_rank; ++device) {
-      state.memory.emplace_back(rank, samples, device);
-      state.modules.emplace_back();
-      state.module_names.emplace_back();
-      state.module_costs.emplace_back();
+      state.devices.push_back({.memory = MemoryCurve(rank, samples, device)});
     }
   }
   intern("");
@@ -111,36 +108,32 @@ int64_t Recorder::operation(TraceOperation operation) {
 
 void Recorder::memory(int rank, int device, int64_t at_ns, MemoryCategory category, int64_t delta,
                       uint32_t module) {
-  RankState& state = state_of(rank);
-  const bool is_peak = state.memory.at(device).add(at_ns, category, delta);
-  state.modules[device].add(module, category, delta, is_peak);
+  DeviceState& state = state_of(rank).devices.at(device);
+  const bool is_peak = state.memory.add(at_ns, category, delta);
+  state.modules.add(module, category, delta, is_peak);
 }
 
 void Recorder::modules(int rank, int device, std::vector<std::string> names) {
-  state_of(rank).module_names.at(device) = std::move(names);
+  state_of(rank).devices.at(device).module_names = std::move(names);
 }
 
 // Keeps the modules of the device with the highest peak; of several, the first.
 void Recorder::finish_modules() {
-  const RankState* of = nullptr;
-  size_t device = 0;
+  const DeviceState* of = nullptr;
   int64_t highest = 0;
   for (const RankState& state : ranks_) {
-    for (size_t i = 0; i < state.memory.size(); ++i) {
-      const int64_t peak = total_bytes(state.memory[i].peak());
+    for (const DeviceState& device : state.devices) {
+      const int64_t peak = total_bytes(device.memory.peak());
       if (peak <= highest) continue;
-      of = &state;
-      device = i;
+      of = &device;
+      trace_.peak_rank = static_cast<int32_t>(&state - ranks_.data());
       highest = peak;
     }
   }
   if (of == nullptr) return;
-  trace_.peak_rank = static_cast<int32_t>(of - ranks_.data());
-  const std::vector<std::string>& names = of->module_names[device];
-  const std::vector<ModuleSums::Bytes>& bytes = of->modules[device].at_peak();
+  const std::vector<ModuleSums::Bytes>& bytes = of->modules.at_peak();
   for (size_t module = 0; module < bytes.size(); ++module) {
-    const ModuleMemory memory{.module = module < names.size() ? names[module] : "",
-                              .bytes = bytes[module]};
+    const ModuleMemory memory{.module = of->name_of(module), .bytes = bytes[module]};
     if (total_bytes(memory) != 0) trace_.peak_modules.push_back(memory);
   }
   std::ranges::sort(trace_.peak_modules, [](const ModuleMemory& a, const ModuleMemory& b) {
@@ -154,37 +147,34 @@ void Recorder::driver_memory(int rank, int64_t peak, int64_t retries) {
   state.allocation_retries += retries;
 }
 
+void Recorder::add_calls(CallSums& sums, const CallSummary& calls) {
+  CallSummary& sum = sums[calls.name];
+  sum.name = calls.name;
+  sum.calls += calls.calls;
+  sum.bytes += calls.bytes;
+  sum.total_ns += calls.total_ns;
+}
+
 void Recorder::allocations(int rank, absl::string_view operation, int64_t blocks, int64_t bytes) {
   const int weight = state_of(rank).weight;
-  const uint32_t name = intern(operation);
-  AllocationSummary& sum = allocations_[name];
-  sum.name = name;
-  sum.blocks += blocks * weight;
-  sum.bytes += bytes * weight;
+  add_calls(allocations_,
+            {.name = intern(operation), .calls = blocks * weight, .bytes = bytes * weight});
 }
 
 void Recorder::synchronisation(int rank, uint32_t name, int64_t waited_ns) {
   const int weight = state_of(rank).weight;
-  SynchronisationSummary& sum = synchronisations_[name];
-  sum.name = name;
-  sum.calls += weight;
-  sum.total_ns += waited_ns * weight;
+  add_calls(synchronisations_, {.name = name, .calls = weight, .total_ns = waited_ns * weight});
 }
 
 void Recorder::file(int rank, absl::string_view operation, int64_t bytes, int64_t waited_ns) {
   if (state_of(rank).weight == 0) return;
-  const uint32_t name = intern(operation);
-  FileSummary& sum = files_[name];
-  sum.name = name;
-  ++sum.calls;
-  sum.bytes += bytes;
-  sum.total_ns += waited_ns;
+  add_calls(files_,
+            {.name = intern(operation), .calls = 1, .bytes = bytes, .total_ns = waited_ns});
 }
 
 void Recorder::module_cost(int rank, int device, uint32_t module, int64_t ns, double flops,
                            double bytes) {
-  RankState& state = state_of(rank);
-  std::vector<ModuleSummary>& costs = state.module_costs.at(device);
+  std::vector<ModuleSummary>& costs = state_of(rank).devices.at(device).module_costs;
   if (module >= costs.size()) costs.resize(module + 1);
   ModuleSummary& sum = costs[module];
   ++sum.calls;
@@ -193,12 +183,12 @@ void Recorder::module_cost(int rank, int device, uint32_t module, int64_t ns, do
   sum.bytes += bytes;
 }
 
-template <typename Summary>
-std::vector<Summary> Recorder::by_name(const std::unordered_map<uint32_t, Summary>& sums) const {
-  std::vector<Summary> sorted;
+std::vector<CallSummary> Recorder::by_name(const CallSums& sums) const {
+  std::vector<CallSummary> sorted;
   for (const auto& [name, sum] : sums) sorted.push_back(sum);
-  std::ranges::sort(
-      sorted, {}, [this](const Summary& sum) { return std::string_view(trace_.names[sum.name]); });
+  std::ranges::sort(sorted, {}, [this](const CallSummary& sum) {
+    return std::string_view(trace_.names[sum.name]);
+  });
   return sorted;
 }
 
@@ -206,16 +196,15 @@ std::vector<Summary> Recorder::by_name(const std::unordered_map<uint32_t, Summar
 void Recorder::finish_module_costs() {
   std::map<std::string, ModuleSummary> by_name;
   for (const RankState& state : ranks_) {
-    for (size_t device = 0; device < state.module_costs.size(); ++device) {
-      const std::vector<std::string>& names = state.module_names[device];
-      const std::vector<ModuleSummary>& costs = state.module_costs[device];
-      for (size_t module = 0; module < costs.size(); ++module) {
-        if (costs[module].calls == 0) continue;
-        ModuleSummary& sum = by_name[module < names.size() ? names[module] : ""];
-        sum.calls += costs[module].calls * state.weight;
-        sum.total_ns += costs[module].total_ns * state.weight;
-        sum.flops += costs[module].flops * state.weight;
-        sum.bytes += costs[module].bytes * state.weight;
+    for (const DeviceState& device : state.devices) {
+      for (size_t module = 0; module < device.module_costs.size(); ++module) {
+        const ModuleSummary& cost = device.module_costs[module];
+        if (cost.calls == 0) continue;
+        ModuleSummary& sum = by_name[device.name_of(module)];
+        sum.calls += cost.calls * state.weight;
+        sum.total_ns += cost.total_ns * state.weight;
+        sum.flops += cost.flops * state.weight;
+        sum.bytes += cost.bytes * state.weight;
       }
     }
   }
@@ -322,10 +311,9 @@ void Recorder::finish_traffic() {
                                       .axis = static_cast<int32_t>(place) - 1});
     }
   }
-  std::sort(trace_.communication.begin(), trace_.communication.end(),
-            [](const Traffic& a, const Traffic& b) {
-              return std::tie(a.source, a.target, a.axis) < std::tie(b.source, b.target, b.axis);
-            });
+  std::ranges::sort(trace_.communication, {}, [](const Traffic& each) {
+    return std::tuple(each.source, each.target, each.axis);
+  });
 }
 
 void Recorder::end_step_of(int rank) {
@@ -363,24 +351,14 @@ void Recorder::phase(StepPhase next, int64_t at_ns) {
   phase_began_ns_ = at_ns;
 }
 
-Trace Recorder::finish(RunDescription run) {
-  trace_.topology = std::move(run.topology);
-  trace_.seed = run.seed;
-  trace_.program = std::move(run.program);
-  trace_.repeat_command = std::move(run.repeat_command);
-  trace_.versions = std::move(run.versions);
-  trace_.arithmetic = std::move(run.arithmetic);
-  trace_.device = std::move(run.device);
-  trace_.memory_capacity = run.memory_capacity;
-  trace_.peak_flops = run.peak_flops;
-  trace_.failure = std::move(run.failure);
-  trace_.faults = std::move(run.faults);
+Trace Recorder::finish(RunDescription run, const std::vector<LinkClass>& links) {
+  static_cast<RunDescription&>(trace_) = std::move(run);
   for (const RankState& state : ranks_) {
     const BusyTime::Totals busy = state.busy.totals();
     const MemorySample& peak =
-        std::ranges::max_element(state.memory, {}, [](const MemoryCurve& curve) {
-          return total_bytes(curve.peak());
-        })->peak();
+        std::ranges::max_element(state.devices, {}, [](const DeviceState& device) {
+          return total_bytes(device.memory.peak());
+        })->memory.peak();
     trace_.ranks.push_back({.end_ns = state.end_ns,
                             .compute_ns = busy.compute_ns,
                             .communication_ns = busy.communication_ns,
@@ -391,8 +369,9 @@ Trace Recorder::finish(RunDescription run) {
                             .driver_peak = state.driver_peak,
                             .allocation_retries = state.allocation_retries,
                             .launches = state.launches});
-    for (const MemoryCurve& curve : state.memory) {
-      trace_.memory.insert(trace_.memory.end(), curve.samples().begin(), curve.samples().end());
+    for (const DeviceState& device : state.devices) {
+      const std::vector<MemorySample>& samples = device.memory.samples();
+      trace_.memory.insert(trace_.memory.end(), samples.begin(), samples.end());
     }
   }
   for (size_t step = 0; step < trace_.steps.size(); ++step) {
@@ -401,7 +380,7 @@ Trace Recorder::finish(RunDescription run) {
   for (size_t rank = 0; rank < trace_.counts_as.size(); ++rank) {
     trace_.ranks[rank] = trace_.ranks[trace_.counts_as[rank]];
   }
-  finish_links(run.links);
+  finish_links(links);
   finish_modules();
   for (const OperatorSummary& summary : operators_) {
     if (summary.calls > 0) trace_.operators.push_back(summary);
@@ -425,13 +404,6 @@ Trace Recorder::finish(RunDescription run) {
   finish_module_costs();
   finish_traffic();
   ranks_.clear();
-  operators_.clear();
-  collectives_.clear();
-  allocations_.clear();
-  synchronisations_.clear();
-  files_.clear();
-  traffic_.clear();
-  numbers_.clear();
   return std::move(trace_);
 }
 

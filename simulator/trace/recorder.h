@@ -44,22 +44,6 @@ struct RecorderOptions {
   size_t max_open_intervals = 4096;
 };
 
-/// The description of the run in a trace. The fields are explained at Trace.
-struct RunDescription {
-  std::string topology;
-  uint64_t seed = 0;
-  std::string program = {};
-  std::string repeat_command;
-  std::map<std::string, std::string> versions = {};
-  std::map<std::string, std::string> arithmetic = {};
-  std::string device;
-  int64_t memory_capacity = 0;
-  double peak_flops = 0;
-  std::optional<RunFailure> failure = std::nullopt;
-  std::vector<std::string> faults = {};
-  std::vector<LinkClass> links = {};
-};
-
 class Recorder {
  public:
   explicit Recorder(RecorderOptions options);
@@ -103,7 +87,7 @@ class Recorder {
   /// Records that the call `name` made a rank's host wait for a device, for so long.
   void synchronisation(int rank, uint32_t name, int64_t waited_ns);
 
-  /// Records an operation of a rank on a file; `operation` as in FileSummary.
+  /// Records an operation of a rank on a file; `operation` as in Trace::files.
   void file(int rank, absl::string_view operation, int64_t bytes, int64_t waited_ns);
 
   /// Records that work for a module ran in a forward pass; `device` and `module` as in memory().
@@ -145,19 +129,25 @@ class Recorder {
   /// Records the end of a rank's program; slices of the rank may end later.
   void end_rank(int rank, int64_t at_ns);
 
-  /// Returns the whole run. The recorder must not be used afterwards.
-  Trace finish(RunDescription run);
+  /// Returns the whole run on a cluster with these links. The recorder must not be used afterwards.
+  Trace finish(RunDescription run, const std::vector<LinkClass>& links = {});
 
  private:
+  struct DeviceState {
+    std::string name_of(size_t module) const {
+      return module < module_names.size() ? module_names[module] : "";
+    }
+
+    MemoryCurve memory;
+    ModuleSums modules = {};
+    std::vector<std::string> module_names = {};
+    std::vector<ModuleSummary> module_costs = {};  // by module
+  };
   struct RankState {
     explicit RankState(size_t max_open_intervals) : busy(max_open_intervals) {}
 
     BusyTime busy;
-    // By device.
-    std::vector<MemoryCurve> memory;
-    std::vector<ModuleSums> modules;
-    std::vector<std::vector<std::string>> module_names;
-    std::vector<std::vector<ModuleSummary>> module_costs;  // by device, then by module
+    std::vector<DeviceState> devices;
     int64_t end_ns = 0;
     double flops = 0;
     int64_t launches = 0;
@@ -178,9 +168,11 @@ class Recorder {
   RankState& state_of(int rank);
   void finish_traffic();
   void finish_module_costs();
+  // By the numbers of their names.
+  using CallSums = std::unordered_map<uint32_t, CallSummary>;
+  static void add_calls(CallSums& sums, const CallSummary& calls);
   // The sums, by the text of their names.
-  template <typename Summary>
-  std::vector<Summary> by_name(const std::unordered_map<uint32_t, Summary>& sums) const;
+  std::vector<CallSummary> by_name(const CallSums& sums) const;
   void finish_modules();
   void finish_links(const std::vector<LinkClass>& classes);
 
@@ -190,9 +182,9 @@ class Recorder {
   std::unordered_map<std::string, uint32_t, NameHash, std::equal_to<>> numbers_;
   std::vector<RankState> ranks_;
   std::vector<OperatorSummary> operators_;  // by name
-  std::unordered_map<uint32_t, AllocationSummary> allocations_;
-  std::unordered_map<uint32_t, SynchronisationSummary> synchronisations_;
-  std::unordered_map<uint32_t, FileSummary> files_;
+  CallSums allocations_;
+  CallSums synchronisations_;
+  CallSums files_;
   StepPhase phase_ = StepPhase::kForward;
   int64_t phase_began_ns_ = 0;
   std::array<int64_t, kNumStepPhases> phase_ns_ = {};  // of this step

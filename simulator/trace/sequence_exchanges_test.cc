@@ -1,4 +1,4 @@
-#include "simulator/trace/sequence_exchanges.h"
+#include "simulator/trace/step_shares.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "simulator/trace/stage_shares.h"
+#include "simulator/trace/step_shares.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

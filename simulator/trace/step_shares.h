@@ -1,4 +1,6 @@
-/// What a training step of rank 0 spends its time on.
+/// What the median training step goes to: of rank 0, of the stages of a pipeline, and of ranks that
+/// exchange parts of sequences. All of it is unknown, that is, none or empty, if the trace has no
+/// step, no times or not all slices.
 ///
 /// Units: nanoseconds of virtual time.
 /// Threads: pure functions.
@@ -8,8 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "simulator/trace/rank_sums.h"
 #include "simulator/trace/trace.h"
 
 namespace accelerate::simulator {
@@ -28,9 +32,41 @@ inline constexpr size_t kNumStepActivities = 6;
 /// By the number of a name in Trace::names, what a kernel of that name counts as.
 std::vector<StepActivity> kernel_activities(const Trace& trace);
 
-/// The time of each in the median step, which it adds up to; none if the trace has no step, or not
-/// all slices.
+/// From the step's beginning to its end.
+std::optional<Interval> median_step(const Trace& trace);
+
+/// The time of each activity, which the step adds up to.
 std::optional<std::array<int64_t, kNumStepActivities>> step_shares(const Trace& trace);
+
+/// How long a place along a pipeline computes, and how long it waits.
+struct StageShare {
+  int stage = 0;
+  int ranks = 0;  ///< that have it, and whose slices were recorded
+  /// The mean over these ranks of the time with a kernel or a copy on one of the rank's devices,
+  /// and of the rest of the step.
+  int64_t busy_ns = 0;
+  int64_t bubble_ns = 0;
+
+  bool operator==(const StageShare&) const = default;
+};
+
+/// By place along the axis "pp"; empty where the program's mesh has no such axis.
+std::vector<StageShare> stage_shares(const Trace& trace);
+
+/// The all-to-alls in the groups along an axis: the hops of a ring along "cp", and what attention
+/// along "sp" trades.
+struct SequenceExchanges {
+  std::string axis;
+  /// Means over the ranks whose slices were recorded: of the time in an exchange, or waiting for
+  /// its members, and of the part of it without a kernel on the rank's devices.
+  int64_t exchange_ns = 0;
+  int64_t exposed_ns = 0;
+
+  bool operator==(const SequenceExchanges&) const = default;
+};
+
+/// By axis; empty without such exchanges.
+std::vector<SequenceExchanges> sequence_exchanges(const Trace& trace);
 
 }  // namespace accelerate::simulator
 

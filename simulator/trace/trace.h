@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "accelerate/base/enum_text.h"
-#include "simulator/trace/fault_strike.h"
 
 namespace accelerate::simulator {
 
@@ -134,20 +133,12 @@ struct CollectiveSummary {
   double bus_bytes = 0;
 };
 
-/// The blocks of devices' memory that one operator allocated over the whole run, of all ranks. A
-/// block from the caching allocator counts, whether the driver was asked or not.
-struct AllocationSummary {
-  uint32_t name = 0;  ///< the operator; "": the program itself asked
-  int64_t blocks = 0;
-  int64_t bytes = 0;
-};
-
-/// The waits of all ranks' hosts for their devices, by the call that made them wait: an operator
-/// that gives the host values, a copy, or a synchronisation of a device, stream or event.
-struct SynchronisationSummary {
+/// Calls of one name over the whole run, of all ranks.
+struct CallSummary {
   uint32_t name = 0;
-  int64_t calls = 0;     ///< also those that found the device idle
-  int64_t total_ns = 0;  ///< that the host waited
+  int64_t calls = 0;
+  int64_t bytes = 0;
+  int64_t total_ns = 0;  ///< that ranks' hosts waited
 };
 
 /// What operators do in forward passes with the parameters of one module. A backward pass does not
@@ -158,14 +149,6 @@ struct ModuleSummary {
   int64_t total_ns = 0;
   double flops = 0;
   double bytes = 0;
-};
-
-/// The operations on files of one kind over the whole run, of all ranks.
-struct FileSummary {
-  uint32_t name = 0;  ///< "read": of a part, or a map of the whole; "write"; "sync"
-  int64_t calls = 0;
-  int64_t bytes = 0;
-  int64_t total_ns = 0;  ///< that ranks waited; 0 where files take no time
 };
 
 /// What one module holds of a device's memory.
@@ -278,15 +261,32 @@ struct RunFailure {
   bool is_out_of_memory = false;     ///< a device has not enough memory
 };
 
-struct Trace {
+/// Where a rule of the plan of faults fired.
+struct FaultStrike {
+  int32_t rank = 0;   ///< that came to the place
+  uint32_t rule = 0;  ///< its text, as a number of Trace::names
+  int64_t at_ns = 0;
+};
+
+/// What the run was, and how it ended.
+struct RunDescription {
   std::string topology;  ///< ClusterSpec::to_string()
   uint64_t seed = 0;
-  std::string program;  ///< its file, as it was started; empty: a test
+  std::string program = {};  ///< its file, as it was started; empty: a test
   std::string repeat_command;
-  std::map<std::string, std::string> versions;  ///< of the libraries in the program, by name
+  std::map<std::string, std::string> versions = {};  ///< of the program's libraries, by name
   /// What decides the last bits of values, and of times nothing: "instruction_set" of the CPU that
   /// LibTorch's kernels use ("AVX2"), and the number of intra-op "threads" of a rank.
-  std::map<std::string, std::string> arithmetic;
+  std::map<std::string, std::string> arithmetic = {};
+  std::string device;           ///< the kind's name; empty: no hardware, see models_time()
+  int64_t memory_capacity = 0;  ///< of each device; 0: no device is modelled
+  double peak_flops = 0;        ///< of each device in a second, in bfloat16
+  std::optional<RunFailure> failure = std::nullopt;  ///< nullopt: the run succeeded
+  /// What became of each rule of the plan of faults, a line: where it struck, or why it did not.
+  std::vector<std::string> faults = {};
+};
+
+struct Trace : RunDescription {
   int world_size = 0;
   int ranks_per_node = 1;
   /// By rank: the rank that it counts as, which is the rank itself unless it is folded. Folded
@@ -294,9 +294,6 @@ struct Trace {
   std::vector<int> counts_as;
   int devices_per_rank = 1;
   std::vector<TraceAxis> axes;
-  std::string device;              ///< the kind's name; empty: no hardware, see models_time()
-  int64_t memory_capacity = 0;     ///< of each device; 0: no device is modelled
-  double peak_flops = 0;           ///< of each device in a second, in bfloat16
   std::vector<std::string> names;  ///< 0 is ""
   /// In the order of recording. The slices of one rank, device and stream are also in order of
   /// time.
@@ -315,10 +312,16 @@ struct Trace {
   /// By total time.
   std::vector<CollectiveSummary> collectives;
   // By name.
-  std::vector<AllocationSummary> allocations;
-  std::vector<SynchronisationSummary> synchronisations;
+  /// The blocks of devices' memory, by the operator that allocated them; "": the program itself. A
+  /// block from the caching allocator counts, whether the driver was asked or not.
+  std::vector<CallSummary> allocations;
+  /// The hosts' waits for devices, also for idle ones, by the call that made them wait: an operator
+  /// that gives the host values, a copy, or a synchronisation of a device, stream or event.
+  std::vector<CallSummary> synchronisations;
   std::vector<ModuleSummary> modules;
-  std::vector<FileSummary> files;
+  /// Operations on files: "read", of a part, or a map of the whole; "write"; "sync". Their
+  /// `total_ns` is 0 where files take no time.
+  std::vector<CallSummary> files;
   /// Those of the hardware that carried something, in the order of LinkKind.
   std::vector<LinkSummary> links;
   /// The rank whose device had the highest peak, and what filled that device then, by module, the
@@ -335,9 +338,6 @@ struct Trace {
   std::vector<TraceStep> steps;
   /// What all ranks together take in an optimizer step; 0: unknown.
   double samples_per_step = 0;
-  std::optional<RunFailure> failure;  ///< nullopt: the run succeeded
-  /// What became of each rule of the plan of faults, a line: where it struck, or why it did not.
-  std::vector<std::string> faults;
   /// In the order of the run, the first thousand.
   std::vector<FaultStrike> strikes;
 };

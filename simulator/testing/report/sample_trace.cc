@@ -83,9 +83,9 @@ class Sample {
          .arithmetic = {{"instruction_set", "AVX2"}, {"threads", "1"}},
          .device = "h100",
          .memory_capacity = int64_t{80} << 30,
-         .peak_flops = 989.5e12,
-         .links = {{LinkKind::kNodeOut, 450e9, options_.ranks_per_node},
-                   {LinkKind::kNodeIn, 450e9, options_.ranks_per_node}}});
+         .peak_flops = 989.5e12},
+        {{LinkKind::kNodeOut, 450e9, options_.ranks_per_node},
+         {LinkKind::kNodeIn, 450e9, options_.ranks_per_node}});
   }
 
  private:
