@@ -18,6 +18,7 @@
 #include "accelerate/config/model_structure.h"
 #include "accelerate/config/option_fields.h"
 #include "accelerate/runtime/env_parsing.h"
+#include "accelerate/values/fields.h"
 #include "accelerate/values/module_class.h"
 #include "accelerate/values/texts.h"
 
@@ -315,10 +316,6 @@ template <typename T>
 constexpr bool kIsVariant = false;
 template <typename... Alternatives>
 constexpr bool kIsVariant<std::variant<Alternatives...>> = true;
-template <typename T>
-constexpr bool kIsOptional = false;
-template <typename T>
-constexpr bool kIsOptional<std::optional<T>> = true;
 
 template <typename T>
 std::string class_text(const T& value);
@@ -326,7 +323,7 @@ std::string class_text(const T& value);
 // As Python writes it; empty for what is absent.
 template <typename T>
 std::string value_text(const T& value) {
-  if constexpr (kIsOptional<T>) {
+  if constexpr (internal::kIsOptionalField<T>) {
     return value ? value_text(*value) : "";
   } else if constexpr (kIsVariant<T>) {
     return std::visit([](const auto& one) { return value_text(one); }, value);
