@@ -31,13 +31,10 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
            .cpu = options_.cpu,
            .init = handlers_.init,
            .parallelism_config = options_.parallelism_config,
-           .fsdp_plugin = options_.fsdp_plugin ? std::make_shared<FullyShardedDataParallelPlugin>(
-                                                     *options_.fsdp_plugin)
-                                               : nullptr,
+           .fsdp_plugin = options_.fsdp_plugin ? &*options_.fsdp_plugin : nullptr,
            .deepspeed_plugins = options_.deepspeed_plugins,
-           .megatron_lm_plugin = options_.megatron_lm_plugin ? std::make_shared<MegatronLMPlugin>(
-                                                                   *options_.megatron_lm_plugin)
-                                                             : nullptr,
+           .megatron_lm_plugin =
+               options_.megatron_lm_plugin ? &*options_.megatron_lm_plugin : nullptr,
            .dynamo_plugin = options_.dynamo_plugin})),
       gradient_state_(
           runtime.shared<GradientState>([] { return std::make_unique<GradientState>(); })),

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/base/compile_backends.h"
 #include "accelerate/config/option_fields.h"
+#include "accelerate/values/fields.h"
 
 namespace accelerate {
 namespace {
@@ -26,11 +27,6 @@ DynamoBackend member(const std::string& text) {
                     "' is not a valid DynamoBackend: it is one of ",
                     absl::StrJoin(EnumTable<DynamoBackend>::kTexts, ", "));
   return *backend;
-}
-
-template <typename T>
-Json json_of(const std::optional<T>& field) {
-  return field ? Json(*field) : Json();
 }
 
 }  // namespace
@@ -79,13 +75,13 @@ void check(const TorchDynamoPlugin& plugin) {
 
 Json to_dict(const TorchDynamoPlugin& plugin) {
   Json dict;
-  dict["backend"] = absl::AsciiStrToLower(to_string(backend_of(plugin)));
-  dict["mode"] = json_of(plugin.mode);
-  dict["fullgraph"] = json_of(plugin.fullgraph);
-  dict["dynamic"] = json_of(plugin.dynamic);
-  dict["options"] = json_of(plugin.options);
-  dict["disable"] = plugin.disable;
-  dict["use_regional_compilation"] = json_of(plugin.use_regional_compilation);
+  visit_fields(plugin, [&](const char* name, const auto& field) {
+    if constexpr (requires { field->index(); }) {
+      dict[name] = absl::AsciiStrToLower(to_string(backend_of(plugin)));
+    } else {
+      dict[name] = internal::to_json_value(field);
+    }
+  });
   return dict;
 }
 

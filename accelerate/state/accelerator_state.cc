@@ -144,10 +144,10 @@ std::string text_of(const DeepSpeedPlugins& plugins) {
   return absl::StrJoin(plugins, "; ", append);
 }
 
-std::string text_of(const std::shared_ptr<const FullyShardedDataParallelPlugin>& plugin) {
+std::string text_of(const FullyShardedDataParallelPlugin* plugin) {
   return plugin == nullptr ? "" : accelerate::to_text(*plugin);
 }
-std::string text_of(const std::shared_ptr<const MegatronLMPlugin>& plugin) {
+std::string text_of(const MegatronLMPlugin* plugin) {
   return plugin == nullptr ? "" : json_text(plugin->megatron_lm_default_args);
 }
 
@@ -212,7 +212,7 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   apply_megatron(record, partial_state, options);
   record.requested = options.parallelism_config;
   record.parallelism_config = options.parallelism_config;
-  if (options.fsdp_plugin) {
+  if (options.fsdp_plugin != nullptr) {
     record.requested_fsdp = text_of(options.fsdp_plugin);
     record.fsdp_plugin = std::make_shared<FullyShardedDataParallelPlugin>(*options.fsdp_plugin);
     if (record.mixed_precision != PrecisionType::kNo) {

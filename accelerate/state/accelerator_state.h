@@ -46,11 +46,11 @@ struct AcceleratorStateOptions {
   /// Absent: that of an earlier Accelerator, or none.
   std::optional<ParallelismConfig> parallelism_config = std::nullopt;
   /// Resolved. Null: that of an earlier Accelerator, or none.
-  std::shared_ptr<const FullyShardedDataParallelPlugin> fsdp_plugin = nullptr;
+  const FullyShardedDataParallelPlugin* fsdp_plugin = nullptr;
   /// Resolved. Empty: those of an earlier Accelerator, or none.
   DeepSpeedPlugins deepspeed_plugins = {};
   /// Resolved, and parallelism_config is its mesh. Null: that of an earlier Accelerator, or none.
-  std::shared_ptr<const MegatronLMPlugin> megatron_lm_plugin = nullptr;
+  const MegatronLMPlugin* megatron_lm_plugin = nullptr;
   /// Resolved. Absent: that of an earlier Accelerator, or one that compiles nothing.
   std::optional<TorchDynamoPlugin> dynamo_plugin = std::nullopt;
 };
