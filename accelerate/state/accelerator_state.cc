@@ -236,7 +236,7 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
     check_agrees_with_mesh(*record.fsdp_plugin, config, partial_state.num_processes());
   }
   RankLayout layout = config.layout();
-  layout.zero = record.deepspeed_plugins != nullptr;
+  layout.zero = !record.deepspeed_plugins.empty();
   check_layout(layout);
   // Sharding by the configuration alone is that of FSDP 2, which TPUs do without.
   const bool is_sharded =
@@ -270,14 +270,13 @@ void AcceleratorState::apply_deepspeed_config(Record& record, const PartialState
   TORCH_CHECK_VALUE(record.distributed_type != DistributedType::kXla,
                     "deepspeed_plugin: TPUs do not divide models in this version");
   record.requested_deepspeed = text_of(options.deepspeed_plugins);
-  auto plugins = std::make_unique<DeepSpeedPlugins>(options.deepspeed_plugins);
-  for (auto& [name, plugin] : *plugins) {
+  record.deepspeed_plugins = options.deepspeed_plugins;
+  for (auto& [name, plugin] : record.deepspeed_plugins) {
     plugin.set_mixed_precision(accelerate::to_string(record.mixed_precision));
     plugin.set_deepspeed_weakref();
     plugin.is_selected = false;
   }
-  plugins->front().second.select(/*from_accelerator_state=*/true);
-  record.deepspeed_plugins = std::move(plugins);
+  record.deepspeed_plugins.front().second.select(/*from_accelerator_state=*/true);
   record.distributed_type = DistributedType::kDeepSpeed;
 }
 
@@ -296,7 +295,7 @@ void AcceleratorState::check_agrees(const AcceleratorStateOptions& options) cons
   const Record& now = record();
   // ZeRO's configuration decides.
   TORCH_CHECK_VALUE(
-      now.deepspeed_plugins != nullptr ||
+      !now.deepspeed_plugins.empty() ||
           options.mixed_precision.value_or(now.mixed_precision) == now.mixed_precision,
       "mixed_precision=", accelerate::to_string(*options.mixed_precision),
       " contradicts an earlier Accelerator of this rank, which set ",
@@ -321,8 +320,7 @@ PrecisionType AcceleratorState::mixed_precision() const {
 }
 
 DeepSpeedPlugin* AcceleratorState::deepspeed_plugin() const {
-  if (record().deepspeed_plugins == nullptr) return nullptr;
-  for (auto& [name, plugin] : *record().deepspeed_plugins) {
+  for (auto& [name, plugin] : record().deepspeed_plugins) {
     if (plugin.selected()) return &plugin;
   }
   return nullptr;
@@ -330,16 +328,13 @@ DeepSpeedPlugin* AcceleratorState::deepspeed_plugin() const {
 
 std::vector<std::string> AcceleratorState::deepspeed_plugin_names() const {
   std::vector<std::string> names;
-  if (record().deepspeed_plugins == nullptr) return names;
-  for (const auto& [name, plugin] : *record().deepspeed_plugins) names.push_back(name);
+  for (const auto& [name, plugin] : record().deepspeed_plugins) names.push_back(name);
   return names;
 }
 
 DeepSpeedPlugin& AcceleratorState::get_deepspeed_plugin(const std::string& name) const {
-  if (record().deepspeed_plugins != nullptr) {
-    for (auto& [own, plugin] : *record().deepspeed_plugins) {
-      if (own == name) return plugin;
-    }
+  for (auto& [own, plugin] : record().deepspeed_plugins) {
+    if (own == name) return plugin;
   }
   TORCH_CHECK_VALUE(false, "there is no deepspeed_plugin \"", name, "\", only [\"",
                     absl::StrJoin(deepspeed_plugin_names(), "\", \""), "\"]");
@@ -347,7 +342,7 @@ DeepSpeedPlugin& AcceleratorState::get_deepspeed_plugin(const std::string& name)
 
 void AcceleratorState::select_deepspeed_plugin(const std::string& name) {
   DeepSpeedPlugin& chosen = get_deepspeed_plugin(name);
-  for (auto& [own, plugin] : *record().deepspeed_plugins) plugin.is_selected = false;
+  for (auto& [own, plugin] : record().deepspeed_plugins) plugin.is_selected = false;
   chosen.select(/*from_accelerator_state=*/true);
 }
 

@@ -184,7 +184,7 @@ class AcceleratorState {
     std::string requested_fsdp;  // as the first Accelerator had it
     std::shared_ptr<FullyShardedDataParallelPlugin> fsdp_plugin;
     std::string requested_deepspeed;  // as the first Accelerator had it
-    std::unique_ptr<DeepSpeedPlugins> deepspeed_plugins;
+    mutable DeepSpeedPlugins deepspeed_plugins;
     std::string requested_megatron;  // as the first Accelerator had it
     std::shared_ptr<MegatronLMPlugin> megatron_lm_plugin;
     TorchDynamoPlugin dynamo_plugin = {.backend = DynamoBackend::kNo};
