@@ -321,8 +321,4 @@ void launch(const std::function<void()>& function, const LaunchOptions& options)
   }
 }
 
-void debug_launch(const std::function<void()>& function, int num_processes) {
-  launch(function, {.num_processes = num_processes, .use_cpu = true});
-}
-
 }  // namespace accelerate

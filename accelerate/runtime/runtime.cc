@@ -160,8 +160,6 @@ std::vector<std::string> Runtime::accelerator_families() const {
   return {std::move(family)};
 }
 
-void Runtime::clear_shared() { shared_.clear(); }
-
 GroupOptions Runtime::resolve_group(const GroupOptions& options) {
   GroupOptions resolved = options;
   std::vector<int>& ranks = resolved.ranks;
