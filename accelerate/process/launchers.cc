@@ -32,7 +32,6 @@
 #include "accelerate/platform/topology.h"
 #include "accelerate/platform/unique_fd.h"
 #include "accelerate/process/run.h"
-#include "accelerate/process/ucx_signals.h"
 #include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/host.h"
 #include "accelerate/runtime/runtime.h"
