@@ -16,10 +16,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const options::Option& row(const char* field) {
-  return *options::find_field(options::Section::kDynamo, field);
-}
-
 DynamoBackend member(DynamoBackend backend) { return backend; }
 DynamoBackend member(const std::string& text) {
   const std::optional<DynamoBackend> backend = find_compile_backend(text);
@@ -34,7 +30,7 @@ DynamoBackend member(const std::string& text) {
 TorchDynamoPlugin resolve(TorchDynamoPlugin plugin, const Environment& environment) {
   fill_fields(plugin, options::Section::kDynamo, environment, {"backend"});
   if (!plugin.backend) {
-    plugin.backend = environment.get_or(row("backend").variable_name(), "no");
+    plugin.backend = environment.get_or(options::option("dynamo_backend").variable_name(), "no");
   }
   plugin.backend = std::visit([](const auto& backend) { return member(backend); }, *plugin.backend);
   if (!plugin.use_regional_compilation) plugin.use_regional_compilation = false;
