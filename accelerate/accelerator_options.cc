@@ -285,9 +285,8 @@ AcceleratorOptions internal::with_environment(AcceleratorOptions options, Runtim
   if (is_given) warn_in_vain(*options.fsdp_plugin, runtime);
   options.deepspeed_plugins = chosen_deepspeed(options, runtime);
   options.deepspeed_plugin.reset();
-  options.megatron_lm_plugin =
-      chosen_plugin(options.megatron_lm_plugin, kUseMegatron,
-                    &AcceleratorState::megatron_lm_plugin, runtime);
+  options.megatron_lm_plugin = chosen_plugin(options.megatron_lm_plugin, kUseMegatron,
+                                             &AcceleratorState::megatron_lm_plugin, runtime);
   if (options.megatron_lm_plugin) {
     options.parallelism_config = mesh_of(*options.megatron_lm_plugin, runtime);
   }

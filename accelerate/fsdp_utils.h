@@ -61,9 +61,9 @@ template <typename Module>
 void save_fsdp_model(const FullyShardedDataParallelPlugin& fsdp_plugin, Accelerator& accelerator,
                      const PreparedModel<Module>& model, const std::string& output_dir,
                      const FsdpModelOptions& options = {}) {
-  internal::save_fsdp_model(
-      internal::SaverAccess::to(accelerator), internal::Access::to(model), output_dir,
-      internal::object_options(fsdp_plugin, accelerator, options));
+  internal::save_fsdp_model(internal::SaverAccess::to(accelerator), internal::Access::to(model),
+                            output_dir,
+                            internal::object_options(fsdp_plugin, accelerator, options));
 }
 
 /// Loads them, whatever form they were saved in, and under another layout than saved them unless
@@ -72,9 +72,8 @@ template <typename Module>
 void load_fsdp_model(const FullyShardedDataParallelPlugin& fsdp_plugin, Accelerator& accelerator,
                      const PreparedModel<Module>& model, const std::string& input_dir,
                      const FsdpModelOptions& options = {}) {
-  internal::load_fsdp_model(
-      internal::SaverAccess::to(accelerator), internal::Access::to(model), input_dir,
-      internal::object_options(fsdp_plugin, accelerator, options));
+  internal::load_fsdp_model(internal::SaverAccess::to(accelerator), internal::Access::to(model),
+                            input_dir, internal::object_options(fsdp_plugin, accelerator, options));
 }
 
 /// The same for the state of the prepared optimizer that trains the model.

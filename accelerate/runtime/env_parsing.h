@@ -46,9 +46,8 @@ std::optional<int64_t> parse_int_from_env(
 std::optional<int64_t> get_int_from_env(
     const std::vector<std::string>& env_keys, std::nullopt_t default_value,
     const Environment& environment = Runtime::current().environment());
-inline int64_t get_int_from_env(
-    const std::vector<std::string>& env_keys, int64_t default_value,
-    const Environment& environment = Runtime::current().environment()) {
+inline int64_t get_int_from_env(const std::vector<std::string>& env_keys, int64_t default_value,
+                                const Environment& environment = Runtime::current().environment()) {
   return get_int_from_env(env_keys, std::nullopt, environment).value_or(default_value);
 }
 
