@@ -41,7 +41,7 @@ Json::json_pointer pointer_to(absl::string_view key) {
   return Json::json_pointer(absl::StrCat("/", absl::StrReplaceAll(key, {{".", "/"}})));
 }
 
-// Null where there is no entry, or where it is null.
+// Null for an entry that is missing or null.
 const Json* entry_of(const Json& config, const Json::json_pointer& key) {
   return config.contains(key) && !config.at(key).is_null() ? &config.at(key) : nullptr;
 }

@@ -44,7 +44,7 @@ class MemoryNames {
 /// Tells the current Runtime's MemoryNames, if it has one.
 void name_memory(const at::Tensor& tensor, std::string_view name);
 
-/// Of a Runtime whose large tensors have no values: a simulation may compute shapes, times and
+/// Kept by a Runtime whose large tensors have no values: a simulation may compute shapes, times and
 /// memory alone. What such a run writes is not the result of a training, so its Runtime::files()
 /// keep changes in memory, and its checkpoints say what they are.
 struct ShapesAlone {
