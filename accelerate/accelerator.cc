@@ -26,19 +26,15 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
     : options_(internal::with_environment(std::move(options), runtime)),
       handlers_(internal::handlers_of(options_)),
       state_(AcceleratorState::initialize(
-          runtime,
-          {.mixed_precision = options_.mixed_precision,
-           .cpu = options_.cpu,
-           .init = handlers_.init,
-           .parallelism_config = options_.parallelism_config,
-           .fsdp_plugin = options_.fsdp_plugin ? std::make_shared<FullyShardedDataParallelPlugin>(
-                                                     *options_.fsdp_plugin)
-                                               : nullptr,
-           .deepspeed_plugins = options_.deepspeed_plugins,
-           .megatron_lm_plugin = options_.megatron_lm_plugin ? std::make_shared<MegatronLMPlugin>(
-                                                                   *options_.megatron_lm_plugin)
-                                                             : nullptr,
-           .dynamo_plugin = options_.dynamo_plugin})),
+          runtime, {.mixed_precision = options_.mixed_precision,
+                    .cpu = options_.cpu,
+                    .init = handlers_.init,
+                    .parallelism_config = options_.parallelism_config,
+                    .fsdp_plugin = options_.fsdp_plugin ? &*options_.fsdp_plugin : nullptr,
+                    .deepspeed_plugins = options_.deepspeed_plugins,
+                    .megatron_lm_plugin =
+                        options_.megatron_lm_plugin ? &*options_.megatron_lm_plugin : nullptr,
+                    .dynamo_plugin = options_.dynamo_plugin})),
       gradient_state_(
           runtime.shared<GradientState>([] { return std::make_unique<GradientState>(); })),
       training_(runtime.shared<internal::TrainingState>(

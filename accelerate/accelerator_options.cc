@@ -78,8 +78,7 @@ PrecisionType chosen_precision(const AcceleratorOptions& options, const Runtime&
   if (options.mixed_precision) return *options.mixed_precision;
   // Read first, so that a mistake in it is an error even if an earlier Accelerator overrides it.
   const auto from_environment = mixed_precision_from_env(runtime.environment());
-  const auto* earlier = runtime.find_shared<AcceleratorState>();
-  if (earlier != nullptr && earlier->initialized()) return earlier->mixed_precision();
+  if (const auto* earlier = AcceleratorState::find(runtime)) return earlier->mixed_precision();
   return from_environment.value_or(PrecisionType::kNo);
 }
 
@@ -123,8 +122,7 @@ std::optional<ParallelismConfig> chosen_parallelism(const AcceleratorOptions& op
   if (parse_flag_from_env(kUseParallelismConfig, false, environment)) {
     from_environment = checked(ParallelismConfig({}, environment));
   }
-  const auto* earlier = runtime.find_shared<AcceleratorState>();
-  if (earlier != nullptr && earlier->initialized()) return earlier->parallelism_config();
+  if (const auto* earlier = AcceleratorState::find(runtime)) return earlier->parallelism_config();
   return from_environment;
 }
 
@@ -163,21 +161,26 @@ void warn_in_vain(const DeepSpeedPlugin& plugin, const Runtime& runtime) {
   }
 }
 
-std::optional<FullyShardedDataParallelPlugin> chosen_fsdp(const AcceleratorOptions& options,
-                                                          Runtime& runtime) {
-  Environment& environment = runtime.environment();
-  if (options.fsdp_plugin) {
-    auto plugin = resolve(*options.fsdp_plugin, environment);
-    warn_in_vain(plugin, runtime);
-    environment.set(kUseFsdp, "true");
-    return plugin;
-  }
-  if (!parse_flag_from_env(kUseFsdp, false, environment)) return std::nullopt;
-  // An earlier Accelerator has read the variables; what the program changed since stays.
-  const auto* earlier = runtime.find_shared<AcceleratorState>();
-  const bool is_told =
-      earlier != nullptr && earlier->initialized() && earlier->fsdp_plugin() != nullptr;
-  return is_told ? std::nullopt : std::optional(resolve({}, environment));
+// Whether an Accelerator is the first that asks the variables for a plugin: an earlier one has read
+// them, and what the program has changed in its plugin since stays.
+template <typename Plugin>
+bool asks_variables(const char* variable, Plugin* (AcceleratorState::*plugin)() const,
+                    const Runtime& runtime) {
+  if (!parse_flag_from_env(variable, false, runtime.environment())) return false;
+  const AcceleratorState* const earlier = AcceleratorState::find(runtime);
+  return earlier == nullptr || (earlier->*plugin)() == nullptr;
+}
+
+// The plugin of the options, or of the variables, resolved; absent where an earlier Accelerator's
+// stays, or for none.
+template <typename Plugin>
+std::optional<Plugin> chosen_plugin(const std::optional<Plugin>& given, const char* variable,
+                                    Plugin* (AcceleratorState::*earlier)() const,
+                                    Runtime& runtime) {
+  if (!given && !asks_variables(variable, earlier, runtime)) return std::nullopt;
+  Plugin plugin = resolve(given.value_or(Plugin()), runtime.environment());
+  if (given) runtime.environment().set(variable, "true");
+  return plugin;
 }
 
 // The plugins of the options, resolved; empty where an earlier Accelerator's stay, or for none.
@@ -188,12 +191,7 @@ DeepSpeedPlugins chosen_deepspeed(const AcceleratorOptions& options, Runtime& ru
                     "them");
   if (options.deepspeed_plugin) plugins.emplace_back("", *options.deepspeed_plugin);
   if (plugins.empty()) {
-    if (!parse_flag_from_env(kUseDeepSpeed, false, runtime.environment())) return {};
-    // An earlier Accelerator has read the variables; what the program changed since stays.
-    const auto* earlier = runtime.find_shared<AcceleratorState>();
-    const bool is_told =
-        earlier != nullptr && earlier->initialized() && earlier->deepspeed_plugin() != nullptr;
-    if (is_told) return {};
+    if (!asks_variables(kUseDeepSpeed, &AcceleratorState::deepspeed_plugin, runtime)) return {};
     plugins.emplace_back("", DeepSpeedPlugin());
   }
   std::set<std::string> names;
@@ -206,23 +204,6 @@ DeepSpeedPlugins chosen_deepspeed(const AcceleratorOptions& options, Runtime& ru
   }
   runtime.environment().set(kUseDeepSpeed, "true");
   return plugins;
-}
-
-std::optional<MegatronLMPlugin> chosen_megatron(const AcceleratorOptions& options,
-                                                Runtime& runtime) {
-  Environment& environment = runtime.environment();
-  if (options.megatron_lm_plugin) {
-    MegatronLMPlugin plugin = resolve(*options.megatron_lm_plugin, environment);
-    environment.set(kUseMegatron, "true");
-    return plugin;
-  }
-  if (!parse_flag_from_env(kUseMegatron, false, environment)) return std::nullopt;
-  // An earlier Accelerator has read the variables; what the program changed since stays.
-  const auto* earlier = runtime.find_shared<AcceleratorState>();
-  const bool is_told =
-      earlier != nullptr && earlier->initialized() && earlier->megatron_lm_plugin() != nullptr;
-  if (is_told) return std::nullopt;
-  return resolve(MegatronLMPlugin{}, environment);
 }
 
 // Null where replicas of the model are all that there is.
@@ -244,9 +225,8 @@ std::optional<TorchDynamoPlugin> chosen_dynamo(const AcceleratorOptions& options
   check(plugin);
   if (compiles(plugin)) check_compile_backend(backend_of(plugin));
   if (options.dynamo_plugin || options.dynamo_backend) return plugin;
-  const auto* earlier = runtime.find_shared<AcceleratorState>();
-  const bool is_told = earlier != nullptr && earlier->initialized();
-  return is_told ? std::nullopt : std::optional(std::move(plugin));
+  return AcceleratorState::find(runtime) != nullptr ? std::nullopt
+                                                    : std::optional(std::move(plugin));
 }
 
 // The recipe that the configurations of ZeRO ask for by "msamp" becomes one of the handlers.
@@ -299,10 +279,14 @@ AcceleratorOptions internal::with_environment(AcceleratorOptions options, Runtim
     }
   }
   check_one_engine(options, environment);
-  options.fsdp_plugin = chosen_fsdp(options, runtime);
+  const bool is_given = options.fsdp_plugin.has_value();
+  options.fsdp_plugin =
+      chosen_plugin(options.fsdp_plugin, kUseFsdp, &AcceleratorState::fsdp_plugin, runtime);
+  if (is_given) warn_in_vain(*options.fsdp_plugin, runtime);
   options.deepspeed_plugins = chosen_deepspeed(options, runtime);
   options.deepspeed_plugin.reset();
-  options.megatron_lm_plugin = chosen_megatron(options, runtime);
+  options.megatron_lm_plugin = chosen_plugin(options.megatron_lm_plugin, kUseMegatron,
+                                             &AcceleratorState::megatron_lm_plugin, runtime);
   if (options.megatron_lm_plugin) {
     options.parallelism_config = mesh_of(*options.megatron_lm_plugin, runtime);
   }

@@ -1,17 +1,11 @@
 #include "accelerate/fsdp_utils.h"
 
-#include "accelerate/checkpoint/folder/fsdp_objects.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/sharded/activation_checkpointing.h"
 #include "accelerate/techniques/technique_list.h"
 
 namespace accelerate::internal {
-
-struct SaverAccess {
-  static StateSaver& to(Accelerator& accelerator) { return *accelerator.saver_; }
-};
-
 namespace {
 
 // A plugin may be given as a program wrote it.
@@ -20,51 +14,23 @@ StateDictType state_type(const FullyShardedDataParallelPlugin& plugin, Accelerat
   return resolve(plugin, accelerator.runtime().environment()).state_type();
 }
 
-FsdpObjectOptions of_model(const FullyShardedDataParallelPlugin& plugin, Accelerator& accelerator,
-                           const FsdpModelOptions& options) {
+}  // namespace
+
+StateSaver& SaverAccess::to(Accelerator& accelerator) { return *accelerator.saver_; }
+
+FsdpObjectOptions object_options(const FullyShardedDataParallelPlugin& plugin,
+                                 Accelerator& accelerator, const FsdpModelOptions& options) {
   return {.state_dict_type = state_type(plugin, accelerator),
           .index = options.model_index,
           .wanted = options.adapter_only,
           .use_dcp = options.use_dcp};
 }
 
-FsdpObjectOptions of_optimizer(const FullyShardedDataParallelPlugin& plugin,
-                               Accelerator& accelerator, const FsdpOptimizerOptions& options) {
+FsdpObjectOptions object_options(const FullyShardedDataParallelPlugin& plugin,
+                                 Accelerator& accelerator, const FsdpOptimizerOptions& options) {
   return {.state_dict_type = state_type(plugin, accelerator),
           .index = options.optimizer_index,
           .use_dcp = options.use_dcp};
-}
-
-}  // namespace
-
-void save_fsdp_model(const FullyShardedDataParallelPlugin& plugin, Accelerator& accelerator,
-                     const std::shared_ptr<ModelState>& model, const std::string& output_dir,
-                     const FsdpModelOptions& options) {
-  save_fsdp_model(SaverAccess::to(accelerator), model, output_dir,
-                  of_model(plugin, accelerator, options));
-}
-
-void load_fsdp_model(const FullyShardedDataParallelPlugin& plugin, Accelerator& accelerator,
-                     const std::shared_ptr<ModelState>& model, const std::string& input_dir,
-                     const FsdpModelOptions& options) {
-  load_fsdp_model(SaverAccess::to(accelerator), model, input_dir,
-                  of_model(plugin, accelerator, options));
-}
-
-void save_fsdp_optimizer(const FullyShardedDataParallelPlugin& plugin, Accelerator& accelerator,
-                         const AcceleratedOptimizer& optimizer,
-                         const std::shared_ptr<ModelState>& model, const std::string& output_dir,
-                         const FsdpOptimizerOptions& options) {
-  save_fsdp_optimizer(SaverAccess::to(accelerator), *Access::to(optimizer), model, output_dir,
-                      of_optimizer(plugin, accelerator, options));
-}
-
-void load_fsdp_optimizer(const FullyShardedDataParallelPlugin& plugin, Accelerator& accelerator,
-                         const AcceleratedOptimizer& optimizer,
-                         const std::shared_ptr<ModelState>& model, const std::string& input_dir,
-                         const FsdpOptimizerOptions& options) {
-  load_fsdp_optimizer(SaverAccess::to(accelerator), *Access::to(optimizer), model, input_dir,
-                      of_optimizer(plugin, accelerator, options));
 }
 
 void apply_ac(Accelerator& accelerator, ModelState& model) {

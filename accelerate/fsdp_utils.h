@@ -18,6 +18,7 @@
 
 #include "accelerate/accelerator.h"
 #include "accelerate/base/access.h"
+#include "accelerate/checkpoint/folder/fsdp_objects.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/optim/accelerated_optimizer.h"
@@ -43,20 +44,14 @@ struct FsdpOptimizerOptions {
 
 namespace internal {
 
-void save_fsdp_model(const FullyShardedDataParallelPlugin& plugin, Accelerator& accelerator,
-                     const std::shared_ptr<ModelState>& model, const std::string& output_dir,
-                     const FsdpModelOptions& options);
-void load_fsdp_model(const FullyShardedDataParallelPlugin& plugin, Accelerator& accelerator,
-                     const std::shared_ptr<ModelState>& model, const std::string& input_dir,
-                     const FsdpModelOptions& options);
-void save_fsdp_optimizer(const FullyShardedDataParallelPlugin& plugin, Accelerator& accelerator,
-                         const AcceleratedOptimizer& optimizer,
-                         const std::shared_ptr<ModelState>& model, const std::string& output_dir,
-                         const FsdpOptimizerOptions& options);
-void load_fsdp_optimizer(const FullyShardedDataParallelPlugin& plugin, Accelerator& accelerator,
-                         const AcceleratedOptimizer& optimizer,
-                         const std::shared_ptr<ModelState>& model, const std::string& input_dir,
-                         const FsdpOptimizerOptions& options);
+struct SaverAccess {
+  static StateSaver& to(Accelerator& accelerator);
+};
+
+FsdpObjectOptions object_options(const FullyShardedDataParallelPlugin& plugin,
+                                 Accelerator& accelerator, const FsdpModelOptions& options);
+FsdpObjectOptions object_options(const FullyShardedDataParallelPlugin& plugin,
+                                 Accelerator& accelerator, const FsdpOptimizerOptions& options);
 void apply_ac(Accelerator& accelerator, ModelState& model);
 
 }  // namespace internal
@@ -66,8 +61,9 @@ template <typename Module>
 void save_fsdp_model(const FullyShardedDataParallelPlugin& fsdp_plugin, Accelerator& accelerator,
                      const PreparedModel<Module>& model, const std::string& output_dir,
                      const FsdpModelOptions& options = {}) {
-  internal::save_fsdp_model(fsdp_plugin, accelerator, internal::Access::to(model), output_dir,
-                            options);
+  internal::save_fsdp_model(internal::SaverAccess::to(accelerator), internal::Access::to(model),
+                            output_dir,
+                            internal::object_options(fsdp_plugin, accelerator, options));
 }
 
 /// Loads them, whatever form they were saved in, and under another layout than saved them unless
@@ -76,8 +72,8 @@ template <typename Module>
 void load_fsdp_model(const FullyShardedDataParallelPlugin& fsdp_plugin, Accelerator& accelerator,
                      const PreparedModel<Module>& model, const std::string& input_dir,
                      const FsdpModelOptions& options = {}) {
-  internal::load_fsdp_model(fsdp_plugin, accelerator, internal::Access::to(model), input_dir,
-                            options);
+  internal::load_fsdp_model(internal::SaverAccess::to(accelerator), internal::Access::to(model),
+                            input_dir, internal::object_options(fsdp_plugin, accelerator, options));
 }
 
 /// The same for the state of the prepared optimizer that trains the model.
@@ -86,16 +82,20 @@ void save_fsdp_optimizer(const FullyShardedDataParallelPlugin& fsdp_plugin,
                          Accelerator& accelerator, const AcceleratedOptimizer& optimizer,
                          const PreparedModel<Module>& model, const std::string& output_dir,
                          const FsdpOptimizerOptions& options = {}) {
-  internal::save_fsdp_optimizer(fsdp_plugin, accelerator, optimizer, internal::Access::to(model),
-                                output_dir, options);
+  internal::save_fsdp_optimizer(internal::SaverAccess::to(accelerator),
+                                *internal::Access::to(optimizer), internal::Access::to(model),
+                                output_dir,
+                                internal::object_options(fsdp_plugin, accelerator, options));
 }
 template <typename Module>
 void load_fsdp_optimizer(const FullyShardedDataParallelPlugin& fsdp_plugin,
                          Accelerator& accelerator, const AcceleratedOptimizer& optimizer,
                          const PreparedModel<Module>& model, const std::string& input_dir,
                          const FsdpOptimizerOptions& options = {}) {
-  internal::load_fsdp_optimizer(fsdp_plugin, accelerator, optimizer, internal::Access::to(model),
-                                input_dir, options);
+  internal::load_fsdp_optimizer(internal::SaverAccess::to(accelerator),
+                                *internal::Access::to(optimizer), internal::Access::to(model),
+                                input_dir,
+                                internal::object_options(fsdp_plugin, accelerator, options));
 }
 
 /// prepare_model, of a job in FSDP 2. Errors: c10::ValueError in any other job.

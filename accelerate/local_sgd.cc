@@ -7,6 +7,8 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "accelerate/base/access.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/mesh/axis_set.h"
@@ -17,16 +19,6 @@
 
 namespace accelerate {
 namespace {
-
-bool is_supported(DistributedType type) {
-  switch (type) {
-    case DistributedType::kDeepSpeed:
-    case DistributedType::kFsdp:
-    case DistributedType::kXla:
-    case DistributedType::kMegatronLm: return false;
-    default: return true;
-  }
-}
 
 // The ranks with the same parts of the model and other batches; null for one.
 const ProcessGroupPtr& replicas_of(const ModelState& model) {
@@ -62,8 +54,8 @@ LocalSGD::LocalSGD(Accelerator& accelerator, std::shared_ptr<ModelState> model,
       local_sgd_steps_(local_sgd_steps),
       enabled_(enabled && replicas_of(*model_) != nullptr),
       exceptions_(std::uncaught_exceptions()) {
-  TORCH_CHECK_VALUE(is_supported(accelerator.distributed_type()), "LocalSGD: ranks of a ",
-                    to_string(accelerator.distributed_type()),
+  const absl::string_view type = to_string(accelerator.distributed_type());
+  TORCH_CHECK_VALUE(type == "NO" || absl::StartsWith(type, "MULTI_"), "LocalSGD: ranks of a ", type,
                     " job cannot train independently; only those of NO and MULTI_* can");
   TORCH_CHECK_VALUE(local_sgd_steps >= 1, "LocalSGD: local_sgd_steps must be at least 1, got ",
                     local_sgd_steps);

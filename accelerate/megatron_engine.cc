@@ -32,11 +32,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Tensors = std::vector<at::Tensor>;
 
-const Json& argument(const MegatronLMPlugin& plugin, const char* name) {
-  static const Json* const nothing = new Json();
-  const Json& args = plugin.megatron_lm_default_args;
-  const auto found = args.find(name);
-  return found == args.end() ? *nothing : *found;
+// Null for one that is missing.
+Json argument(const MegatronLMPlugin& plugin, const char* name) {
+  return plugin.megatron_lm_default_args.value(name, Json());
 }
 
 bool is_true(const MegatronLMPlugin& plugin, const char* name) {

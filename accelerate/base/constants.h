@@ -5,7 +5,9 @@
 #pragma once
 
 #include <string>
-#include <string_view>
+
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 
 namespace accelerate {
 
@@ -37,12 +39,8 @@ inline constexpr char kWeightsName[] = "pytorch_model.bin";
 inline constexpr char kFsdpModelName[] = "pytorch_model_fsdp";  ///< FSDP_MODEL_NAME
 
 /// The pattern with `suffix` in its place: ("profile_{suffix}.json", "3") gives "profile_3.json".
-inline std::string with_suffix(std::string_view pattern, std::string_view suffix) {
-  constexpr std::string_view kPlace = "{suffix}";
-  std::string name(pattern);
-  const size_t place = name.find(kPlace);
-  if (place != std::string::npos) name.replace(place, kPlace.size(), suffix);
-  return name;
+inline std::string with_suffix(absl::string_view pattern, absl::string_view suffix) {
+  return absl::StrReplaceAll(pattern, {{"{suffix}", suffix}});
 }
 
 }  // namespace accelerate

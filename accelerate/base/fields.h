@@ -16,6 +16,7 @@
 #pragma once
 
 #include <concepts>
+#include <optional>
 #include <type_traits>
 
 // Expands to macro(a) macro(b) ... The preprocessor has no recursion, so every level of
@@ -61,6 +62,16 @@
 namespace accelerate {
 
 namespace internal {
+
+/// T of std::optional<T>; other types are their own.
+template <typename T>
+struct Unwrapped {
+  using Type = T;
+};
+template <typename T>
+struct Unwrapped<std::optional<T>> {
+  using Type = T;
+};
 
 struct NoVisitor {
   template <typename T>

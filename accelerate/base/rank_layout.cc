@@ -68,18 +68,11 @@ std::string why_not_fsdp_without_shards(const RankLayout& /*layout*/) {
          "that share a model, or leave FSDP off.";
 }
 
-std::string why_not_zero_with_shards(const RankLayout& layout) {
+template <SizeField kSize>
+std::string why_not_zero_with(const RankLayout& layout) {
   return absl::StrCat(
-      "deepspeed_plugin: its stage says what ranks divide, so the "
-      "parallelism_config's dp_shard_size must be 1, but it is ",
-      layout.dp_shard);
-}
-
-std::string why_not_zero_with_ep(const RankLayout& layout) {
-  return absl::StrCat(
-      "deepspeed_plugin: its stage says what ranks divide, so the "
-      "parallelism_config's ep_size must be 1, but it is ",
-      layout.ep);
+      "deepspeed_plugin: its stage says what ranks divide, so the parallelism_config's ",
+      kSize == &RankLayout::ep ? "ep" : "dp_shard", "_size must be 1, but it is ", layout.*kSize);
 }
 
 const LayoutRule kRules[] = {
@@ -131,7 +124,7 @@ const LayoutRule kRules[] = {
      .example = {.dp_shard = 2, .fsdp = true, .zero = true}},
     {.name = "ZeRO with dp_shard",
      .is_broken = [](const RankLayout& it) { return it.zero && it.dp_shard > 1; },
-     .why = &why_not_zero_with_shards,
+     .why = &why_not_zero_with<&RankLayout::dp_shard>,
      .mend =
          [](RankLayout& it) {
            it.dp_replicate *= it.dp_shard;
@@ -140,7 +133,7 @@ const LayoutRule kRules[] = {
      .example = {.dp_shard = 2, .zero = true}},
     {.name = "ZeRO with ep",
      .is_broken = [](const RankLayout& it) { return it.zero && it.ep > 1; },
-     .why = &why_not_zero_with_ep,
+     .why = &why_not_zero_with<&RankLayout::ep>,
      .mend = [](RankLayout& it) { it.ep = 1; },
      .example = {.cp = 2, .ep = 2, .zero = true}},
 };

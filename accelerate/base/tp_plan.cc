@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 
 namespace accelerate {
 
@@ -19,20 +20,12 @@ bool pattern_matches(absl::string_view pattern, absl::string_view name) {
 }
 
 const std::vector<std::string>& tp_plan_words() {
-  static const std::vector<std::string>& words =
-      *new std::vector<std::string>{"colwise",
-                                    "colwise_gather_output",
-                                    "colwise_rep",
-                                    "embedding_rowwise",
-                                    "packed_colwise",
-                                    "packed_rowwise",
-                                    "replicate",
-                                    "replicated_with_grad_allreduce",
-                                    "rowwise",
-                                    "rowwise_rep",
-                                    "rowwise_split_input",
-                                    "sequence_parallel"};
-  return words;
+  static const std::vector<std::string> kWords = absl::StrSplit(
+      "colwise colwise_gather_output colwise_rep embedding_rowwise packed_colwise packed_rowwise "
+      "replicate replicated_with_grad_allreduce rowwise rowwise_rep rowwise_split_input "
+      "sequence_parallel",
+      ' ');
+  return kWords;
 }
 
 }  // namespace accelerate

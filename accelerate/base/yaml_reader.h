@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/string_view.h"
-#include "accelerate/base/document_options.h"
+#include "accelerate/base/document.h"
 
 namespace accelerate::internal {
 

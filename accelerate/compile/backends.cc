@@ -23,7 +23,6 @@
 #include "accelerate/compile/package_code.h"
 #include "accelerate/compile/packages/package.h"
 #include "accelerate/config/dynamo_plugin.h"
-#include "accelerate/platform/command_line.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/simulated_run.h"
 #include "accelerate/runtime/env_parsing.h"

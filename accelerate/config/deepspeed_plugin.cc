@@ -281,14 +281,6 @@ void DeepSpeedPlugin::fill_match(const std::string& ds_key_long,
   mismatches.insert(mismatches.end(), fill.mismatches.begin(), fill.mismatches.end());
 }
 
-bool DeepSpeedPlugin::is_auto(const std::string& ds_key_long) const {
-  return config.get_value(ds_key_long) == kAuto;
-}
-
-Json DeepSpeedPlugin::get_value(const std::string& ds_key_long, const Json& default_value) const {
-  return config.get_value(ds_key_long, default_value);
-}
-
 void DeepSpeedPlugin::deepspeed_config_process(const DeepSpeedValues& values, bool must_match) {
   check_resolved(*this);
   Json filled = deepspeed_config();

@@ -118,9 +118,11 @@ struct DeepSpeedPlugin {
   /// Errors: for "auto" without a value.
   void fill_match(const std::string& ds_key_long, std::vector<std::string>& mismatches,
                   const DeepSpeedValues& values, bool must_match = true);
-  bool is_auto(const std::string& ds_key_long) const;
+  bool is_auto(const std::string& ds_key_long) const { return get_value(ds_key_long) == "auto"; }
   nlohmann::ordered_json get_value(const std::string& ds_key_long,
-                                   const nlohmann::ordered_json& default_value = nullptr) const;
+                                   const nlohmann::ordered_json& default_value = nullptr) const {
+    return config.get_value(ds_key_long, default_value);
+  }
   /// fill_match() for all entries. Errors: one error lists all entries without a value or with a
   /// contradicting value; the configuration is unchanged then.
   void deepspeed_config_process(const DeepSpeedValues& values, bool must_match = true);

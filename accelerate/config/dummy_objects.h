@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -42,14 +43,11 @@ struct DummyOptimOptions {
   std::map<std::string, nlohmann::ordered_json> kwargs = {};
 };
 
-struct DummyOptim {
+struct DummyOptim : DummyOptimOptions {
   explicit DummyOptim(std::vector<at::Tensor> params, DummyOptimOptions options = {});
   explicit DummyOptim(std::vector<DummyParamGroup> groups, DummyOptimOptions options = {});
 
   std::vector<DummyParamGroup> groups;
-  double lr;
-  double weight_decay;
-  std::map<std::string, nlohmann::ordered_json> kwargs;
 };
 
 /// Makes the schedule of an optimizer.
@@ -65,20 +63,18 @@ struct DummySchedulerOptions {
   std::map<std::string, nlohmann::ordered_json> kwargs = {};
 };
 
-struct DummyScheduler {
+struct DummyScheduler : DummySchedulerOptions {
   /// The optimizer outlives it.
-  explicit DummyScheduler(const DummyOptim& optimizer, DummySchedulerOptions options = {});
+  explicit DummyScheduler(const DummyOptim& optimizer, DummySchedulerOptions options = {})
+      : DummySchedulerOptions(std::move(options)), optimizer(&optimizer) {}
   explicit DummyScheduler(const torch::optim::Optimizer& optimizer,
-                          DummySchedulerOptions options = {});
+                          DummySchedulerOptions options = {})
+      : DummySchedulerOptions(std::move(options)), optimizer(&optimizer) {}
 
   /// The optimizer's learning rate.
   double lr() const;
 
   std::variant<const DummyOptim*, const torch::optim::Optimizer*> optimizer;
-  std::optional<int64_t> total_num_steps;
-  int64_t warmup_num_steps;
-  LRSchedulerCallable lr_scheduler_callable;
-  std::map<std::string, nlohmann::ordered_json> kwargs;
 };
 
 }  // namespace accelerate

@@ -9,15 +9,12 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/base/compile_backends.h"
 #include "accelerate/config/option_fields.h"
+#include "accelerate/values/fields.h"
 
 namespace accelerate {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-const options::Option& row(const char* field) {
-  return *options::find_field(options::Section::kDynamo, field);
-}
 
 DynamoBackend member(DynamoBackend backend) { return backend; }
 DynamoBackend member(const std::string& text) {
@@ -28,17 +25,12 @@ DynamoBackend member(const std::string& text) {
   return *backend;
 }
 
-template <typename T>
-Json json_of(const std::optional<T>& field) {
-  return field ? Json(*field) : Json();
-}
-
 }  // namespace
 
 TorchDynamoPlugin resolve(TorchDynamoPlugin plugin, const Environment& environment) {
   fill_fields(plugin, options::Section::kDynamo, environment, {"backend"});
   if (!plugin.backend) {
-    plugin.backend = environment.get_or(row("backend").variable_name(), "no");
+    plugin.backend = environment.get_or(options::option("dynamo_backend").variable_name(), "no");
   }
   plugin.backend = std::visit([](const auto& backend) { return member(backend); }, *plugin.backend);
   if (!plugin.use_regional_compilation) plugin.use_regional_compilation = false;
@@ -79,13 +71,13 @@ void check(const TorchDynamoPlugin& plugin) {
 
 Json to_dict(const TorchDynamoPlugin& plugin) {
   Json dict;
-  dict["backend"] = absl::AsciiStrToLower(to_string(backend_of(plugin)));
-  dict["mode"] = json_of(plugin.mode);
-  dict["fullgraph"] = json_of(plugin.fullgraph);
-  dict["dynamic"] = json_of(plugin.dynamic);
-  dict["options"] = json_of(plugin.options);
-  dict["disable"] = plugin.disable;
-  dict["use_regional_compilation"] = json_of(plugin.use_regional_compilation);
+  visit_fields(plugin, [&](const char* name, const auto& field) {
+    if constexpr (requires { field->index(); }) {
+      dict[name] = absl::AsciiStrToLower(to_string(backend_of(plugin)));
+    } else {
+      dict[name] = internal::to_json_value(field);
+    }
+  });
   return dict;
 }
 

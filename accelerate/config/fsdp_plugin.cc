@@ -18,6 +18,7 @@
 #include "accelerate/config/model_structure.h"
 #include "accelerate/config/option_fields.h"
 #include "accelerate/runtime/env_parsing.h"
+#include "accelerate/values/fields.h"
 #include "accelerate/values/module_class.h"
 #include "accelerate/values/texts.h"
 
@@ -268,6 +269,18 @@ MixedPrecisionPolicy normalised(MixedPrecisionPolicy policy) {
   return policy;
 }
 
+// The version's struct; `other` is the dtype of buffers in version 1, of outputs in 2.
+void set_policy(Plugin& plugin, c10::ScalarType param, c10::ScalarType reduce,
+                c10::ScalarType other) {
+  if (plugin.version() == 1) {
+    plugin.mixed_precision_policy =
+        MixedPrecision{.param_dtype = param, .reduce_dtype = reduce, .buffer_dtype = other};
+  } else {
+    plugin.mixed_precision_policy =
+        normalised({.param_dtype = param, .reduce_dtype = reduce, .output_dtype = other});
+  }
+}
+
 // The version's struct from its dtypes by name.
 void take_map(Plugin& plugin, const DtypeMap& dtypes) {
   const bool is_first = plugin.version() == 1;
@@ -286,15 +299,7 @@ void take_map(Plugin& plugin, const DtypeMap& dtypes) {
     TORCH_CHECK_VALUE(std::ranges::count(keys, name) > 0, "mixed_precision_policy has a key \"",
                       name, "\", which FSDP", plugin.version(), " does not have");
   }
-  if (is_first) {
-    plugin.mixed_precision_policy = MixedPrecision{.param_dtype = dtypes.at(keys[0]),
-                                                   .reduce_dtype = dtypes.at(keys[1]),
-                                                   .buffer_dtype = dtypes.at(keys[2])};
-  } else {
-    plugin.mixed_precision_policy = MixedPrecisionPolicy{.param_dtype = dtypes.at(keys[0]),
-                                                         .reduce_dtype = dtypes.at(keys[1]),
-                                                         .output_dtype = dtypes.at(keys[2])};
-  }
+  set_policy(plugin, dtypes.at(keys[0]), dtypes.at(keys[1]), dtypes.at(keys[2]));
 }
 
 void resolve_precision(Plugin& plugin) {
@@ -315,10 +320,6 @@ template <typename T>
 constexpr bool kIsVariant = false;
 template <typename... Alternatives>
 constexpr bool kIsVariant<std::variant<Alternatives...>> = true;
-template <typename T>
-constexpr bool kIsOptional = false;
-template <typename T>
-constexpr bool kIsOptional<std::optional<T>> = true;
 
 template <typename T>
 std::string class_text(const T& value);
@@ -326,7 +327,7 @@ std::string class_text(const T& value);
 // As Python writes it; empty for what is absent.
 template <typename T>
 std::string value_text(const T& value) {
-  if constexpr (kIsOptional<T>) {
+  if constexpr (internal::kIsOptionalField<T>) {
     return value ? value_text(*value) : "";
   } else if constexpr (kIsVariant<T>) {
     return std::visit([](const auto& one) { return value_text(one); }, value);
@@ -475,14 +476,8 @@ void FullyShardedDataParallelPlugin::set_mixed_precision(c10::ScalarType dtype,
   TORCH_CHECK_VALUE(is_precision(dtype), "Invalid mixed precision: ", text_of(dtype),
                     ". Must be one of ", kDtypeNames);
   if (mixed_precision_policy && !override) return;
-  if (version() == 1) {
-    mixed_precision_policy = MixedPrecision{.param_dtype = dtype,
-                                            .reduce_dtype = dtype,
-                                            .buffer_dtype = buffer_autocast ? c10::kFloat : dtype};
-  } else {
-    mixed_precision_policy =
-        normalised({.param_dtype = dtype, .reduce_dtype = dtype, .output_dtype = dtype});
-  }
+  const bool keeps_buffers = version() == 1 && buffer_autocast;
+  set_policy(*this, dtype, dtype, keeps_buffers ? c10::kFloat : dtype);
 }
 
 void FullyShardedDataParallelPlugin::validate_mixed_precision_policy() const {

@@ -18,11 +18,6 @@
 namespace accelerate {
 namespace {
 
-constexpr char kNccl[] = "nccl";
-// The defaults of torch.distributed, by backend.
-constexpr absl::Duration kNcclTimeout = absl::Minutes(10);
-constexpr absl::Duration kTimeout = absl::Minutes(30);
-
 constexpr options::Section kFp8 = options::Section::kFp8;
 constexpr char kBackend[] = "ACCELERATE_FP8_BACKEND";
 
@@ -75,7 +70,8 @@ std::vector<std::string> names(const Fp8Handlers& handlers) {
 }  // namespace
 
 absl::Duration InitProcessGroupKwargs::effective_timeout() const {
-  return timeout.value_or(backend == kNccl ? kNcclTimeout : kTimeout);
+  // The defaults of torch.distributed.
+  return timeout.value_or(absl::Minutes(backend == "nccl" ? 10 : 30));
 }
 
 void check_init_method(const InitProcessGroupKwargs& kwargs, const Environment& environment) {

@@ -1,7 +1,6 @@
 #include "accelerate/config/megatron_arguments.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <iterator>
 #include <utility>
 
@@ -242,24 +241,17 @@ std::vector<IdleMegatronArgument> check_megatron_arguments(const nlohmann::order
 }
 
 std::string text_of(const std::vector<IdleMegatronArgument>& idle) {
-  std::vector<std::string> reasons;
-  std::vector<std::vector<std::string>> names;  // by reason
+  using Reason = std::pair<std::string, std::vector<std::string>>;
+  std::vector<Reason> reasons;  // with the names
   for (const IdleMegatronArgument& each : idle) {
-    const auto found = std::ranges::find(reasons, each.why);
-    const auto i = static_cast<size_t>(found - reasons.begin());
-    if (found == reasons.end()) {
-      reasons.emplace_back(each.why);
-      names.emplace_back();
-    }
-    names[i].push_back(each.name);
+    auto found = std::ranges::find(reasons, each.why, &Reason::first);
+    if (found == reasons.end()) found = reasons.insert(found, Reason(each.why, {}));
+    found->second.push_back(each.name);
   }
-  std::vector<std::string> texts;
-  for (size_t i = 0; i < reasons.size(); ++i) {
-    texts.push_back(absl::StrCat(absl::StrJoin(names[i], ", "),
-                                 names[i].size() == 1 ? " has" : " have",
-                                 " no effect: ", reasons[i]));
-  }
-  return absl::StrJoin(texts, "; ");
+  return absl::StrJoin(reasons, "; ", [](std::string* out, const Reason& reason) {
+    absl::StrAppend(out, absl::StrJoin(reason.second, ", "),
+                    reason.second.size() == 1 ? " has" : " have", " no effect: ", reason.first);
+  });
 }
 
 std::vector<const char*> megatron_logging_flags() {

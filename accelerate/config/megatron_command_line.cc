@@ -14,7 +14,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/fields.h"
-#include "accelerate/base/unwrapped.h"
 #include "accelerate/config/megatron_arguments.h"
 
 namespace accelerate {

@@ -12,7 +12,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/json_text.h"
-#include "accelerate/base/unwrapped.h"
 #include "accelerate/config/megatron_arguments.h"
 #include "accelerate/config/option_fields.h"
 #include "accelerate/values/fields.h"

@@ -88,15 +88,6 @@ ParallelismOptions resolve(ParallelismOptions options, const Environment& enviro
   return options;
 }
 
-std::vector<std::string> enabled_names(const ParallelismConfig& config,
-                                       absl::Span<const MeshAxis> axes) {
-  std::vector<std::string> names;
-  for (const MeshAxis axis : axes) {
-    if (config.enabled(axis)) names.emplace_back(to_string(axis));
-  }
-  return names;
-}
-
 }  // namespace
 
 absl::Span<const MeshAxis> parts_of(MeshAxis axis) {
@@ -181,28 +172,16 @@ int ParallelismConfig::size(MeshAxis axis) const {
 
 RankLayout ParallelismConfig::layout() const { return layout_of(options_); }
 
-int ParallelismConfig::non_data_parallel_size() const {
-  return tp_size() * cp_size() * sp_size() * pp_size();
-}
-
-std::vector<std::string> ParallelismConfig::dp_dim_names() const {
-  return enabled_names(*this, parts_of(MeshAxis::kDp));
-}
-
-std::vector<std::string> ParallelismConfig::non_dp_dim_names() const {
-  return enabled_names(*this, {MeshAxis::kTp, MeshAxis::kCp, MeshAxis::kSp, MeshAxis::kPp});
-}
-
-std::vector<std::string> ParallelismConfig::dp_shard_cp_dim_names() const {
-  return enabled_names(*this, parts_of(MeshAxis::kDpShardCp));
-}
-
-std::vector<std::string> ParallelismConfig::dp_cp_dim_names() const {
-  return enabled_names(*this, parts_of(MeshAxis::kDpCp));
+std::vector<std::string> ParallelismConfig::enabled_names(absl::Span<const MeshAxis> axes) const {
+  std::vector<std::string> names;
+  for (const MeshAxis axis : axes) {
+    if (enabled(axis)) names.emplace_back(to_string(axis));
+  }
+  return names;
 }
 
 std::vector<std::string> ParallelismConfig::fsdp_dim_names() const {
-  std::vector<std::string> names = enabled_names(*this, {MeshAxis::kDpReplicate});
+  std::vector<std::string> names = enabled_names({MeshAxis::kDpReplicate});
   names.emplace_back(to_string(MeshAxis::kDpShardCp));
   return names;
 }

@@ -177,16 +177,22 @@ class ParallelismConfig {
   /// How many batches are trained at once.
   int data_parallel_size() const { return size(MeshAxis::kDp); }
   /// How many ranks share a batch.
-  int non_data_parallel_size() const;
+  int non_data_parallel_size() const { return tp_size() * cp_size() * sp_size() * pp_size(); }
 
   // ---- The names of enabled axes.
 
   /// Axes whose ranks have batches of their own.
-  std::vector<std::string> dp_dim_names() const;
+  std::vector<std::string> dp_dim_names() const { return enabled_names(parts_of(MeshAxis::kDp)); }
   /// Axes whose ranks have the same batch, in the order tp, cp, sp, pp.
-  std::vector<std::string> non_dp_dim_names() const;
-  std::vector<std::string> dp_shard_cp_dim_names() const;
-  std::vector<std::string> dp_cp_dim_names() const;
+  std::vector<std::string> non_dp_dim_names() const {
+    return enabled_names({MeshAxis::kTp, MeshAxis::kCp, MeshAxis::kSp, MeshAxis::kPp});
+  }
+  std::vector<std::string> dp_shard_cp_dim_names() const {
+    return enabled_names(parts_of(MeshAxis::kDpShardCp));
+  }
+  std::vector<std::string> dp_cp_dim_names() const {
+    return enabled_names(parts_of(MeshAxis::kDpCp));
+  }
   /// Those that FSDP uses: dp_replicate, if it is enabled, and the joined dp_shard_cp, always.
   std::vector<std::string> fsdp_dim_names() const;
   /// dp_dim_names, then non_dp_dim_names; the mesh has an order of its own.
@@ -211,6 +217,8 @@ class ParallelismConfig {
   bool operator==(const ParallelismConfig&) const = default;
 
  private:
+  std::vector<std::string> enabled_names(absl::Span<const MeshAxis> axes) const;
+
   ParallelismOptions options_;  // all filled in but handlers of axes that are off
 };
 

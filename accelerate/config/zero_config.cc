@@ -36,44 +36,32 @@ const ZeroKey* find_key(const std::string& key) {
   return found == keys.end() ? nullptr : &*found;
 }
 
-// The object on the way to a dotted key's entry; null where it is not there. With `makes`, blocks
-// that are missing or null come into being.
-Json* block_of(Json& config, absl::string_view key, bool makes) {
-  Json* node = &config;
-  for (size_t dot = key.find('.'); dot != key.npos; dot = key.find('.')) {
-    const std::string part(key.substr(0, dot));
-    key.remove_prefix(dot + 1);
-    if (makes && (!node->contains(part) || (*node)[part].is_null())) (*node)[part] = Json::object();
-    const auto found = node->find(part);
-    if (found == node->end() || !found->is_object()) return nullptr;
-    node = &*found;
-  }
-  return node;
+// Where a dotted key stands.
+Json::json_pointer pointer_to(absl::string_view key) {
+  return Json::json_pointer(absl::StrCat("/", absl::StrReplaceAll(key, {{".", "/"}})));
 }
 
-// The entry itself; null where there is none, or where it is null.
-const Json* entry_of(Json& config, absl::string_view key) {
-  const Json* block = block_of(config, key, /*makes=*/false);
-  if (block == nullptr) return nullptr;
-  const auto found = block->find(std::string(last_part(key)));
-  return found == block->end() || found->is_null() ? nullptr : &*found;
+// Null for an entry that is missing or null.
+const Json* entry_of(const Json& config, const Json::json_pointer& key) {
+  return config.contains(key) && !config.at(key).is_null() ? &config.at(key) : nullptr;
 }
 
 // Gives the key what stands under its other name, which stays. Returns what is wrong.
 std::string take_name(Json& config, const internal::ZeroName& other) {
-  const Json* given = entry_of(config, other.name);
+  const Json* given = entry_of(config, pointer_to(other.name));
   if (given == nullptr || (other.value != nullptr && !given->is_boolean())) return "";
   const Json named = *given;
   const Json value = other.value != nullptr ? other.value(named) : named;
-  if (const Json* own = entry_of(config, other.key)) {
+  const Json::json_pointer key = pointer_to(other.key);
+  if (const Json* own = entry_of(config, key)) {
     if (python_equal(*own, value)) return "";
     return absl::StrCat(other.name, " and ", other.key,
                         " are two names of one setting, but they are ", json_text(named), " and ",
                         json_text(*own), "; leave one of them out");
   }
-  if (Json* block = block_of(config, other.key, /*makes=*/true)) {
-    (*block)[std::string(last_part(other.key))] = value;
-  }
+  // A block that is missing comes into being; those above it have the other name as well.
+  const Json* block = entry_of(config, key.parent_pointer());
+  if (block == nullptr || block->is_object()) config[key] = value;
   return "";
 }
 
@@ -284,13 +272,12 @@ std::vector<std::string> use_one_name(Json& config) {
   }
   if (!problems.empty()) return problems;
   for (const internal::ZeroName& each : names) {
-    Json* block = block_of(config, each.name, /*makes=*/false);
-    const std::string name(last_part(each.name));
-    if (block == nullptr || !block->contains(name)) continue;
-    const Json& value = (*block)[name];
-    const bool is_taken =
-        entry_of(config, each.key) != nullptr && (each.value == nullptr || value.is_boolean());
-    if (value.is_null() || is_taken) block->erase(name);
+    const Json::json_pointer name = pointer_to(each.name);
+    if (!config.contains(name)) continue;
+    const Json& value = config.at(name);
+    const bool is_taken = entry_of(config, pointer_to(each.key)) != nullptr &&
+                          (each.value == nullptr || value.is_boolean());
+    if (value.is_null() || is_taken) config.at(name.parent_pointer()).erase(name.back());
   }
   return problems;
 }

@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/enum_text.h"
-#include "accelerate/config/zero_key.h"
+#include "accelerate/config/zero_keys.h"
 #include "accelerate/config/zero_settings.h"
 #include "accelerate/values/fields.h"
 
@@ -28,11 +28,6 @@ namespace accelerate::internal::zero {
 
 using Json = nlohmann::ordered_json;
 using State = DeepSpeedKeyState;
-
-template <typename T>
-constexpr bool kIsOptional = false;
-template <typename T>
-constexpr bool kIsOptional<std::optional<T>> = true;
 
 // ---- Values of each type.
 
@@ -61,7 +56,7 @@ std::string type_name() {
     return "list of two numbers";
   } else if constexpr (std::is_same_v<T, c10::ScalarType>) {
     return "`fp32`, `fp16` or `bf16`";
-  } else if constexpr (kIsOptional<T>) {
+  } else if constexpr (kIsOptionalField<T>) {
     return type_name<typename T::value_type>();
   } else {
     return absl::StrCat("`", absl::StrJoin(EnumTable<T>::kTexts, "`, `"), "`");
@@ -82,7 +77,7 @@ std::string value_text(const T& value) {
     return absl::StrJoin(value, ", ");
   } else if constexpr (std::is_same_v<T, std::tuple<double, double>>) {
     return absl::StrCat("[", std::get<0>(value), ", ", std::get<1>(value), "]");
-  } else if constexpr (kIsOptional<T>) {
+  } else if constexpr (kIsOptionalField<T>) {
     return value ? value_text(*value) : "";
   } else if constexpr (std::is_same_v<T, c10::ScalarType>) {
     return "";
@@ -144,7 +139,7 @@ auto& field_of(Object& object) {
   auto& field = object.*First;
   if constexpr (sizeof...(Rest) == 0) {
     return field;
-  } else if constexpr (kIsOptional<std::remove_cvref_t<decltype(field)>>) {
+  } else if constexpr (kIsOptionalField<std::remove_cvref_t<decltype(field)>>) {
     if (!field) field.emplace();
     return field_of<Rest...>(*field);
   } else {

@@ -39,7 +39,7 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json_fwd.hpp>
 
-#include "accelerate/base/unwrapped.h"
+#include "accelerate/base/fields.h"
 #include "accelerate/tensors/tree.h"
 
 namespace accelerate {

@@ -14,7 +14,7 @@
 #include "accelerate/base/json_text.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/runtime/runtime.h"
-#include "accelerate/runtime/training_samples.h"
+#include "accelerate/runtime/shared_objects.h"
 
 namespace accelerate::internal {
 namespace {

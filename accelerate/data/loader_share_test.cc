@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "accelerate/data/data_loader.h"
-#include "accelerate/runtime/training_samples.h"
+#include "accelerate/runtime/shared_objects.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/loader_passes.h"
 

@@ -274,11 +274,10 @@ std::string name_of(const CollectiveFingerprint& call, int own) {
 // A rank's share of the call, tensor by tensor.
 Json shapes_of(const CollectiveFingerprint& call) {
   Json shapes = Json::array();
-  size_t at = 0;
+  const auto* next = call.sizes.begin();
   for (const int64_t dims : call.dims) {
-    Json shape = Json::array();
-    for (int64_t i = 0; i < dims; ++i) shape.push_back(call.sizes[at++]);
-    shapes.push_back(std::move(shape));
+    shapes.push_back(std::vector<int64_t>(next, next + dims));
+    next += dims;
   }
   return shapes;
 }
@@ -294,9 +293,7 @@ Json all_shapes_of(const CollectiveFingerprint& call, size_t ranks) {
     }
     auto elements = static_cast<int64_t>(ranks);
     for (const Json& size : shape) elements *= size.get<int64_t>();
-    Json flat = Json::array();
-    flat.push_back(elements);
-    all.push_back(std::move(flat));
+    all.push_back(std::vector<int64_t>{elements});
   }
   return all;
 }

@@ -22,7 +22,7 @@
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/optim/step_in_parts.h"
 #include "accelerate/precision/autocast.h"
-#include "accelerate/runtime/optimizer_steps.h"
+#include "accelerate/runtime/shared_objects.h"
 #include "accelerate/tensors/portable.h"
 #include "accelerate/tensors/state_dict.h"
 

@@ -16,7 +16,7 @@
 #include "absl/types/span.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/optimizer_state_dict.h"
-#include "accelerate/runtime/host_work.h"
+#include "accelerate/runtime/shared_objects.h"
 
 namespace accelerate {
 namespace {

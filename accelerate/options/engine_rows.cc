@@ -191,18 +191,16 @@ constexpr Option kEngineRows[] = {
                     "where the optimizer keeps its state",
                     {"Where are the optimizer kept?", nullptr, kDividesGradients})
         .one_of("none|cpu|nvme"),
-    deepspeed("offload_optimizer_nvme_path", kText, nullptr,
-              "folder for the optimizer state on nvme",
-              {"Folder on NVMe for the optimizer", "/nvme", "offload_optimizer_device=nvme",
-               nullptr, nullptr, true})
-        .field_or("none"),
+    deepspeed_field("offload_optimizer_nvme_path", kText, "none",
+                    "folder for the optimizer state on nvme",
+                    {"Folder on NVMe for the optimizer", "/nvme", "offload_optimizer_device=nvme",
+                     nullptr, nullptr, true}),
     deepspeed_field("offload_param_device", kText, "none", "where parameters are kept; stage 3",
                     {"Where are the parameters kept?", nullptr, kDividesGradients})
         .one_of("none|cpu|nvme"),
-    deepspeed("offload_param_nvme_path", kText, nullptr, "folder for parameters on nvme",
-              {"Folder on NVMe for the parameters", "/nvme", "offload_param_device=nvme", nullptr,
-               nullptr, true})
-        .field_or("none"),
+    deepspeed_field("offload_param_nvme_path", kText, "none", "folder for parameters on nvme",
+                    {"Folder on NVMe for the parameters", "/nvme", "offload_param_device=nvme",
+                     nullptr, nullptr, true}),
     deepspeed_field("gradient_clipping", kFloat, "auto", "largest norm of the gradients",
                     {"Largest norm", "1.0", kMakesZero, nullptr, "Clip gradients?"})
         .exchanged_by("ACCELERATE_GRADIENT_CLIPPING"),

@@ -20,7 +20,7 @@
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/layout/placement.h"
 #include "accelerate/parallel/replicate.h"
-#include "accelerate/runtime/memory_names.h"
+#include "accelerate/runtime/shared_objects.h"
 
 namespace accelerate {
 namespace {

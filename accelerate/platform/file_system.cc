@@ -34,57 +34,10 @@ class UnsyncedFile final : public WritableFile {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ReadableFile>> ForwardingFiles::open(const std::string& path) {
-  return files_.open(path);
-}
-
-absl::StatusOr<std::unique_ptr<WritableFile>> ForwardingFiles::create(const std::string& path) {
-  return files_.create(path);
-}
-
-absl::StatusOr<std::unique_ptr<ScratchFile>> ForwardingFiles::open_scratch(
-    const std::string& path) {
-  return files_.open_scratch(path);
-}
-
-absl::StatusOr<FileInfo> ForwardingFiles::info(const std::string& path) {
-  return files_.info(path);
-}
-
-absl::StatusOr<std::vector<std::string>> ForwardingFiles::list(const std::string& directory) {
-  return files_.list(directory);
-}
-
-absl::Status ForwardingFiles::make_directories(const std::string& path) {
-  return files_.make_directories(path);
-}
-
-absl::Status ForwardingFiles::rename(const std::string& from, const std::string& to) {
-  return files_.rename(from, to);
-}
-
-absl::Status ForwardingFiles::exchange(const std::string& first, const std::string& second) {
-  return files_.exchange(first, second);
-}
-
-absl::Status ForwardingFiles::remove(const std::string& path) { return files_.remove(path); }
-
-absl::Status ForwardingFiles::sync_directory(const std::string& path) {
-  return files_.sync_directory(path);
-}
-
-std::string ForwardingFiles::temporary_name(const std::string& path) const {
-  return files_.temporary_name(path);
-}
-
-int ForwardingFiles::parallelism() const { return files_.parallelism(); }
-
 absl::StatusOr<std::unique_ptr<WritableFile>> UnsyncedFiles::create(const std::string& path) {
   ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, ForwardingFiles::create(path));
   return std::make_unique<UnsyncedFile>(std::move(file));
 }
-
-absl::Status UnsyncedFiles::sync_directory(const std::string&) { return absl::OkStatus(); }
 
 absl::StatusOr<std::string> read_file(FileSystem& files, const std::string& path) {
   ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, files.open(path));

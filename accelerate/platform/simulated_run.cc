@@ -1,6 +1,7 @@
 #include "accelerate/platform/simulated_run.h"
 
 #include <algorithm>
+#include <fstream>
 #include <optional>
 
 #include "absl/strings/match.h"
@@ -63,6 +64,14 @@ std::vector<std::string> shaping_variables(const std::map<std::string, std::stri
       words.push_back(absl::StrCat(name, "=", shell_quoted(value)));
     }
   }
+  return words;
+}
+
+std::vector<std::string> command_line() {
+  std::vector<std::string> words;
+  std::ifstream file("/proc/self/cmdline");
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  if (words.empty()) words.emplace_back("program");
   return words;
 }
 

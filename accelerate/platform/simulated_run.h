@@ -56,6 +56,9 @@ bool is_run_variable(absl::string_view name);
 /// that have no effect in a simulation.
 std::vector<std::string> shaping_variables(const std::map<std::string, std::string>& variables);
 
+/// The words that started this process; "program" where the system does not tell. Any thread.
+std::vector<std::string> command_line();
+
 /// The command for the run that `environment` describes, of the program and its arguments.
 std::string repeat_line(const Environment& environment, absl::Span<const std::string> program);
 

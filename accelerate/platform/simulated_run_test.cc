@@ -1,5 +1,6 @@
 #include "accelerate/platform/simulated_run.h"
 
+#include <cerrno>
 #include <map>
 #include <string>
 
@@ -16,6 +17,10 @@ Environment with(const std::map<std::string, std::string>& variables) {
   for (const auto& [name, value] : environment.variables()) environment.unset(name);
   for (const auto& [name, value] : variables) environment.set(name, value);
   return environment;
+}
+
+TEST(CommandLine, BeginsWithTheProgramAsItWasCalled) {
+  EXPECT_EQ(command_line().front(), std::string(program_invocation_name));
 }
 
 TEST(RepeatLine, NamesTheClusterTheSeedAndTheSettings) {

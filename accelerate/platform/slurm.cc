@@ -104,13 +104,6 @@ std::optional<uint32_t> read_number(const Environment& environment, const char* 
   return value;
 }
 
-std::string first_set(const Environment& environment, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    if (std::string value = environment.get_or(name, ""); !value.empty()) return value;
-  }
-  return "";
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> expand_slurm_hosts(absl::string_view list) {
@@ -146,8 +139,10 @@ absl::StatusOr<std::vector<int>> expand_slurm_counts(absl::string_view list) {
 
 SlurmRole slurm_role(const Environment& environment) {
   const std::optional<uint32_t> task = read_number(environment, "SLURM_PROCID");
-  const std::string job = first_set(environment, {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_NTASKS"});
-  if (!task) return job.empty() ? SlurmRole::kNone : SlurmRole::kShell;
+  const std::initializer_list<const char*> names = {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_NTASKS"};
+  const bool in_job = std::ranges::any_of(
+      names, [&](const char* name) { return !environment.get_or(name, "").empty(); });
+  if (!task) return in_job ? SlurmRole::kShell : SlurmRole::kNone;
   if (const auto step = read_number(environment, "SLURM_STEP_ID")) {
     return *step < kFirstSpecialStep ? SlurmRole::kTask : SlurmRole::kShell;
   }

@@ -26,12 +26,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/enum_text.h"
-#include "accelerate/platform/command_line.h"
+#include "accelerate/platform/child.h"
 #include "accelerate/platform/environment.h"
+#include "accelerate/platform/simulated_run.h"
 #include "accelerate/platform/topology.h"
 #include "accelerate/platform/unique_fd.h"
 #include "accelerate/process/run.h"
-#include "accelerate/process/ucx_signals.h"
 #include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/host.h"
 #include "accelerate/runtime/runtime.h"
@@ -139,11 +139,9 @@ struct Child {
   // Only while rank 0 lives can its port be reached.
   if (!environment.get(env::kStoreListenFd) && listens >= 0) ::close(listens);
   limit_intra_op_threads(environment);
-  const int code = internal::run_real(0, nullptr, train_of(function), std::move(environment),
-                                      [words](const std::string& failure) {
-                                        const std::string text = failure.substr(0, 4096);
-                                        (void)!::write(words, text.data(), text.size());
-                                      });
+  const int code = internal::run_real(
+      0, nullptr, train_of(function), std::move(environment),
+      [words](const std::string& failure) { write_all(words, failure.substr(0, 4096)); });
   std::fflush(nullptr);
   std::_Exit(code);
 }
@@ -276,9 +274,7 @@ bool simulate(const std::function<void()>& function, const LaunchOptions& option
   limit_intra_op_threads(environment);
   // For the command that repeats the run.
   std::vector<std::string> words = command_line();
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
+  std::vector<char*> argv = pointers_to(words);
   const std::optional<int> code = internal::run_in_mode(static_cast<int>(words.size()), argv.data(),
                                                         train_of(function), std::move(environment));
   TORCH_CHECK(code.has_value(), "launch: ", internal::kLinkSimulator);
@@ -322,10 +318,6 @@ void launch(const std::function<void()>& function, const LaunchOptions& options)
     std::fprintf(stderr, "accelerate: launch: %s; restart %d of %d\n", failure.c_str(),
                  restarts + 1, options.max_restarts);
   }
-}
-
-void debug_launch(const std::function<void()>& function, int num_processes) {
-  launch(function, {.num_processes = num_processes, .use_cpu = true});
 }
 
 }  // namespace accelerate

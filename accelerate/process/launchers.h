@@ -55,6 +55,8 @@ struct LaunchOptions {
 void launch(const std::function<void()>& function, const LaunchOptions& options = {});
 
 /// The same on CPUs, with full precision. For tests.
-void debug_launch(const std::function<void()>& function, int num_processes = 2);
+inline void debug_launch(const std::function<void()>& function, int num_processes = 2) {
+  launch(function, {.num_processes = num_processes, .use_cpu = true});
+}
 
 }  // namespace accelerate

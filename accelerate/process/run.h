@@ -10,7 +10,7 @@
 ///
 /// Process-wide LibTorch settings: a rank gets one intra-op thread unless OMP_NUM_THREADS says
 /// otherwise, because results differ in their last bits with the number of threads.
-/// SIGHUP keeps its action where UCX took it (accelerate/process/ucx_signals.h).
+/// SIGHUP keeps its action where UCX took it (restore_sighup_action).
 #pragma once
 
 #include <functional>
@@ -58,6 +58,15 @@ int run_real(int argc, char** argv, const TrainFunction& train, Environment envi
 /// As `run` does it in the mode that a variable of `environment` asks for; nothing if none does.
 std::optional<int> run_in_mode(int argc, char** argv, const TrainFunction& train,
                                const Environment& environment);
+
+/// Gives SIGHUP the action that it had before UCX was loaded. Has no effect if UCX is not loaded,
+/// if the program has a handler of its own, or if UCX_DEBUG_SIGNO says which signal UCX takes.
+///
+/// Open MPI, which Debian's LibTorch links, brings UCX along. UCX takes SIGHUP for its debugger as
+/// soon as it is loaded, before main, in programs that never use MPI as well: a terminal that is
+/// closed would not end them, and `nohup` would not keep it from starting the debugger.
+/// Local. Process-wide; threads: any, but not while another one changes SIGHUP's action.
+void restore_sighup_action(const Environment& environment);
 
 }  // namespace internal
 }  // namespace accelerate

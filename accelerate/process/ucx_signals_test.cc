@@ -1,6 +1,4 @@
 // LibTorch loads Open MPI, and with it UCX, before main; where it does not, SIGHUP is free anyway.
-#include "accelerate/process/ucx_signals.h"
-
 #include <dlfcn.h>
 
 #include <csignal>
@@ -13,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/child.h"
+#include "accelerate/process/run.h"
 
 namespace accelerate::internal {
 namespace {

@@ -16,7 +16,7 @@
 #include "accelerate/platform/host_files.h"
 #include "accelerate/profiling/operator_observer.h"
 #include "accelerate/profiling/recording.h"
-#include "accelerate/runtime/numerics.h"
+#include "accelerate/runtime/shared_objects.h"
 
 namespace accelerate {
 namespace {

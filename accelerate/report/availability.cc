@@ -277,8 +277,6 @@ bool is_torch_xla_available(bool check_is_tpu, bool check_is_gpu, const Runtime&
   return !check_is_gpu && internal::DeviceCheck{"tpu"}(false, runtime);
 }
 
-bool is_xccl_available(const Runtime& runtime) { return is_xpu_available(false, runtime); }
-
 std::vector<c10::Device> initialized_devices() {
   std::vector<c10::Device> devices;
   for (const DeviceKind& kind : present_devices()) {
@@ -295,8 +293,6 @@ bool is_bf16_available(bool ignore_tpu, const Runtime& runtime) {
   return !(ignore_tpu && is_torch_xla_available(true, false, runtime));
 }
 
-bool is_fp16_available(const Runtime& runtime) { return !is_habana_gaudi1(runtime); }
-
 bool is_fp8_available(Runtime& runtime) {
   return is_transformer_engine_available(runtime) || is_msamp_available(runtime) ||
          is_torchao_available(runtime);
@@ -308,14 +304,6 @@ NvidiaGpus get_gpu_info(const Runtime& runtime) {
   if (runtime.device_family() != "gpu" || *amd) return {};
   const auto num_gpus = static_cast<size_t>(runtime.topology().local_world_size);
   return {.names = std::vector<std::string>(num_gpus, runtime.device_name())};
-}
-
-std::string get_driver_version(const Runtime& runtime) {
-  return get_gpu_info(runtime).driver_version;
-}
-
-bool check_cuda_p2p_ib_support(const Runtime& runtime) {
-  return cuda_p2p_ib_supported(get_gpu_info(runtime));
 }
 
 BuildInfo build_info(Runtime& runtime) {

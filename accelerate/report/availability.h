@@ -67,7 +67,9 @@ bool is_mps_available(const std::string& min_version = "1.12",
 bool is_torch_xla_available(bool check_is_tpu = false, bool check_is_gpu = false,
                             const Runtime& runtime = Runtime::current());
 /// Intel's collective library is the default backend of its GPUs.
-bool is_xccl_available(const Runtime& runtime = Runtime::current());
+inline bool is_xccl_available(const Runtime& runtime = Runtime::current()) {
+  return is_xpu_available(false, runtime);
+}
 
 /// The devices on which this process has a context, so that a forked child could not use them.
 /// Mirrors: are_libraries_initialized (here initialized_devices), which looks for imported modules.
@@ -77,7 +79,9 @@ std::vector<c10::Device> initialized_devices();
 
 /// Whether the devices compute in bfloat16, natively or emulated; `ignore_tpu`: false on a TPU.
 bool is_bf16_available(bool ignore_tpu = false, const Runtime& runtime = Runtime::current());
-bool is_fp16_available(const Runtime& runtime = Runtime::current());
+inline bool is_fp16_available(const Runtime& runtime = Runtime::current()) {
+  return !is_habana_gaudi1(runtime);
+}
 /// Whether one of the fp8 engines is in this build.
 bool is_fp8_available(Runtime& runtime = Runtime::current());
 
@@ -87,9 +91,13 @@ bool is_fp8_available(Runtime& runtime = Runtime::current());
 /// of each device and no driver.
 NvidiaGpus get_gpu_info(const Runtime& runtime = Runtime::current());
 /// As in "550.54.15"; empty without a driver.
-std::string get_driver_version(const Runtime& runtime = Runtime::current());
+inline std::string get_driver_version(const Runtime& runtime = Runtime::current()) {
+  return get_gpu_info(runtime).driver_version;
+}
 /// cuda_p2p_ib_supported() of this machine.
-bool check_cuda_p2p_ib_support(const Runtime& runtime = Runtime::current());
+inline bool check_cuda_p2p_ib_support(const Runtime& runtime = Runtime::current()) {
+  return cuda_p2p_ib_supported(get_gpu_info(runtime));
+}
 
 // ---- What this build can do, by name: one table that answers for what is a package to install in
 // ---- Python. Answers do not change while a program runs, but for tools that are looked up.

@@ -3,8 +3,8 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <map>
+#include <regex>
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
@@ -163,25 +163,6 @@ struct Writer {
   }
 };
 
-// The first "NUMBER.NUMBER.NUMBER" in a text; empty where there is none.
-std::string first_version_in(std::string_view text) {
-  constexpr std::string_view kDigits = "0123456789";
-  size_t begin = text.find_first_of(kDigits);
-  while (begin != text.npos) {
-    size_t end = begin;
-    for (int numbers = 1;; ++numbers) {
-      const size_t after = std::min(text.find_first_not_of(kDigits, end), text.size());
-      if (after == end) break;
-      end = after;
-      if (numbers == 3) return std::string(text.substr(begin, end - begin));
-      if (end == text.size() || text[end] != '.') break;
-      ++end;
-    }
-    begin = text.find_first_of(kDigits, end);
-  }
-  return "";
-}
-
 }  // namespace
 
 std::string EnvironmentReport::to_string() const {
@@ -210,10 +191,12 @@ EnvironmentReport environment_report(Runtime& runtime) {
 std::optional<std::string> internal::kernel_warning(std::string_view system,
                                                     std::string_view release) {
   constexpr char kMinimum[] = "5.5.0";
-  const std::string version = first_version_in(release);
-  if (system != "Linux" || version.empty()) return std::nullopt;
-  if (compare_versions(version, ">=", kMinimum)) return std::nullopt;
-  return absl::StrCat("Linux ", version, " is older than ", kMinimum,
+  std::cmatch version;
+  const bool is_known = std::regex_search(release.data(), release.data() + release.size(), version,
+                                          std::regex("[0-9]+[.][0-9]+[.][0-9]+"));
+  if (system != "Linux" || !is_known) return std::nullopt;
+  if (compare_versions(version.str(), ">=", kMinimum)) return std::nullopt;
+  return absl::StrCat("Linux ", version.str(), " is older than ", kMinimum,
                       ", on which a process may hang; a newer kernel is recommended");
 }
 

@@ -22,11 +22,6 @@ bool parse_flag_from_env(std::string_view key, bool default_value, const Environ
   return *result;
 }
 
-std::string parse_choice_from_env(std::string_view key, std::string_view default_value,
-                                  const Environment& environment) {
-  return environment.get(key).value_or(std::string(default_value));
-}
-
 std::optional<int64_t> parse_int_from_env(std::string_view key, const Environment& environment) {
   const std::optional<std::string> text = environment.get(key);
   if (!text) return std::nullopt;
@@ -43,11 +38,6 @@ std::optional<int64_t> get_int_from_env(const std::vector<std::string>& env_keys
     if (value && *value >= 0) return value;
   }
   return default_value;
-}
-
-int64_t get_int_from_env(const std::vector<std::string>& env_keys, int64_t default_value,
-                         const Environment& environment) {
-  return get_int_from_env(env_keys, std::nullopt, environment).value_or(default_value);
 }
 
 std::vector<std::string> convert_dict_to_env_variables(

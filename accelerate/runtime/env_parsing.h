@@ -31,9 +31,11 @@ bool parse_flag_from_env(std::string_view key, bool default_value = false,
                          const Environment& environment = Runtime::current().environment());
 
 /// The text as it is; `default_value` where unset.
-std::string parse_choice_from_env(
+inline std::string parse_choice_from_env(
     std::string_view key, std::string_view default_value = "no",
-    const Environment& environment = Runtime::current().environment());
+    const Environment& environment = Runtime::current().environment()) {
+  return environment.get(key).value_or(std::string(default_value));
+}
 
 /// A whole number; nothing where unset.
 std::optional<int64_t> parse_int_from_env(
@@ -41,11 +43,13 @@ std::optional<int64_t> parse_int_from_env(
 
 /// The first of the variables that is set to a number from 0 up; negative ones count as unset.
 /// `default_value` where there is none.
-int64_t get_int_from_env(const std::vector<std::string>& env_keys, int64_t default_value,
-                         const Environment& environment = Runtime::current().environment());
 std::optional<int64_t> get_int_from_env(
     const std::vector<std::string>& env_keys, std::nullopt_t default_value,
     const Environment& environment = Runtime::current().environment());
+inline int64_t get_int_from_env(const std::vector<std::string>& env_keys, int64_t default_value,
+                                const Environment& environment = Runtime::current().environment()) {
+  return get_int_from_env(env_keys, std::nullopt, environment).value_or(default_value);
+}
 
 /// Lines "KEY=VALUE\n" in the given order, for a file that a shell or a launcher reads. Entries
 /// whose key or value is empty or has one of `;<>`, a space or a line's end in it are left out with

@@ -17,12 +17,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "accelerate/runtime/host_work.h"
-#include "accelerate/runtime/memory_names.h"
+#include "accelerate/runtime/shared_objects.h"
 
 namespace accelerate {
 namespace {
 thread_local Runtime* current_runtime = nullptr;
+thread_local int64_t own_optimizer_steps = 0;
 
 // How soon a step that had nothing to do is asked again.
 constexpr auto kPoll = std::chrono::milliseconds(5);
@@ -114,6 +114,22 @@ HostWork* HostWork::find() {
   return current_runtime != nullptr ? current_runtime->find_shared<HostWork>() : nullptr;
 }
 
+bool has_shapes_alone(const Runtime& runtime) {
+  return runtime.find_shared<ShapesAlone>() != nullptr;
+}
+
+FileSystem& lasting_files(Runtime& runtime) {
+  const auto* shapes = runtime.find_shared<ShapesAlone>();
+  return shapes != nullptr ? shapes->lasting_files : runtime.files();
+}
+
+void note_optimizer_step() {
+  ++own_optimizer_steps;
+  if (current_runtime != nullptr) current_runtime->note_step();
+}
+
+int64_t optimizer_steps() { return own_optimizer_steps; }
+
 FreeMemory Runtime::free_memory() const {
   FreeMemory free;
   const std::optional<DeviceMemoryUse> use = device_memory();
@@ -143,8 +159,6 @@ std::vector<std::string> Runtime::accelerator_families() const {
   if (family == "cpu") return {};
   return {std::move(family)};
 }
-
-void Runtime::clear_shared() { shared_.clear(); }
 
 GroupOptions Runtime::resolve_group(const GroupOptions& options) {
   GroupOptions resolved = options;

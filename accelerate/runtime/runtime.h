@@ -273,7 +273,7 @@ class Runtime {
     shared_.erase(std::type_index(typeid(T)));
   }
   /// Forgets everything shared. Derived classes call it before what it depends on goes.
-  void clear_shared();
+  void clear_shared() { shared_.clear(); }
 
  protected:
   /// `options.ranks` made explicit and checked, and `options.name` filled in.

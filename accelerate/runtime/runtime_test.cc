@@ -14,8 +14,8 @@
 
 #include "absl/time/time.h"
 #include "accelerate/platform/host_files.h"
-#include "accelerate/runtime/numerics.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/runtime/shared_objects.h"
 #include "accelerate/testing/fake_runtime.h"
 
 namespace accelerate {

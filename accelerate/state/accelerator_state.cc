@@ -144,6 +144,20 @@ std::string text_of(const DeepSpeedPlugins& plugins) {
   return absl::StrJoin(plugins, "; ", append);
 }
 
+std::string text_of(const FullyShardedDataParallelPlugin* plugin) {
+  return plugin == nullptr ? "" : accelerate::to_text(*plugin);
+}
+std::string text_of(const MegatronLMPlugin* plugin) {
+  return plugin == nullptr ? "" : json_text(plugin->megatron_lm_default_args);
+}
+
+// The text is empty for an option that is not given.
+void check_same(const char* option, const std::string& text, const std::string& earlier) {
+  TORCH_CHECK_VALUE(text.empty() || text == earlier, option, " (", text,
+                    ") contradicts an earlier Accelerator of this rank, which set ",
+                    earlier.empty() ? "none" : earlier);
+}
+
 }  // namespace
 
 std::optional<PrecisionType> mixed_precision_from_env(const Environment& environment) {
@@ -155,10 +169,14 @@ std::optional<PrecisionType> mixed_precision_from_env(const Environment& environ
 }
 
 AcceleratorState& AcceleratorState::get(Runtime& runtime) {
-  auto* state = runtime.find_shared<AcceleratorState>();
-  TORCH_CHECK_VALUE(state != nullptr && state->initialized(),
-                    "there is no AcceleratorState: make an Accelerator first");
+  AcceleratorState* state = find(runtime);
+  TORCH_CHECK_VALUE(state != nullptr, "there is no AcceleratorState: make an Accelerator first");
   return *state;
+}
+
+AcceleratorState* AcceleratorState::find(const Runtime& runtime) {
+  auto* state = runtime.find_shared<AcceleratorState>();
+  return state != nullptr && state->initialized() ? state : nullptr;
 }
 
 void AcceleratorState::reset(Runtime& runtime, bool reset_partial_state) {
@@ -194,8 +212,8 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   apply_megatron(record, partial_state, options);
   record.requested = options.parallelism_config;
   record.parallelism_config = options.parallelism_config;
-  if (options.fsdp_plugin) {
-    record.requested_fsdp = accelerate::to_text(*options.fsdp_plugin);
+  if (options.fsdp_plugin != nullptr) {
+    record.requested_fsdp = text_of(options.fsdp_plugin);
     record.fsdp_plugin = std::make_shared<FullyShardedDataParallelPlugin>(*options.fsdp_plugin);
     if (record.mixed_precision != PrecisionType::kNo) {
       record.fsdp_plugin->set_mixed_precision(accelerate::to_string(record.mixed_precision));
@@ -218,7 +236,7 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
     check_agrees_with_mesh(*record.fsdp_plugin, config, partial_state.num_processes());
   }
   RankLayout layout = config.layout();
-  layout.zero = record.deepspeed_plugins != nullptr;
+  layout.zero = !record.deepspeed_plugins.empty();
   check_layout(layout);
   // Sharding by the configuration alone is that of FSDP 2, which TPUs do without.
   const bool is_sharded =
@@ -252,14 +270,13 @@ void AcceleratorState::apply_deepspeed_config(Record& record, const PartialState
   TORCH_CHECK_VALUE(record.distributed_type != DistributedType::kXla,
                     "deepspeed_plugin: TPUs do not divide models in this version");
   record.requested_deepspeed = text_of(options.deepspeed_plugins);
-  auto plugins = std::make_unique<DeepSpeedPlugins>(options.deepspeed_plugins);
-  for (auto& [name, plugin] : *plugins) {
+  record.deepspeed_plugins = options.deepspeed_plugins;
+  for (auto& [name, plugin] : record.deepspeed_plugins) {
     plugin.set_mixed_precision(accelerate::to_string(record.mixed_precision));
     plugin.set_deepspeed_weakref();
     plugin.is_selected = false;
   }
-  plugins->front().second.select(/*from_accelerator_state=*/true);
-  record.deepspeed_plugins = std::move(plugins);
+  record.deepspeed_plugins.front().second.select(/*from_accelerator_state=*/true);
   record.distributed_type = DistributedType::kDeepSpeed;
 }
 
@@ -268,7 +285,7 @@ void AcceleratorState::apply_megatron(Record& record, const PartialState& partia
   if (options.megatron_lm_plugin == nullptr) return;
   TORCH_CHECK_VALUE(record.distributed_type != DistributedType::kXla,
                     "megatron_lm_plugin: TPUs do not divide models in this version");
-  record.requested_megatron = json_text(options.megatron_lm_plugin->megatron_lm_default_args);
+  record.requested_megatron = text_of(options.megatron_lm_plugin);
   record.megatron_lm_plugin = std::make_shared<MegatronLMPlugin>(*options.megatron_lm_plugin);
   record.megatron_lm_plugin->set_mixed_precision(accelerate::to_string(record.mixed_precision));
   if (partial_state.use_distributed()) record.distributed_type = DistributedType::kMegatronLm;
@@ -278,7 +295,7 @@ void AcceleratorState::check_agrees(const AcceleratorStateOptions& options) cons
   const Record& now = record();
   // ZeRO's configuration decides.
   TORCH_CHECK_VALUE(
-      now.deepspeed_plugins != nullptr ||
+      !now.deepspeed_plugins.empty() ||
           options.mixed_precision.value_or(now.mixed_precision) == now.mixed_precision,
       "mixed_precision=", accelerate::to_string(*options.mixed_precision),
       " contradicts an earlier Accelerator of this rank, which set ",
@@ -288,26 +305,11 @@ void AcceleratorState::check_agrees(const AcceleratorStateOptions& options) cons
                     "parallelism_config=", json_text(config->to_json()),
                     " contradicts an earlier Accelerator of this rank, which set ",
                     now.requested ? json_text(now.requested->to_json()) : "none");
-  TORCH_CHECK_VALUE(
-      !options.fsdp_plugin || accelerate::to_text(*options.fsdp_plugin) == now.requested_fsdp,
-      "fsdp_plugin (", accelerate::to_text(*options.fsdp_plugin),
-      ") contradicts an earlier Accelerator of this rank, which set ",
-      now.requested_fsdp.empty() ? "none" : now.requested_fsdp);
-  TORCH_CHECK_VALUE(!options.dynamo_plugin || *options.dynamo_plugin == now.dynamo_plugin,
-                    "dynamo_plugin (", accelerate::to_text(*options.dynamo_plugin),
-                    ") contradicts an earlier Accelerator of this rank, which set ",
-                    accelerate::to_text(now.dynamo_plugin));
-  const std::string deepspeed = text_of(options.deepspeed_plugins);
-  TORCH_CHECK_VALUE(deepspeed.empty() || deepspeed == now.requested_deepspeed, "deepspeed_plugin (",
-                    deepspeed, ") contradicts an earlier Accelerator of this rank, which set ",
-                    now.requested_deepspeed.empty() ? "none" : now.requested_deepspeed);
-  const std::string megatron =
-      options.megatron_lm_plugin == nullptr
-          ? ""
-          : json_text(options.megatron_lm_plugin->megatron_lm_default_args);
-  TORCH_CHECK_VALUE(megatron.empty() || megatron == now.requested_megatron, "megatron_lm_plugin (",
-                    megatron, ") contradicts an earlier Accelerator of this rank, which set ",
-                    now.requested_megatron.empty() ? "none" : now.requested_megatron);
+  check_same("fsdp_plugin", text_of(options.fsdp_plugin), now.requested_fsdp);
+  check_same("dynamo_plugin", options.dynamo_plugin ? to_text(*options.dynamo_plugin) : "",
+             to_text(now.dynamo_plugin));
+  check_same("deepspeed_plugin", text_of(options.deepspeed_plugins), now.requested_deepspeed);
+  check_same("megatron_lm_plugin", text_of(options.megatron_lm_plugin), now.requested_megatron);
 }
 
 PrecisionType AcceleratorState::mixed_precision() const {
@@ -318,8 +320,7 @@ PrecisionType AcceleratorState::mixed_precision() const {
 }
 
 DeepSpeedPlugin* AcceleratorState::deepspeed_plugin() const {
-  if (record().deepspeed_plugins == nullptr) return nullptr;
-  for (auto& [name, plugin] : *record().deepspeed_plugins) {
+  for (auto& [name, plugin] : record().deepspeed_plugins) {
     if (plugin.selected()) return &plugin;
   }
   return nullptr;
@@ -327,16 +328,13 @@ DeepSpeedPlugin* AcceleratorState::deepspeed_plugin() const {
 
 std::vector<std::string> AcceleratorState::deepspeed_plugin_names() const {
   std::vector<std::string> names;
-  if (record().deepspeed_plugins == nullptr) return names;
-  for (const auto& [name, plugin] : *record().deepspeed_plugins) names.push_back(name);
+  for (const auto& [name, plugin] : record().deepspeed_plugins) names.push_back(name);
   return names;
 }
 
 DeepSpeedPlugin& AcceleratorState::get_deepspeed_plugin(const std::string& name) const {
-  if (record().deepspeed_plugins != nullptr) {
-    for (auto& [own, plugin] : *record().deepspeed_plugins) {
-      if (own == name) return plugin;
-    }
+  for (auto& [own, plugin] : record().deepspeed_plugins) {
+    if (own == name) return plugin;
   }
   TORCH_CHECK_VALUE(false, "there is no deepspeed_plugin \"", name, "\", only [\"",
                     absl::StrJoin(deepspeed_plugin_names(), "\", \""), "\"]");
@@ -344,7 +342,7 @@ DeepSpeedPlugin& AcceleratorState::get_deepspeed_plugin(const std::string& name)
 
 void AcceleratorState::select_deepspeed_plugin(const std::string& name) {
   DeepSpeedPlugin& chosen = get_deepspeed_plugin(name);
-  for (auto& [own, plugin] : *record().deepspeed_plugins) plugin.is_selected = false;
+  for (auto& [own, plugin] : record().deepspeed_plugins) plugin.is_selected = false;
   chosen.select(/*from_accelerator_state=*/true);
 }
 

@@ -15,21 +15,45 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/base/enums.h"
+#include "accelerate/config/deepspeed_plugin.h"
 #include "accelerate/config/dynamo_plugin.h"
+#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/mesh/roles.h"
 #include "accelerate/runtime/runtime.h"
-#include "accelerate/state/accelerator_state_options.h"
 #include "accelerate/state/partial_state.h"
 
 namespace accelerate {
+
+struct FullyShardedDataParallelPlugin;
+struct MegatronLMPlugin;
+
 namespace internal {
 // Arranges ranks for tests of what no engine asks for yet.
 struct ArrangedRanks;
 }  // namespace internal
+
+/// What an Accelerator tells the state.
+struct AcceleratorStateOptions {
+  /// Absent: ACCELERATE_MIXED_PRECISION, or the precision of an earlier Accelerator, or none.
+  std::optional<PrecisionType> mixed_precision = std::nullopt;
+  /// Compute on the CPU even if the Runtime has accelerators.
+  bool cpu = false;
+  std::optional<InitProcessGroupKwargs> init = std::nullopt;
+  /// Absent: that of an earlier Accelerator, or none.
+  std::optional<ParallelismConfig> parallelism_config = std::nullopt;
+  /// Resolved. Null: that of an earlier Accelerator, or none.
+  const FullyShardedDataParallelPlugin* fsdp_plugin = nullptr;
+  /// Resolved. Empty: those of an earlier Accelerator, or none.
+  DeepSpeedPlugins deepspeed_plugins = {};
+  /// Resolved, and parallelism_config is its mesh. Null: that of an earlier Accelerator, or none.
+  const MegatronLMPlugin* megatron_lm_plugin = nullptr;
+  /// Resolved. Absent: that of an earlier Accelerator, or one that compiles nothing.
+  std::optional<TorchDynamoPlugin> dynamo_plugin = std::nullopt;
+};
 
 /// PartialState, and the settings that all Accelerators of a Runtime share. The first Accelerator
 /// makes it; other code may only read it.
@@ -37,6 +61,9 @@ class AcceleratorState {
  public:
   /// The Runtime's state. Local. Errors: c10::ValueError before the first Accelerator.
   static AcceleratorState& get(Runtime& runtime = Runtime::current());
+
+  /// The same, or null where there is none.
+  static AcceleratorState* find(const Runtime& runtime = Runtime::current());
 
   /// Forgets the settings and, with `reset_partial_state`, the rank's place in the job. Every rank
   /// calls it. Local.
@@ -157,7 +184,7 @@ class AcceleratorState {
     std::string requested_fsdp;  // as the first Accelerator had it
     std::shared_ptr<FullyShardedDataParallelPlugin> fsdp_plugin;
     std::string requested_deepspeed;  // as the first Accelerator had it
-    std::unique_ptr<DeepSpeedPlugins> deepspeed_plugins;
+    mutable DeepSpeedPlugins deepspeed_plugins;
     std::string requested_megatron;  // as the first Accelerator had it
     std::shared_ptr<MegatronLMPlugin> megatron_lm_plugin;
     TorchDynamoPlugin dynamo_plugin = {.backend = DynamoBackend::kNo};

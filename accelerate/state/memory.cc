@@ -30,8 +30,6 @@ bool tells_of_memory(std::string_view text) {
 
 }  // namespace
 
-void clear_device_cache(Runtime& runtime) { runtime.empty_device_cache(); }
-
 bool should_reduce_batch_size(const std::exception& exception) {
   if (is_any_of<c10::OutOfMemoryError>(exception)) return true;
   if (const auto* error = dynamic_cast<const c10::Error*>(&exception)) {

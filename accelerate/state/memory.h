@@ -13,7 +13,9 @@
 namespace accelerate {
 
 /// Returns unused memory of the device's allocator to the device. Local.
-void clear_device_cache(Runtime& runtime = Runtime::current());
+inline void clear_device_cache(Runtime& runtime = Runtime::current()) {
+  runtime.empty_device_cache();
+}
 
 namespace internal {
 

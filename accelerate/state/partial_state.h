@@ -26,7 +26,6 @@
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/runtime/runtime.h"
-#include "accelerate/state/accelerator_state_options.h"
 #include "accelerate/tensors/split.h"
 
 namespace accelerate {

@@ -13,9 +13,8 @@ namespace {
 
 int own_number() {
   const Runtime& runtime = Runtime::current();
-  const auto* state = runtime.find_shared<AcceleratorState>();
-  const DeviceMesh* mesh =
-      state != nullptr && state->initialized() ? state->device_mesh() : nullptr;
+  const AcceleratorState* state = AcceleratorState::find(runtime);
+  const DeviceMesh* mesh = state != nullptr ? state->device_mesh() : nullptr;
   return mesh != nullptr ? mesh->data_share().index : runtime.topology().rank;
 }
 

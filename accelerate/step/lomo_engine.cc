@@ -10,7 +10,7 @@
 #include "accelerate/forward/technique.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/precision/autocast.h"
-#include "accelerate/runtime/optimizer_steps.h"
+#include "accelerate/runtime/shared_objects.h"
 #include "accelerate/step/trained_parameters.h"
 #include "accelerate/step/training_state.h"
 

@@ -20,8 +20,6 @@ int64_t convert_file_size_to_int(int64_t size) {
   return size;
 }
 
-std::string convert_bytes(int64_t size) { return byte_text(size); }
-
 double dtype_byte_size(c10::ScalarType dtype) {
   using c10::ScalarType;
   switch (dtype) {

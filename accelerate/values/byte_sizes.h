@@ -26,7 +26,7 @@ int64_t convert_file_size_to_int(int64_t size);
 int64_t convert_file_size_to_int(std::floating_point auto size) = delete;
 
 /// "1023 bytes", "1.0 KB", "117.74 MB": units of 1024 up to PB, two digits after the point.
-std::string convert_bytes(int64_t size);
+inline std::string convert_bytes(int64_t size) { return byte_text(size); }
 /// As well, of sizes with fractions: "512.5 bytes".
 std::string convert_bytes(std::floating_point auto size) {
   return byte_text(static_cast<double>(size));

@@ -12,9 +12,15 @@
 namespace accelerate {
 
 /// "bfloat16" for c10::kBFloat16.
-std::string dtype_name(c10::ScalarType dtype);
+inline std::string dtype_name(c10::ScalarType dtype) {
+  return std::string(c10::getDtypeNames(dtype).first);
+}
 /// Null for a dtype that files do not have.
-const DtypeName* find_dtype(c10::ScalarType dtype);
-c10::ScalarType scalar_type(const DtypeName& dtype);
+inline const DtypeName* find_dtype(c10::ScalarType dtype) {
+  return find_dtype(&DtypeName::torch, dtype_name(dtype));
+}
+inline c10::ScalarType scalar_type(const DtypeName& dtype) {
+  return c10::getStringToDtypeMap().at(std::string(dtype.torch));
+}
 
 }  // namespace accelerate

@@ -1,12 +1,11 @@
 #include "accelerate/values/versions.h"
 
-#include <algorithm>
-#include <charconv>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <limits>
 #include <optional>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +13,11 @@
 #include <c10/util/Exception.h>
 #include <torch/version.h>
 
+#include "absl/base/no_destructor.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "accelerate/base/version.h"
 
 namespace accelerate {
@@ -37,123 +40,55 @@ struct Version {
   auto operator<=>(const Version&) const = default;
 };
 
-// Takes what it recognises from the front of a text.
-class Reader {
- public:
-  explicit Reader(std::string_view rest) : rest_(rest) {}
-
-  bool at_end() const { return rest_.empty(); }
-  bool take(std::string_view text) {
-    if (!rest_.starts_with(text)) return false;
-    rest_.remove_prefix(text.size());
-    return true;
-  }
-  bool take_separator() { return take(".") || take("-") || take("_"); }
-  std::optional<int64_t> take_number() {
-    int64_t number = 0;
-    if (rest_.starts_with('-')) return std::nullopt;
-    const auto [stop, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), number);
-    if (error != std::errc()) return std::nullopt;
-    rest_.remove_prefix(static_cast<size_t>(stop - rest_.data()));
-    return number;
-  }
-  std::string_view take_word() {
-    const auto end = std::ranges::find_if_not(rest_, absl::ascii_isalnum);
-    const std::string_view word = rest_.substr(0, static_cast<size_t>(end - rest_.begin()));
-    rest_.remove_prefix(word.size());
-    return word;
-  }
-
-  // One of the words with an optional number (0), and optional separators around the word: ".rc-1".
-  // Takes all of it or nothing.
-  std::optional<int64_t> take_suffix(std::initializer_list<std::string_view> words) {
-    Reader ahead = *this;
-    ahead.take_separator();
-    bool found = false;
-    for (std::string_view word : words) found = found || ahead.take(word);
-    if (!found) return std::nullopt;
-    *this = ahead;
-    ahead.take_separator();
-    const std::optional<int64_t> number = ahead.take_number();
-    if (number) *this = ahead;
-    return number.value_or(0);
-  }
-
- private:
-  std::string_view rest_;
-};
-
-bool read_release(Reader& reader, Version& version) {
-  std::optional<int64_t> number = reader.take_number();
-  if (number && reader.take("!")) {
-    version.epoch = *number;
-    number = reader.take_number();
-  }
-  if (!number) return false;
-  version.release.push_back(*number);
-  while (true) {
-    Reader ahead = reader;
-    if (!ahead.take(".") || !(number = ahead.take_number())) break;
-    version.release.push_back(*number);
-    reader = ahead;
-  }
-  while (!version.release.empty() && version.release.back() == 0) version.release.pop_back();
-  return true;
-}
-
-void read_suffixes(Reader& reader, Version& version) {
-  bool is_pre = false;
-  // Longer words first: "a" begins "alpha".
-  const std::initializer_list<std::string_view> kinds[] = {
-      {"alpha", "a"}, {"beta", "b"}, {"preview", "pre", "rc", "c"}};
-  for (int64_t kind = 0; kind < 3 && !is_pre; ++kind) {
-    if (const auto number = reader.take_suffix(kinds[kind])) {
-      version.pre = {kind, *number};
-      is_pre = true;
-    }
-  }
-  Reader ahead = reader;
-  if (const auto number = reader.take_suffix({"post", "rev", "r"})) {
-    version.post = *number;
-  } else if (ahead.take("-")) {
-    if (const auto implicit = ahead.take_number()) {
-      version.post = *implicit;
-      reader = ahead;
-    }
-  }
-  if (const auto number = reader.take_suffix({"dev"})) {
-    version.dev = *number;
-    // Before the release's own pre-releases.
-    if (!is_pre && version.post == kBeforeAll) version.pre = {kBeforeAll, 0};
-  }
-}
-
-bool read_local(Reader& reader, Version& version) {
-  if (!reader.take("+")) return true;
-  do {
-    const std::string_view word = reader.take_word();
-    if (word.empty()) return false;
-    Reader number_reader(word);
-    const std::optional<int64_t> number = number_reader.take_number();
-    if (number && number_reader.at_end()) {
-      version.local.emplace_back(1 + *number, "");
-    } else {
-      version.local.emplace_back(0, word);
-    }
-  } while (reader.take_separator());
-  return true;
+// A version in small letters, without blanks around it; parse_version names the groups.
+const std::regex& spelling() {
+  static const absl::NoDestructor<std::regex> kSpelling(
+      R"(v?(?:(\d+)!)?(\d+(?:\.\d+)*))"
+      R"((?:[-_.]?(alpha|a|beta|b|preview|pre|rc|c)(?:[-_.]?(\d+))?)?)"
+      R"((?:-(\d+)|[-_.]?(post|rev|r)(?:[-_.]?(\d+))?)?)"
+      R"((?:[-_.]?(dev)(?:[-_.]?(\d+))?)?)"
+      R"((?:\+([a-z0-9]+(?:[-_.][a-z0-9]+)*))?)");
+  return *kSpelling;
 }
 
 Version parse_version(std::string_view text, const char* hint = "") {
+  enum { kEpoch = 1, kRelease, kPre, kPreNumber, kJustPost, kPost, kPostNumber, kDev, kDevNumber };
+  constexpr size_t kLocal = kDevNumber + 1;
   std::string plain = absl::AsciiStrToLower(std::string(text));
   absl::StripAsciiWhitespace(&plain);
-  Reader reader(plain);
-  reader.take("v");
+  // std::regex recurses once per character.
+  constexpr size_t kLongest = 200;
+  if (plain.size() > kLongest) plain.clear();
+  std::smatch parts;
+  bool valid = std::regex_match(plain, parts, spelling());
+  const auto number_of = [&valid](absl::string_view digits) {
+    int64_t number = 0;
+    valid = valid && (digits.empty() || absl::SimpleAtoi(digits, &number));
+    return number;
+  };
   Version version;
-  bool valid = read_release(reader, version);
-  if (valid) {
-    read_suffixes(reader, version);
-    valid = read_local(reader, version) && reader.at_end();
+  version.epoch = number_of(parts.str(kEpoch));
+  for (const absl::string_view digits : absl::StrSplit(parts.str(kRelease), '.')) {
+    version.release.push_back(number_of(digits));
+  }
+  while (!version.release.empty() && version.release.back() == 0) version.release.pop_back();
+  if (parts[kPre].matched) {
+    const char kind = *parts[kPre].first;
+    version.pre = {kind == 'a' ? 0 : kind == 'b' ? 1 : 2, number_of(parts.str(kPreNumber))};
+  }
+  if (parts[kPost].matched) version.post = number_of(parts.str(kPostNumber));
+  if (parts[kJustPost].matched) version.post = number_of(parts.str(kJustPost));
+  if (parts[kDev].matched) {
+    version.dev = number_of(parts.str(kDevNumber));
+    // Before the release's own pre-releases.
+    if (!parts[kPre].matched && version.post == kBeforeAll) version.pre = {kBeforeAll, 0};
+  }
+  const auto separators = absl::ByAnyChar("-_.");
+  for (const absl::string_view word :
+       absl::StrSplit(parts.str(kLocal), separators, absl::SkipEmpty())) {
+    int64_t number = 0;
+    const bool is_number = absl::SimpleAtoi(word, &number);
+    version.local.emplace_back(is_number ? 1 + number : 0, is_number ? absl::string_view() : word);
   }
   TORCH_CHECK_VALUE(valid, "\"", text, "\" is not a version", hint);
   return version;

@@ -22,7 +22,7 @@
 #include "accelerate/base/version.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/host.h"
-#include "accelerate/runtime/training_samples.h"
+#include "accelerate/runtime/shared_objects.h"
 #include "accelerate/values/texts.h"
 #include "simulator/c10d/communicators.h"
 #include "simulator/c10d/fabric.h"

@@ -22,7 +22,7 @@
 /// program says of a block counts more: see `note`.
 ///
 /// A block's module is that of the parameter it belongs to, if the program names that
-/// (accelerate/runtime/memory_names.h). All other blocks are for the module whose parameter an
+/// (accelerate/runtime/shared_objects.h). All other blocks are for the module whose parameter an
 /// operator used last in the same pass: activations and what a backward pass makes; in an update,
 /// optimizer state, for the parameter that is written next, or that is at the same place in lists.
 ///

@@ -13,7 +13,7 @@
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/formats/sharded_metadata.h"
 #include "accelerate/files/safetensors.h"
-#include "accelerate/runtime/numerics.h"
+#include "accelerate/runtime/shared_objects.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {

@@ -27,7 +27,7 @@
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
-#include "accelerate/runtime/numerics.h"
+#include "accelerate/runtime/shared_objects.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/progress_bar.h"
 #include "accelerate/values/texts.h"

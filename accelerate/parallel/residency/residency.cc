@@ -14,8 +14,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/operators/managed_storage.h"
-#include "accelerate/runtime/memory_names.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/runtime/shared_objects.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {

@@ -23,8 +23,8 @@
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/residency/late_number.h"
 #include "accelerate/parallel/residency/shard_memory.h"
-#include "accelerate/runtime/memory_names.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/runtime/shared_objects.h"
 
 namespace accelerate {
 

@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/differentiable.h"
-#include "accelerate/runtime/numerics.h"
+#include "accelerate/runtime/shared_objects.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {

@@ -12,8 +12,8 @@
 #include "accelerate/operators/attention_calls.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/parallel/ulysses/ulysses_handler.h"
-#include "accelerate/runtime/numerics.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/runtime/shared_objects.h"
 
 namespace accelerate {
 namespace {
