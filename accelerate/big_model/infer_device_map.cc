@@ -216,4 +216,20 @@ DeviceMap generate_device_map(const Module& module, int num_processes,
   return value_of(infer_auto_device_map(tree, limits, options)).map;
 }
 
+std::optional<DeviceMap> internal::infer_by_strategy(const Module& module,
+                                                     const std::string& strategy,
+                                                     std::optional<MaxMemory> limits,
+                                                     const InferOptions& options) {
+  const bool low_zero = strategy == "balanced_low_0";
+  if (low_zero || strategy == "auto" || strategy == "balanced") {
+    limits = get_balanced_memory(module, limits,
+                                 {.sizes = options.sizes,
+                                  .no_split_module_classes = options.no_split_module_classes,
+                                  .low_zero = low_zero});
+  } else if (strategy != "sequential") {
+    return std::nullopt;
+  }
+  return infer_auto_device_map(module, limits, options);
+}
+
 }  // namespace accelerate

@@ -15,7 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/big_model/offload_dtypes.h"
+#include "accelerate/big_model/offloaded_file.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/formats/offload_index.h"
 #include "accelerate/modules/module_slots.h"

@@ -35,6 +35,8 @@ struct StoredTensor {
   size_t file = 0;
   /// What keeps it from being loaded, such as its dtype; empty for others.
   std::string unreadable = {};
+  /// False for what has a name all the same, which no index lists.
+  bool is_tensor = true;
 
   int64_t bytes() const {
     return c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(dtype));

@@ -13,7 +13,6 @@
 #include "absl/types/span.h"
 #include "accelerate/base/checksum.h"
 #include "accelerate/base/status.h"
-#include "accelerate/big_model/offload_dtypes.h"
 #include "accelerate/big_model/offloaded_file.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/modules/module_slots.h"

@@ -3,7 +3,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include "accelerate/big_model/device_map_strategy.h"
+#include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate::internal {
@@ -59,14 +59,15 @@ std::optional<DeviceMap> device_map_for(const torch::nn::Module& model,
   if (!options.device_map) return std::nullopt;
   if (const auto* map = std::get_if<DeviceMap>(&*options.device_map)) return *map;
   const std::string& kind = std::get<std::string>(*options.device_map);
-  TORCH_CHECK_VALUE(is_device_map_strategy(kind), "load_checkpoint_and_dispatch: device_map is \"",
-                    kind,
+  std::optional<DeviceMap> map =
+      infer_by_strategy(model, kind, options.max_memory,
+                        {.sizes = {.dtype = dtype_text(options.dtype)},
+                         .no_split_module_classes = options.no_split_module_classes,
+                         .offload_buffers = options.offload_buffers});
+  TORCH_CHECK_VALUE(map, "load_checkpoint_and_dispatch: device_map is \"", kind,
                     "\"; it is a map, or \"auto\", \"balanced\", \"balanced_low_0\" or "
                     "\"sequential\"");
-  return infer_by_strategy(model, kind, options.max_memory,
-                           {.sizes = {.dtype = dtype_text(options.dtype)},
-                            .no_split_module_classes = options.no_split_module_classes,
-                            .offload_buffers = options.offload_buffers});
+  return map;
 }
 
 std::shared_ptr<DispatchedModel> load_and_dispatch(

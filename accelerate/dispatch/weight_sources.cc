@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "accelerate/big_model/offload_dtypes.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/safetensors_dtypes.h"
 #include "accelerate/tensors/tensor_memory.h"
