@@ -9,21 +9,6 @@
 namespace accelerate::internal {
 namespace {
 
-// Where a model computes whose tensors are elsewhere.
-c10::Device execution_device_of(const torch::nn::Module& model,
-                                const std::optional<c10::Device>& given) {
-  if (given) return *given;
-  const std::vector<at::Tensor> parameters = model.parameters();
-  if (parameters.empty() || parameters[0].is_meta()) return Runtime::current().device();
-  return parameters[0].device();
-}
-
-DeviceMap all_on(DevicePlacement placement) {
-  DeviceMap map;
-  map.set("", std::move(placement));
-  return map;
-}
-
 std::string dtype_text(const std::optional<c10::ScalarType>& dtype) {
   if (!dtype) return "";
   return *dtype == c10::kFloat      ? "float32"
@@ -35,23 +20,12 @@ std::string dtype_text(const std::optional<c10::ScalarType>& dtype) {
 
 }  // namespace
 
-std::pair<DeviceMap, DispatchOptions> cpu_offload_plan(const torch::nn::Module& model,
-                                                       CpuOffloadOptions options) {
-  return {all_on(DevicePlacement::cpu()),
-          {.main_device = execution_device_of(model, options.execution_device),
-           .state_dict = std::move(options.state_dict),
-           .offload_buffers = options.offload_buffers,
-           .preload_module_classes = std::move(options.preload_module_classes)}};
-}
-
-std::pair<DeviceMap, DispatchOptions> disk_offload_plan(const torch::nn::Module& model,
-                                                        const std::string& offload_dir,
-                                                        DiskOffloadOptions options) {
-  return {all_on(DevicePlacement::disk()),
-          {.main_device = execution_device_of(model, options.execution_device),
-           .offload_dir = offload_dir,
-           .offload_buffers = options.offload_buffers,
-           .preload_module_classes = std::move(options.preload_module_classes)}};
+c10::Device execution_device_of(const torch::nn::Module& model,
+                                const std::optional<c10::Device>& given) {
+  if (given) return *given;
+  const std::vector<at::Tensor> parameters = model.parameters();
+  if (parameters.empty() || parameters[0].is_meta()) return Runtime::current().device();
+  return parameters[0].device();
 }
 
 std::optional<DeviceMap> device_map_for(const torch::nn::Module& model,

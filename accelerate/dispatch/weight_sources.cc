@@ -206,6 +206,12 @@ void StoredWeight::read(const at::Tensor& into) const {
       absl::StrCat("cannot read the offloaded weight \"", name_, "\": ", status.message())));
 }
 
+at::Tensor StoredWeight::values(const at::Tensor& like) const {
+  const at::Tensor values = fresh_tensor(like.sizes(), at::TensorOptions(dtype_));
+  read(values);
+  return values.to(like.scalar_type());
+}
+
 at::Tensor StoredWeight::map() const {
   return safetensors_ ? internal::value_or_throw(safetensors_->map(name_in_file_)) : file_->map();
 }
