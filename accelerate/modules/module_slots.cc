@@ -8,7 +8,7 @@
 namespace accelerate::internal {
 namespace {
 
-void append_slots(const torch::nn::Module& module, const std::string& prefix,
+void append_slots(const torch::nn::Module& module, const std::string& prefix, bool recurse,
                   std::vector<ModuleSlot>& slots) {
   for (const bool is_buffer : {false, true}) {
     const auto tensors = is_buffer ? module.named_buffers(/*recurse=*/false)
@@ -31,16 +31,18 @@ void append_slots(const torch::nn::Module& module, const std::string& prefix,
       }
     }
   }
+  if (!recurse) return;
   for (const auto& child : module.named_children()) {
-    if (child.value()) append_slots(*child.value(), absl::StrCat(prefix, child.key(), "."), slots);
+    if (!child.value()) continue;
+    append_slots(*child.value(), absl::StrCat(prefix, child.key(), "."), recurse, slots);
   }
 }
 
 }  // namespace
 
-std::vector<ModuleSlot> module_slots(const torch::nn::Module& module) {
+std::vector<ModuleSlot> module_slots(const torch::nn::Module& module, bool recurse) {
   std::vector<ModuleSlot> slots;
-  append_slots(module, "", slots);
+  append_slots(module, "", recurse, slots);
   return slots;
 }
 

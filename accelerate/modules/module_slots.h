@@ -29,7 +29,8 @@ struct ModuleSlot {
   const std::string& placed_name() const { return made_parameter.defined() ? made_name : name; }
 };
 
-/// In the order of module_state_dict: names and positions are the same. Local.
-std::vector<ModuleSlot> module_slots(const torch::nn::Module& module);
+/// In the order of module_state_dict: names and positions are the same. Without `recurse` those of
+/// the module itself alone. Local.
+std::vector<ModuleSlot> module_slots(const torch::nn::Module& module, bool recurse = true);
 
 }  // namespace accelerate::internal
