@@ -271,7 +271,7 @@ std::vector<CheckpointPart> TrainingParts::divided(const std::vector<NamedTensor
   std::vector<CheckpointPart> parts;
   if (!divides()) return parts;
   const int rank = runtime.topology().rank;
-  const RankShardPlan plan(places, rank, shards);
+  const RankShardPlan plan(disks, rank, shards);
   const auto add = [&](const ShardedObject& object, const std::string& whole_name) {
     if (gathers()) {
       CheckpointPart whole = whole_part(object, whole_name, writes_shared);
