@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "accelerate/base/checksum.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/status.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/file_chunks.h"
@@ -632,6 +633,18 @@ absl::Status SafetensorsFile::verify(const std::vector<std::string>& names) cons
     wanted.push_back({.entry = entry});
   }
   return contents_->read(std::move(wanted));
+}
+
+std::optional<nlohmann::ordered_json> internal::state_values(const SafetensorsFile& file,
+                                                             const std::string& path) {
+  const std::string* const values = find_state_values(file.header());
+  if (values == nullptr) return std::nullopt;
+  return parse_state_values(*values, path);
+}
+
+nlohmann::ordered_json internal::parse_state_values(const std::string& text,
+                                                    const std::string& path) {
+  return value_or_throw(json_value(text, {.name = path}));
 }
 
 }  // namespace accelerate

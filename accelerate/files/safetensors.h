@@ -126,9 +126,6 @@ namespace internal {
 /// A StateDict in one file: its tensors as safetensors, its values as JSON in the metadata.
 /// Errors: CheckpointError naming the file.
 
-/// The metadata of a file that holds tensors and, unless it is empty, this JSON text.
-SafetensorsMetadata state_metadata(const std::string& values);
-
 /// The values beside a file's tensors; nothing where there are none.
 std::optional<nlohmann::ordered_json> state_values(const SafetensorsFile& file,
                                                    const std::string& path);

@@ -230,17 +230,11 @@ std::string normal(const std::string& path) {
   return text;
 }
 
-// The metadata of the merged files: an owner's other values are in it, as where one rank writes.
-SafetensorsMetadata merged_metadata(const Checkpoint& checkpoint) {
-  SafetensorsMetadata metadata = {{"format", "pt"}};
-  if (!checkpoint.metadata.values.empty()) metadata["values"] = checkpoint.metadata.values;
-  return metadata;
-}
-
 absl::Status write_merged(FileSystem& files, const std::string& path, const Checkpoint& checkpoint,
                           const std::vector<std::string>& names,
                           const std::function<void(int64_t)>& progress) {
-  SafetensorsHeader header{.metadata = merged_metadata(checkpoint)};
+  // An owner's other values are in it, as where one rank writes.
+  SafetensorsHeader header{.metadata = internal::state_metadata(checkpoint.metadata.values)};
   for (const std::string& name : names) {
     const ShardedTensor& tensor = checkpoint.metadata.tensors.at(name);
     header.tensors.push_back({.name = name, .dtype = tensor.dtype, .shape = tensor.shape});

@@ -393,4 +393,18 @@ absl::StatusOr<std::string> lay_out_safetensors(SafetensorsHeader& header) {
   return bytes + json;
 }
 
+static constexpr char kStateValues[] = "values";
+
+SafetensorsMetadata internal::state_metadata(const std::string& values) {
+  SafetensorsMetadata metadata = {{"format", "pt"}};
+  if (!values.empty()) metadata[kStateValues] = values;
+  return metadata;
+}
+
+const std::string* internal::find_state_values(const SafetensorsHeader& header) {
+  if (!header.metadata) return nullptr;
+  const auto values = header.metadata->find(kStateValues);
+  return values == header.metadata->end() ? nullptr : &values->second;
+}
+
 }  // namespace accelerate
