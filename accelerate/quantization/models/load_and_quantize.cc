@@ -20,6 +20,7 @@
 #include "accelerate/modules/module_slots.h"
 #include "accelerate/modules/module_tensors.h"
 #include "accelerate/modules/value_at_use.h"
+#include "accelerate/plan/plan.h"
 #include "accelerate/quantization/bnb_layout.h"
 #include "accelerate/quantization/four_bit.h"
 #include "accelerate/quantization/models/quantized_weight.h"
@@ -145,6 +146,40 @@ class EmptyAgain {
   const int exceptions_ = std::uncaught_exceptions();
 };
 
+void check_codes_are_frozen(const torch::nn::Module& module) {
+  for (const auto& item : module.named_parameters()) {
+    TORCH_CHECK_VALUE(!item.value().requires_grad() || !quantized_bits(item.value()),
+                      "prepare: parameter \"", item.key(),
+                      "\" is quantised and requires gradients; quantised weights cannot be "
+                      "trained: train adapters beside them");
+  }
+}
+
+// A quantised model is trained beside its weights, where it is.
+void check_placement(const DispatchedModel& dispatched, const ModelPlan& plan) {
+  if (!is_quantized(*dispatched.module())) return;
+  const std::vector<DevicePlacement> placements = dispatched.device_map().placements();
+  TORCH_CHECK_VALUE(placements.size() == 1 || plan.num_ranks == 1,
+                    "You can't train a model that has been loaded in 8-bit or 4-bit precision on "
+                    "multiple devices in any distributed mode. Rank ",
+                    plan.rank, " is one of ", plan.num_ranks,
+                    ": load the model on one device, or run one process.");
+  const bool on_host = plan.device.is_cpu();
+  for (const DevicePlacement& each : placements) {
+    TORCH_CHECK_VALUE(
+        !each.is_disk() && (!each.is_cpu() || on_host),
+        "You can't train a model that has been loaded in 8-bit or 4-bit precision with "
+        "CPU or disk offload: its device map has \"",
+        each.text(), "\". Load it on devices, or prepare it with evaluation_mode.");
+  }
+  const std::optional<c10::Device> device = internal::device_of(placements.front());
+  TORCH_CHECK_VALUE(placements.size() > 1 || check_device_same(*device, plan.device),
+                    "You can't train a model that has been loaded in 8-bit or 4-bit precision on a "
+                    "different device than the one you're training on: rank ",
+                    plan.rank, " computes on ", plan.device, ", and the model is on ", *device,
+                    ". Leave device_map out of load_and_quantize_model.");
+}
+
 }  // namespace
 
 std::shared_ptr<DispatchedModel> internal::load_and_quantize(
@@ -226,5 +261,12 @@ bool is_loaded_in_4bit(const Module& model) {
 }
 
 bool is_quantized(const Module& model) { return quantization_config(model) != nullptr; }
+
+void check_quantized_model(const TechniqueContext& context) {
+  if (!context.trains) return;
+  const torch::nn::Module& module = *context.model.module();
+  check_codes_are_frozen(module);
+  for (const auto& each : internal::dispatched_within(module)) check_placement(*each, context.plan);
+}
 
 }  // namespace accelerate
