@@ -296,12 +296,7 @@ absl::Status OffloadWriter::commit() {
                               replaced_names(files_, index_, folder_));
   const std::string path = join_path(folder_, kOffloadIndexName);
   const std::string temporary = files_.temporary_name(path);
-  ACCELERATE_ASSIGN_OR_RETURN(file_, files_.create(temporary));
-  absl::Status status = file_->write_at(
-      0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
-  status.Update(file_->sync());
-  status.Update(file_->close());
-  file_.reset();
+  absl::Status status = write_durably(files_, temporary, text);
   if (status.ok()) status = commit_files();
   if (status.ok()) status = files_.rename(temporary, path);
   if (!status.ok()) {

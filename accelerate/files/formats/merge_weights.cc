@@ -6,13 +6,12 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "accelerate/base/constants.h"
 #include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
@@ -33,12 +32,9 @@ constexpr char kDistributedMetadata[] = ".metadata";
 // Whether a file begins as a zip or a pickle, which torch.save writes, and not with the length of a
 // header below 4 GiB, as safetensors do.
 bool is_pickled(const ReadableFile& file) {
-  char start[8] = {};
-  const auto bytes = absl::MakeSpan(reinterpret_cast<std::byte*>(start), sizeof(start));
-  if (file.size() < 8 || !file.read_at(0, bytes).ok()) return false;
-  const absl::string_view text(start, sizeof(start));
-  if (text.substr(4) == absl::string_view("\0\0\0\0", 4)) return false;
-  return absl::StartsWith(text, "PK\x03\x04") || absl::StartsWith(text, "\x80");
+  const std::string start = read_start(file, 8).value_or("");
+  if (start.size() < 8 || start.ends_with(std::string_view("\0\0\0\0", 4))) return false;
+  return start.starts_with("PK\x03\x04") || start.starts_with("\x80");
 }
 
 // An open file with shards.

@@ -355,16 +355,10 @@ absl::StatusOr<SafetensorsHeader> parse_safetensors_header(absl::string_view fil
 
 absl::StatusOr<std::string> read_safetensors_start(const ReadableFile& file,
                                                    const std::string& path) {
-  const auto read = [&](int64_t bytes) -> absl::StatusOr<std::string> {
-    std::string start(static_cast<size_t>(bytes), '\0');
-    ACCELERATE_RETURN_IF_ERROR(
-        file.read_at(0, absl::MakeSpan(reinterpret_cast<std::byte*>(start.data()), start.size())));
-    return start;
-  };
-  ACCELERATE_ASSIGN_OR_RETURN(const std::string start, read(std::min(kLengthBytes, file.size())));
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string start, read_start(file, kLengthBytes));
   ACCELERATE_ASSIGN_OR_RETURN(const int64_t length,
                               in_file(path, header_length(start, file.size())));
-  return read(kLengthBytes + length);
+  return read_start(file, kLengthBytes + length);
 }
 
 absl::StatusOr<SafetensorsHeader> read_safetensors_header(const ReadableFile& file,
