@@ -39,15 +39,6 @@ const void* storage_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-// The parameters by their numbers in the optimizer's state.
-std::vector<at::Tensor> numbered(const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> all;
-  for (const auto& group : optimizer.param_groups()) {
-    all.insert(all.end(), group.params().begin(), group.params().end());
-  }
-  return all;
-}
-
 // The number of the parameter of "state.3.exp_avg".
 std::optional<int64_t> number_of(absl::string_view name) {
   constexpr absl::string_view kState = "state.";
@@ -61,10 +52,10 @@ std::optional<int64_t> number_of(absl::string_view name) {
 // The trained tensors by the numbers that a saved state has for them: by name where it has names
 // and these are known, else by position.
 std::map<int64_t, at::Tensor> by_saved_number(const ordered_json& values,
-                                              const torch::optim::Optimizer& optimizer,
+                                              const internal::SharedOptimizer& optimizer,
                                               const NamedTensors& parameters) {
   std::map<int64_t, at::Tensor> by_number;
-  const std::vector<at::Tensor> own = numbered(optimizer);
+  const std::vector<at::Tensor> own = parameters_by_number(optimizer);
   for (size_t i = 0; i < own.size(); ++i) by_number[static_cast<int64_t>(i)] = own[i];
   std::unordered_map<std::string, at::Tensor> by_name(parameters.begin(), parameters.end());
   const auto groups = values.find("param_groups");
@@ -241,10 +232,8 @@ const ShardPlaces::Entry* ShardPlaces::find(const at::Tensor& tensor) const {
 }
 
 bool ShardPlaces::any(const NamedTensors& tensors) const {
-  for (const auto& [name, tensor] : tensors) {
-    if (find(tensor) != nullptr) return true;
-  }
-  return false;
+  return std::ranges::any_of(tensors,
+                             [&](const auto& each) { return find(each.second) != nullptr; });
 }
 
 at::Tensor gather_whole(const PlacedPart& place, const at::Tensor& part, c10::Device device,
@@ -318,14 +307,17 @@ NamedTensors trained_parameters(const std::vector<std::shared_ptr<ModelState>>& 
 }
 
 bool trains_shards(const internal::SharedOptimizer& optimizer, const ShardPlaces& places) {
-  for (const at::Tensor& parameter : numbered(*optimizer.optimizer)) {
-    if (places.find(parameter) != nullptr) return true;
-  }
-  return false;
+  return std::ranges::any_of(parameters_by_number(optimizer), [&](const at::Tensor& parameter) {
+    return places.find(parameter) != nullptr;
+  });
 }
 
 std::vector<at::Tensor> parameters_by_number(const internal::SharedOptimizer& optimizer) {
-  return numbered(*optimizer.optimizer);
+  std::vector<at::Tensor> all;
+  for (const auto& group : optimizer.optimizer->param_groups()) {
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  }
+  return all;
 }
 
 std::optional<PlacedPart> place_of_state(const std::vector<at::Tensor>& parameters,
@@ -343,7 +335,7 @@ std::optional<PlacedPart> place_of_state(const std::vector<at::Tensor>& paramete
 std::vector<std::optional<PlacedPart>> places_of_state(const internal::SharedOptimizer& optimizer,
                                                        const ShardPlaces& places,
                                                        const NamedTensors& state) {
-  const std::vector<at::Tensor> parameters = numbered(*optimizer.optimizer);
+  const std::vector<at::Tensor> parameters = parameters_by_number(optimizer);
   std::vector<std::optional<PlacedPart>> result;
   for (const auto& [name, tensor] : state) {
     const std::optional<int64_t> number = number_of(name);
@@ -450,7 +442,7 @@ StateDict read_optimizer_state(StoredTensors& stored, ordered_json values,
                                const internal::SharedOptimizer& optimizer,
                                const NamedTensors& parameters, const ShardPlaces& places,
                                c10::Device device) {
-  const auto by_number = by_saved_number(values, *optimizer.optimizer, parameters);
+  const auto by_number = by_saved_number(values, optimizer, parameters);
   std::set<int64_t> of_other_stages;
   for (const auto& [number, parameter] : by_number) {
     const ShardPlaces::Entry* const entry = places.find(parameter);
