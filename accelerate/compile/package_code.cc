@@ -1,7 +1,6 @@
-#include "accelerate/compile/package_code.h"
-
 #include <dlfcn.h>
 
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -14,6 +13,8 @@
 // The one source with these headers.
 #include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
 
+#include "accelerate/compile/backends.h"
+#include "accelerate/compile/packages/package.h"
 #include "accelerate/operators/managed_storage.h"
 
 namespace accelerate {
