@@ -14,21 +14,6 @@
 
 namespace accelerate::internal {
 
-void TensorsBefore::add(const torch::nn::Module& module) {
-  for (const auto& [name, tensor] : named_module_tensors(module, {.recurse = true})) {
-    const bool is_leaf = tensor.requires_grad() && tensor.is_leaf();
-    tensors_.push_back({tensor, tensor.detach(), is_leaf ? tensor.grad() : at::Tensor()});
-  }
-}
-
-void TensorsBefore::restore() const {
-  for (const Before& each : tensors_) {
-    if (are_identical_views(each.tensor, each.values)) continue;
-    rebind(each.tensor, each.values);
-    if (each.gradient.defined()) each.tensor.mutable_grad() = each.gradient;
-  }
-}
-
 std::string how_to_hook(const torch::nn::Module& module) {
   return absl::StrCat("runs no hooks; declare it as accelerate::Hooked<", module.name(),
                       ">, as in TORCH_MODULE_IMPL(", module_class_name(module),
@@ -58,7 +43,6 @@ bool HookPlan::has_hook(HookTarget module) const {
 
 void HookPlan::attach() {
   size_t begun = 0;
-  TensorsBefore tensors;
   try {
     // All of them first, so that what they bring back is where the tensors were.
     for (Change& each : changes_) {
@@ -71,7 +55,18 @@ void HookPlan::attach() {
     roll_back(begun - 1);
     throw;
   }
-  for (const Change& each : changes_) tensors.add(each.module.module());
+  // Where the modules' parameters and buffers are, and where they were.
+  struct Before {
+    at::Tensor tensor, values, gradient;
+  };
+  std::vector<Before> before;
+  for (const Change& change : changes_) {
+    for (const auto& [name, each] :
+         named_module_tensors(change.module.module(), {.recurse = true})) {
+      const bool is_leaf = each.requires_grad() && each.is_leaf();
+      before.push_back({each, each.detach(), is_leaf ? each.grad() : at::Tensor()});
+    }
+  }
   try {
     for (Change& each : changes_) {
       std::shared_ptr<ModelHook>& slot = each.module.slot()->hook_;
@@ -82,7 +77,11 @@ void HookPlan::attach() {
                  : each.hook;
     }
   } catch (...) {
-    tensors.restore();
+    for (const Before& each : before) {
+      if (are_identical_views(each.tensor, each.values)) continue;
+      rebind(each.tensor, each.values);
+      if (each.gradient.defined()) each.tensor.mutable_grad() = each.gradient;
+    }
     roll_back(begun);
     throw;
   }
