@@ -155,15 +155,7 @@ at::Tensor OffloadedWeightsLoader::get(const std::string& key) const {
   if (const auto found = in_memory_.find(key); found != in_memory_.end()) return found->second;
   const auto found = in_files_.find(key);
   TORCH_CHECK_VALUE(found != in_files_.end(), "there is no offloaded weight \"", key, "\"");
-  return read(key, found->second);
-}
-
-bool OffloadedWeightsLoader::contains(const std::string& key) const {
-  return in_memory_.contains(key) || in_files_.contains(key);
-}
-
-at::Tensor OffloadedWeightsLoader::read(const std::string& key,
-                                        const OffloadedTensor& tensor) const {
+  const OffloadedTensor& tensor = found->second;
   if (tensor.safetensors_file.empty()) {
     folder_of(folder_, key);
     return dat_files_.at(key)->map();
@@ -179,6 +171,10 @@ at::Tensor OffloadedWeightsLoader::read(const std::string& key,
   at::Tensor value = internal::value_or_throw(open->second.map(name_of(key, tensor)));
   if (!tensor.dtype.empty()) value = value.to(internal::scalar_type_of_offloaded(tensor.dtype));
   return device_ ? value.to(*device_) : value;
+}
+
+bool OffloadedWeightsLoader::contains(const std::string& key) const {
+  return in_memory_.contains(key) || in_files_.contains(key);
 }
 
 PrefixedDataset::PrefixedDataset(std::shared_ptr<const WeightsMap> dataset, std::string prefix)

@@ -1,7 +1,6 @@
 #include "accelerate/quantization/models/load_and_quantize.h"
 
 #include <algorithm>
-#include <exception>
 #include <functional>
 #include <map>
 
@@ -10,6 +9,7 @@
 #include <c10/util/accumulate.h>
 #include <torch/nn/module.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -118,34 +118,6 @@ void check_loaded(const Module& model, const std::string& checkpoint,
   for (const auto& item : model.named_parameters()) check_quantized(item.value(), item.key());
 }
 
-// Where an error ends its scope, an empty model's parameters are as before.
-class EmptyAgain {
- public:
-  explicit EmptyAgain(const Module& model) {
-    for (const at::Tensor& parameter : model.parameters()) {
-      if (!parameter.is_meta()) continue;
-      parameters_.push_back({parameter, parameter.detach(), parameter.requires_grad()});
-    }
-  }
-  ~EmptyAgain() {
-    if (std::uncaught_exceptions() == exceptions_) return;
-    for (const Parameter& each : parameters_) {
-      internal::rebind(each.parameter, each.before);
-      each.parameter.set_requires_grad(each.requires_grad);
-    }
-  }
-  EmptyAgain(const EmptyAgain&) = delete;
-  EmptyAgain& operator=(const EmptyAgain&) = delete;
-
- private:
-  struct Parameter {
-    at::Tensor parameter, before;
-    bool requires_grad;
-  };
-  std::vector<Parameter> parameters_;
-  const int exceptions_ = std::uncaught_exceptions();
-};
-
 void check_codes_are_frozen(const torch::nn::Module& module) {
   for (const auto& item : module.named_parameters()) {
     TORCH_CHECK_VALUE(!item.value().requires_grad() || !quantized_bits(item.value()),
@@ -225,7 +197,21 @@ std::shared_ptr<DispatchedModel> internal::load_and_quantize(
   // Sizes are those of the values, which the map's dtypes change.
   const DeviceMap map = get_quantized_model_device_map(
       *model, config, options.device_map, options.max_memory, options.no_split_module_classes);
-  const EmptyAgain empty_again(*model);
+  // Where an error ends this, an empty model's parameters are as before.
+  struct Parameter {
+    at::Tensor parameter, before;
+    bool requires_grad;
+  };
+  std::vector<Parameter> parameters;
+  for (const at::Tensor& each : model->parameters()) {
+    if (each.is_meta()) parameters.push_back({each, each.detach(), each.requires_grad()});
+  }
+  absl::Cleanup empty_again = [&parameters] {
+    for (const Parameter& each : parameters) {
+      rebind(each.parameter, each.before);
+      each.parameter.set_requires_grad(each.requires_grad);
+    }
+  };
   replace_with_bnb_layers(*model, config, *config.skip_modules);
   FileSystem& files = Runtime::current().files();
   LoadedCheckpoint loaded = load_checkpoint(
@@ -239,7 +225,9 @@ std::shared_ptr<DispatchedModel> internal::load_and_quantize(
       [&](const auto& stored, const auto& read) { follow_states(*model, stored, read); });
   check_loaded(*model, options.weights_location, loaded.keys.missing_keys);
   dispatch.offload_index = std::move(loaded.offloaded);
-  return DispatchedModel::make(std::move(model), map, std::move(dispatch));
+  auto dispatched = DispatchedModel::make(std::move(model), map, std::move(dispatch));
+  std::move(empty_again).Cancel();
+  return dispatched;
 }
 
 const BnbQuantizationConfig* quantization_config(const Module& model) {
