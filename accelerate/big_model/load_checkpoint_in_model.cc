@@ -23,7 +23,7 @@
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/operations.h"
-#include "accelerate/modules/module_slots.h"
+#include "accelerate/modules/module_state_dict.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/deferred_values.h"
 #include "accelerate/runtime/runtime.h"

@@ -18,7 +18,7 @@
 #include "accelerate/big_model/offloaded_file.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/formats/offload_index.h"
-#include "accelerate/modules/module_slots.h"
+#include "accelerate/modules/module_state_dict.h"
 #include "accelerate/modules/module_tensors.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/runtime/runtime.h"

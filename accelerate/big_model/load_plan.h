@@ -19,9 +19,8 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/accumulate.h>
 
-#include "accelerate/big_model/load_checkpoint_options.h"
+#include "accelerate/big_model/load_checkpoint_in_model.h"
 #include "accelerate/big_model/offload.h"
-#include "accelerate/modules/module_slots.h"
 #include "accelerate/modules/module_state_dict.h"
 
 namespace accelerate::internal {

@@ -15,7 +15,7 @@
 #include "accelerate/base/status.h"
 #include "accelerate/big_model/offloaded_file.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/modules/module_slots.h"
+#include "accelerate/modules/module_state_dict.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/tensors/tensor_memory.h"
 

@@ -4,7 +4,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include <ATen/core/grad_mode.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>

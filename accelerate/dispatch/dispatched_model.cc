@@ -17,7 +17,7 @@
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/dispatch/gradient_home.h"
 #include "accelerate/files/formats/offload_index.h"
-#include "accelerate/modules/module_slots.h"
+#include "accelerate/modules/module_state_dict.h"
 #include "accelerate/modules/module_tensors.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/managed_storage.h"

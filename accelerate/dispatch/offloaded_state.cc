@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/dispatch/dispatched_model.h"
-#include "accelerate/modules/module_slots.h"
+#include "accelerate/modules/module_state_dict.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
