@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/formats/weight_files.h"
-#include "accelerate/files/safetensors_dtypes.h"
 
 namespace accelerate::internal {
 

@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/files/safetensors_dtypes.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate::internal {

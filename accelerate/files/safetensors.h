@@ -28,6 +28,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <nlohmann/json.hpp>
 
 #include "absl/status/status.h"
@@ -38,6 +39,12 @@
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
+
+/// The format's name of a dtype. C64, F8_E4M3FNUZ and F8_E5M2FNUZ are read and not written: files
+/// of HF Accelerate lack them. Errors: InvalidArgument for a dtype that is not written.
+absl::StatusOr<std::string> safetensors_dtype(at::ScalarType dtype);
+/// Errors: Unimplemented naming the dtype.
+absl::StatusOr<at::ScalarType> scalar_type_of(const std::string& safetensors_dtype);
 
 /// CRC-32C.
 struct SafetensorsChecksums {

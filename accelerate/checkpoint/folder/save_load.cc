@@ -25,7 +25,6 @@
 #include "accelerate/files/formats/safetensors_header.h"
 #include "accelerate/files/formats/weight_files.h"
 #include "accelerate/files/safetensors.h"
-#include "accelerate/files/safetensors_dtypes.h"
 #include "accelerate/files/torch_file.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/partial_state.h"

@@ -12,7 +12,6 @@
 #include "accelerate/base/shard_rows.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/safetensors.h"
-#include "accelerate/files/safetensors_dtypes.h"
 
 namespace accelerate::internal {
 namespace {

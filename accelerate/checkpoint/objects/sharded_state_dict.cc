@@ -23,7 +23,7 @@
 #include "accelerate/comm/operations.h"
 #include "accelerate/files/box_view.h"
 #include "accelerate/files/formats/boxes.h"
-#include "accelerate/files/safetensors_dtypes.h"
+#include "accelerate/files/safetensors.h"
 #include "accelerate/mesh/roles.h"
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/modules/values_elsewhere.h"
