@@ -7,6 +7,8 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/hooks/attach_hook.h"
+#include "accelerate/hooks/layerwise_casting.h"
 #include "accelerate/modules/module_tensors.h"
 #include "accelerate/tensors/identical_views.h"
 #include "accelerate/tensors/tensor_memory.h"
@@ -108,3 +110,24 @@ void HookPlan::detach(HookTarget module) {
 }
 
 }  // namespace accelerate::internal
+
+namespace accelerate {
+
+void add_hook_to_module(HookTarget module, std::shared_ptr<ModelHook> hook, bool append) {
+  internal::HookPlan plan;
+  plan.add(module, "", std::move(hook), append);
+  plan.attach();
+}
+
+void remove_hook_from_module(HookTarget module, bool recurse) {
+  internal::HookPlan::detach(module);
+  internal::end_casts(module.module());
+  if (!recurse) return;
+  for (const auto& child : module.module().children()) remove_hook_from_module(*child, recurse);
+}
+
+void remove_hook_from_submodules(HookTarget module) {
+  remove_hook_from_module(module, /*recurse=*/true);
+}
+
+}  // namespace accelerate
