@@ -2,7 +2,7 @@
 /// and what one rank (or one of each node) writes for all, which is `metadata.json` and the tensors
 /// that all ranks have alike. No rank asks another one for anything: every rank has the layouts of
 /// the models, and so knows every rank's boxes of all tensors. Where ranks have stages of a
-/// pipeline, they have told each other before what else differs (objects/states_of_stages.h).
+/// pipeline, they have told each other before what else differs (objects/sharded_state_dict.h).
 ///
 ///   pytorch_model_fsdp_0/metadata.json             see sharded_metadata.h
 ///   pytorch_model_fsdp_0/shard_00000.safetensors   rank 0's boxes

@@ -14,7 +14,6 @@
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/folder/sharded_parts.h"
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
-#include "accelerate/checkpoint/objects/states_of_stages.h"
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/random.h"
