@@ -18,16 +18,7 @@ std::string dtype_text(const std::optional<c10::ScalarType>& dtype) {
                                     : "";
 }
 
-}  // namespace
-
-c10::Device execution_device_of(const torch::nn::Module& model,
-                                const std::optional<c10::Device>& given) {
-  if (given) return *given;
-  const std::vector<at::Tensor> parameters = model.parameters();
-  if (parameters.empty() || parameters[0].is_meta()) return Runtime::current().device();
-  return parameters[0].device();
-}
-
+// The map, inferred if it is a text; absent: none is asked for.
 std::optional<DeviceMap> device_map_for(const torch::nn::Module& model,
                                         const LoadCheckpointAndDispatchOptions& options) {
   if (!options.device_map) return std::nullopt;
@@ -42,6 +33,16 @@ std::optional<DeviceMap> device_map_for(const torch::nn::Module& model,
                     "\"; it is a map, or \"auto\", \"balanced\", \"balanced_low_0\" or "
                     "\"sequential\"");
   return map;
+}
+
+}  // namespace
+
+c10::Device execution_device_of(const torch::nn::Module& model,
+                                const std::optional<c10::Device>& given) {
+  if (given) return *given;
+  const std::vector<at::Tensor> parameters = model.parameters();
+  if (parameters.empty() || parameters[0].is_meta()) return Runtime::current().device();
+  return parameters[0].device();
 }
 
 std::shared_ptr<DispatchedModel> load_and_dispatch(

@@ -208,9 +208,6 @@ struct LoadCheckpointAndDispatchOptions {
 
 namespace internal {
 
-// The map, inferred if it is a text; absent: none is asked for.
-std::optional<DeviceMap> device_map_for(const torch::nn::Module& model,
-                                        const LoadCheckpointAndDispatchOptions& options);
 // Loads the model by its map; null: without one.
 std::shared_ptr<DispatchedModel> load_and_dispatch(FileSystem& files,
                                                    std::shared_ptr<torch::nn::Module> model,
