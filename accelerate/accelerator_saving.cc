@@ -10,7 +10,6 @@
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
-#include "accelerate/checkpoint/objects/states_of_stages.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/dispatch/dispatched_model.h"

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/formats/weight_files.h"
-#include "accelerate/files/safetensors_dtypes.h"
 
 namespace accelerate::internal {
 
@@ -46,24 +45,9 @@ std::vector<StoredTensor> OpenFile::list() {
     tensors.push_back({name, tensor.sizes().vec(), tensor.scalar_type()});
   }
   for (const TorchStateDict::Other& other : pickled().others) {
-    tensors.push_back({.name = other.name, .unreadable = other.why});
+    tensors.push_back({.name = other.name, .unreadable = other.why, .is_tensor = other.is_tensor});
   }
   return tensors;
-}
-
-std::vector<std::string> OpenFile::tensor_names() {
-  std::vector<std::string> names;
-  if (safetensors_) {
-    for (const SafetensorsEntry& entry : safetensors_->header().tensors) {
-      names.push_back(entry.name);
-    }
-    return names;
-  }
-  for (const auto& [name, tensor] : pickled().tensors) names.push_back(name);
-  for (const TorchStateDict::Other& other : pickled().others) {
-    if (other.is_tensor) names.push_back(other.name);
-  }
-  return names;
 }
 
 void OpenFile::read_into(const NamedTensors& destinations) {
@@ -84,17 +68,9 @@ NamedTensors OpenFile::read_all() {
 }
 
 void OpenFile::check_all_readable() {
-  const auto refuse = [&](const std::string& name, const std::string& why) {
-    throw CheckpointError(absl::StrCat(path_, ": '", name, "': ", why));
-  };
-  if (safetensors_) {
-    for (const StoredTensor& each : list()) {
-      if (!each.unreadable.empty()) refuse(each.name, each.unreadable);
-    }
-    return;
-  }
-  for (const TorchStateDict::Other& other : pickled().others) {
-    if (other.is_tensor) refuse(other.name, other.why);
+  for (const StoredTensor& each : list()) {
+    if (!each.is_tensor || each.unreadable.empty()) continue;
+    throw CheckpointError(absl::StrCat(path_, ": '", each.name, "': ", each.unreadable));
   }
 }
 
@@ -134,11 +110,14 @@ OpenCheckpoint open_checkpoint(FileSystem& files, const std::string& checkpoint)
   check_ok(found.status());
   for (const WeightFile& file : found->files) {
     OpenFile& open = opened.files.emplace_back(files, file.path);
+    // What an index lists.
+    std::vector<std::string> names;
     for (StoredTensor& tensor : open.list()) {
+      if (tensor.is_tensor) names.push_back(tensor.name);
       tensor.file = opened.files.size() - 1;
       opened.tensors.push_back(std::move(tensor));
     }
-    if (found->has_index) check_ok(check_weight_file(file, open.tensor_names()));
+    if (found->has_index) check_ok(check_weight_file(file, names));
     // A single file is not read a second time.
     if (found->files.size() > 1) open.close();
   }

@@ -29,8 +29,6 @@ class OpenFile {
 
   /// Everything that has a name.
   std::vector<StoredTensor> list();
-  /// What an index lists: all of these but what is not a tensor.
-  std::vector<std::string> tensor_names();
   /// Into tensors of the same sizes, of any device and dtype.
   void read_into(const NamedTensors& destinations);
   /// Elements from number `first` on, into a vector on the CPU of the tensor's dtype.

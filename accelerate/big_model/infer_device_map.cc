@@ -40,42 +40,16 @@ T value_of(absl::StatusOr<T> result) {
   return *std::move(result);
 }
 
-// Builds a tree, each module before its children.
-class TreeBuilder {
- public:
-  explicit TreeBuilder(const Module& root)
-      : tree_(module_class_name(root)),
-        non_persistent_(get_non_persistent_buffers(root, /*recurse=*/true, /*fqns=*/true)) {
-    add(root, 0, "");
-    const std::vector<size_t> firsts = internal::first_identical_views(tensors_);
-    for (size_t i = 0; i < firsts.size(); ++i) {
-      if (firsts[i] != i) tree_.tie(added_[firsts[i]], added_[i]);
-    }
-  }
+}  // namespace
 
-  ModuleTree take() && { return std::move(tree_); }
-
- private:
-  void add(const Module& module, ModuleTree::Module number, const std::string& prefix) {
-    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-      add_tensor(number, item.key(), item.value(), {});
-    }
-    for (const auto& item : module.named_buffers(/*recurse=*/false)) {
-      const bool is_persistent =
-          non_persistent_.empty() || !non_persistent_.contains(absl::StrCat(prefix, item.key()));
-      add_tensor(number, item.key(), item.value(),
-                 {.is_buffer = true, .is_persistent = is_persistent});
-    }
-    for (const auto& child : module.named_children()) {
-      if (!child.value()) continue;
-      const ModuleTree::Module added =
-          tree_.add_module(number, child.key(), module_class_name(*child.value()));
-      add(*child.value(), added, absl::StrCat(prefix, child.key(), "."));
-    }
-  }
-
-  void add_tensor(ModuleTree::Module module, const std::string& name, const at::Tensor& tensor,
-                  ModuleTree::TensorInfo info) {
+ModuleTree module_tree(const Module& root) {
+  ModuleTree tree(module_class_name(root));
+  const std::set<std::string> non_persistent =
+      get_non_persistent_buffers(root, /*recurse=*/true, /*fqns=*/true);
+  NamedTensors tensors;
+  std::vector<ModuleTree::Tensor> added;  // their numbers
+  const auto add_tensor = [&](ModuleTree::Module module, const std::string& name,
+                              const at::Tensor& tensor, ModuleTree::TensorInfo info) {
     if (!tensor.defined()) return;
     info.name = name;
     const std::vector<KeptTensor> kept = kept_tensors(name, tensor);
@@ -87,19 +61,34 @@ class TreeBuilder {
       info.elements +=
           static_cast<double>(kept[i].tensor.nbytes()) / static_cast<double>(values.element_size());
     }
-    added_.push_back(tree_.add_tensor(module, std::move(info)));
-    tensors_.emplace_back(name, values);
+    added.push_back(tree.add_tensor(module, std::move(info)));
+    tensors.emplace_back(name, values);
+  };
+  // Each module before its children.
+  const auto add = [&](const auto& self, const Module& module, ModuleTree::Module number,
+                       const std::string& prefix) -> void {
+    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+      add_tensor(number, item.key(), item.value(), {});
+    }
+    for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+      const bool is_persistent = !non_persistent.contains(absl::StrCat(prefix, item.key()));
+      add_tensor(number, item.key(), item.value(),
+                 {.is_buffer = true, .is_persistent = is_persistent});
+    }
+    for (const auto& child : module.named_children()) {
+      if (!child.value()) continue;
+      const ModuleTree::Module below =
+          tree.add_module(number, child.key(), module_class_name(*child.value()));
+      self(self, *child.value(), below, absl::StrCat(prefix, child.key(), "."));
+    }
+  };
+  add(add, root, 0, "");
+  const std::vector<size_t> firsts = internal::first_identical_views(tensors);
+  for (size_t i = 0; i < firsts.size(); ++i) {
+    if (firsts[i] != i) tree.tie(added[firsts[i]], added[i]);
   }
-
-  ModuleTree tree_;
-  const std::set<std::string> non_persistent_;
-  NamedTensors tensors_;
-  std::vector<ModuleTree::Tensor> added_;  // their numbers
-};
-
-}  // namespace
-
-ModuleTree module_tree(const Module& module) { return TreeBuilder(module).take(); }
+  return tree;
+}
 
 NamedSizes compute_module_sizes(const Module& module, const SizeOptions& options,
                                 bool buffers_only) {
@@ -214,6 +203,22 @@ DeviceMap generate_device_map(const Module& module, int num_processes,
     limits.emplace_back(DevicePlacement::accelerator(i), limit);
   }
   return value_of(infer_auto_device_map(tree, limits, options)).map;
+}
+
+std::optional<DeviceMap> internal::infer_by_strategy(const Module& module,
+                                                     const std::string& strategy,
+                                                     std::optional<MaxMemory> limits,
+                                                     const InferOptions& options) {
+  const bool low_zero = strategy == "balanced_low_0";
+  if (low_zero || strategy == "auto" || strategy == "balanced") {
+    limits = get_balanced_memory(module, limits,
+                                 {.sizes = options.sizes,
+                                  .no_split_module_classes = options.no_split_module_classes,
+                                  .low_zero = low_zero});
+  } else if (strategy != "sequential") {
+    return std::nullopt;
+  }
+  return infer_auto_device_map(module, limits, options);
 }
 
 }  // namespace accelerate

@@ -75,4 +75,15 @@ DeviceMap generate_device_map(const torch::nn::Module& module, int num_processes
                               const std::vector<std::string>& no_split_module_classes = {},
                               const std::optional<MaxMemory>& max_memory = std::nullopt);
 
+namespace internal {
+
+/// A map that is asked for by a word: all of "auto", "balanced", "balanced_low_0" and "sequential"
+/// but the last balance the accelerators' limits first. Absent for other words.
+/// Errors: those of infer_auto_device_map.
+std::optional<DeviceMap> infer_by_strategy(const torch::nn::Module& module,
+                                           const std::string& strategy,
+                                           std::optional<MaxMemory> limits,
+                                           const InferOptions& options);
+
+}  // namespace internal
 }  // namespace accelerate

@@ -23,7 +23,7 @@
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/operations.h"
-#include "accelerate/modules/module_slots.h"
+#include "accelerate/modules/module_state_dict.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/deferred_values.h"
 #include "accelerate/runtime/runtime.h"
@@ -67,14 +67,13 @@ class Progress {
       if (is_read_now(plan.destinations[i])) total += tensors[i].bytes();
     }
     // The last name of the path, because a line is short.
-    const size_t end = checkpoint.find_last_not_of('/') + 1;
-    const size_t slash = end > 0 ? checkpoint.find_last_of('/', end - 1) : std::string::npos;
-    const size_t begin = slash == std::string::npos ? 0 : slash + 1;
-    bar_.emplace(*runtime,
-                 ProgressBarOptions{
-                     .total = total,
-                     .description = absl::StrCat("Loading ", checkpoint.substr(begin, end - begin)),
-                     .counts_bytes = true});
+    const std::string path = checkpoint.substr(0, checkpoint.find_last_not_of('/') + 1);
+    bar_.emplace(
+        *runtime,
+        ProgressBarOptions{
+            .total = total,
+            .description = absl::StrCat("Loading ", path.substr(path.find_last_of('/') + 1)),
+            .counts_bytes = true});
   }
   void advance(int64_t bytes) {
     if (bar_) bar_->advance(bytes);
@@ -142,12 +141,19 @@ void remember_files(FileSystem& files, const std::string& folder, const OffloadI
   }
 }
 
-void warn_of_unexpected(const torch::nn::Module& model, const std::string& checkpoint,
-                        const IncompatibleKeys& keys, const LoadCheckpointInModelOptions& options) {
-  if (!options.device_map || keys.unexpected_keys.empty()) return;
-  log_in_job("accelerate.big_model", LogLevel::kWarning,
-             absl::StrCat("tensors of ", checkpoint, " are not in ", model.name(),
-                          " and were not loaded: ", absl::StrJoin(keys.unexpected_keys, ", ")));
+// The end of a load, whose values are read.
+LoadedCheckpoint finish(FileSystem& files, const torch::nn::Module& model,
+                        const std::string& checkpoint, const LoadCheckpointInModelOptions& options,
+                        LoadPlan& plan, const OffloadIndex& written) {
+  install(plan);
+  remember_files(files, options.offload_folder, written, model);
+  const std::vector<std::string>& unexpected = plan.keys.unexpected_keys;
+  if (options.device_map && !unexpected.empty()) {
+    log_in_job("accelerate.big_model", LogLevel::kWarning,
+               absl::StrCat("tensors of ", checkpoint, " are not in ", model.name(),
+                            " and were not loaded: ", absl::StrJoin(unexpected, ", ")));
+  }
+  return {std::move(plan.keys), written};
 }
 
 // Reads the tensors of one file that go to memory together, and the others in pieces.
@@ -273,15 +279,13 @@ LoadedCheckpoint load_alone(FileSystem& files, torch::nn::Module& model,
   } else {
     read();
   }
-  install(plan);
-  remember_files(files, options.offload_folder, writer.index(), model);
+  LoadedCheckpoint loaded = finish(files, model, checkpoint, options, plan, writer.index());
   for (size_t i = 0; i < plan.destinations.size(); ++i) {
     const Destination& each = plan.destinations[i];
     if (each.kind != Destination::Kind::kLater) continue;
     defer(each.waiting, each.dtype, std::make_shared<CheckpointValues>(opened, i, checkpoint));
   }
-  warn_of_unexpected(model, checkpoint, plan.keys, options);
-  return {std::move(plan.keys), writer.index()};
+  return loaded;
 }
 
 // ---- One rank reads for all.
@@ -303,8 +307,7 @@ std::string listing_of(const std::vector<StoredTensor>& tensors) {
 class Plans {
  public:
   // This rank's: for each tensor its kind, its dtype and whether it is made anew, perhaps in files;
-  // at the end whether
-  // the rank's device has a buffer for what comes.
+  // at the end whether the rank's device has a buffer for what comes.
   static std::string text_of(const LoadPlan& plan, bool has_buffer) {
     std::string text;
     for (const Destination& each : plan.destinations) {
@@ -502,16 +505,13 @@ LoadedCheckpoint load_from_rank0(FileSystem& files, torch::nn::Module& model,
   }
   LoadPlan plan;
   std::optional<Buffers> buffers;
-  const internal::RankOutcome planned = internal::outcome_of([&] {
+  const Plans plans(internal::agree(group, kAction, [&] {
     plan = internal::plan_load(model, opened.tensors, options);
     buffers.emplace(std::ranges::any_of(plan.destinations, [](const Destination& each) {
       return each.kind == Destination::Kind::kAccelerator;
     }));
     return Plans::text_of(plan, buffers->has_device());
-  });
-  const auto ranks = internal::exchange_outcomes(group, kAction, planned);
-  internal::throw_failures(ranks, kAction, planned);
-  const Plans plans(ranks);
+  }));
   plans.check(opened.tensors, /*with_dtypes=*/!options.device_map);
 
   OffloadWriter writer(files, options.offload_folder);
@@ -541,10 +541,7 @@ LoadedCheckpoint load_from_rank0(FileSystem& files, torch::nn::Module& model,
     }
     handover.agree();
   }
-  install(plan);
-  remember_files(files, options.offload_folder, writer.index(), model);
-  warn_of_unexpected(model, checkpoint, plan.keys, options);
-  return {std::move(plan.keys), writer.index()};
+  return finish(files, model, checkpoint, options, plan, writer.index());
 }
 
 void check_options(const LoadCheckpointInModelOptions& options) {

@@ -19,9 +19,8 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/accumulate.h>
 
-#include "accelerate/big_model/load_checkpoint_options.h"
+#include "accelerate/big_model/load_checkpoint_in_model.h"
 #include "accelerate/big_model/offload.h"
-#include "accelerate/modules/module_slots.h"
 #include "accelerate/modules/module_state_dict.h"
 
 namespace accelerate::internal {
@@ -35,6 +34,8 @@ struct StoredTensor {
   size_t file = 0;
   /// What keeps it from being loaded, such as its dtype; empty for others.
   std::string unreadable = {};
+  /// False for what has a name all the same, which no index lists.
+  bool is_tensor = true;
 
   int64_t bytes() const {
     return c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(dtype));

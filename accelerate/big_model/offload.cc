@@ -13,10 +13,9 @@
 #include "absl/types/span.h"
 #include "accelerate/base/checksum.h"
 #include "accelerate/base/status.h"
-#include "accelerate/big_model/offload_dtypes.h"
 #include "accelerate/big_model/offloaded_file.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/modules/module_slots.h"
+#include "accelerate/modules/module_state_dict.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/tensors/tensor_memory.h"
 
@@ -156,15 +155,7 @@ at::Tensor OffloadedWeightsLoader::get(const std::string& key) const {
   if (const auto found = in_memory_.find(key); found != in_memory_.end()) return found->second;
   const auto found = in_files_.find(key);
   TORCH_CHECK_VALUE(found != in_files_.end(), "there is no offloaded weight \"", key, "\"");
-  return read(key, found->second);
-}
-
-bool OffloadedWeightsLoader::contains(const std::string& key) const {
-  return in_memory_.contains(key) || in_files_.contains(key);
-}
-
-at::Tensor OffloadedWeightsLoader::read(const std::string& key,
-                                        const OffloadedTensor& tensor) const {
+  const OffloadedTensor& tensor = found->second;
   if (tensor.safetensors_file.empty()) {
     folder_of(folder_, key);
     return dat_files_.at(key)->map();
@@ -180,6 +171,10 @@ at::Tensor OffloadedWeightsLoader::read(const std::string& key,
   at::Tensor value = internal::value_or_throw(open->second.map(name_of(key, tensor)));
   if (!tensor.dtype.empty()) value = value.to(internal::scalar_type_of_offloaded(tensor.dtype));
   return device_ ? value.to(*device_) : value;
+}
+
+bool OffloadedWeightsLoader::contains(const std::string& key) const {
+  return in_memory_.contains(key) || in_files_.contains(key);
 }
 
 PrefixedDataset::PrefixedDataset(std::shared_ptr<const WeightsMap> dataset, std::string prefix)
@@ -297,12 +292,7 @@ absl::Status OffloadWriter::commit() {
                               replaced_names(files_, index_, folder_));
   const std::string path = join_path(folder_, kOffloadIndexName);
   const std::string temporary = files_.temporary_name(path);
-  ACCELERATE_ASSIGN_OR_RETURN(file_, files_.create(temporary));
-  absl::Status status = file_->write_at(
-      0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
-  status.Update(file_->sync());
-  status.Update(file_->close());
-  file_.reset();
+  absl::Status status = write_durably(files_, temporary, text);
   if (status.ok()) status = commit_files();
   if (status.ok()) status = files_.rename(temporary, path);
   if (!status.ok()) {

@@ -104,8 +104,6 @@ class OffloadedWeightsLoader final : public WeightsMap {
   const std::vector<std::string>& keys() const override { return keys_; }
 
  private:
-  at::Tensor read(const std::string& key, const OffloadedTensor& tensor) const;
-
   FileSystem& files_;
   const std::string folder_;
   const std::optional<c10::Device> device_;

@@ -9,15 +9,15 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/core/ScalarType.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/checksum.h"
-#include "accelerate/big_model/offload_dtypes.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/values/dtypes.h"
 
 namespace accelerate::internal {
 namespace {
@@ -170,6 +170,18 @@ absl::Status pin_offloaded_files(const std::vector<std::string>& paths) {
     }
   }
   return absl::OkStatus();
+}
+
+std::string offload_dtype(at::ScalarType dtype, const std::string& tensor) {
+  const DtypeName* known = find_dtype(dtype);
+  TORCH_CHECK_VALUE(known != nullptr, "cannot offload \"", tensor,
+                    "\": files of offloaded weights have no ", dtype);
+  return std::string(known->torch);
+}
+
+at::ScalarType scalar_type_of_offloaded(const std::string& dtype) {
+  if (const DtypeName* known = find_dtype(&DtypeName::torch, dtype)) return scalar_type(*known);
+  throw CheckpointError(absl::StrCat("an offloaded weight has the unknown dtype \"", dtype, "\""));
 }
 
 }  // namespace accelerate::internal

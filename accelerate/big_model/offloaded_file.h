@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -67,5 +68,11 @@ std::shared_ptr<OffloadedFile> find_offloaded_file(const at::Tensor& tensor);
 
 /// Pins the files of this rank's living models that are at these paths.
 absl::Status pin_offloaded_files(const std::vector<std::string>& paths);
+
+/// The name that an index of offloaded weights has for a dtype. Errors: c10::ValueError naming the
+/// tensor.
+std::string offload_dtype(at::ScalarType dtype, const std::string& tensor);
+/// The dtype of that name in an index.
+at::ScalarType scalar_type_of_offloaded(const std::string& dtype);
 
 }  // namespace accelerate::internal

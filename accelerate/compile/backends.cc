@@ -20,7 +20,6 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/base/compile_backends.h"
 #include "accelerate/base/message_text.h"
-#include "accelerate/compile/package_code.h"
 #include "accelerate/compile/packages/package.h"
 #include "accelerate/config/dynamo_plugin.h"
 #include "accelerate/platform/environment.h"

@@ -23,6 +23,7 @@
 
 namespace accelerate {
 
+struct RegionPackage;
 struct TorchDynamoPlugin;
 
 class CompileBackend {
@@ -40,6 +41,15 @@ class CompileBackend {
 
 /// Runs the program operator by operator.
 std::unique_ptr<const RegionCode> interpreted(std::shared_ptr<const RegionProgram> program);
+
+/// Runs the package of the program's text, whose files were checked, by LibTorch's runner of
+/// AOTInductor. The code checks nothing: tensors of another size give results of the recorded size,
+/// tensors of another dtype give garbage. So what it gets must be as it was recorded, which the
+/// caller's guards (region_key.h) make sure of; parameters that come and go must be in memory.
+/// Errors:  c10::Error for code that cannot be loaded, or gives less than the package says.
+/// Threads: any; calls of one half wait for each other.
+std::unique_ptr<const RegionCode> load_package(const RegionPackage& package,
+                                               std::shared_ptr<const RegionProgram> program);
 
 using CompileBackendFactory =
     std::function<std::unique_ptr<CompileBackend>(const TorchDynamoPlugin& plugin)>;

@@ -1,14 +1,61 @@
 #include "accelerate/compile/compile_regions.h"
 
+#include <algorithm>
+
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/compile/backends.h"
 #include "accelerate/compile/technique.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/values/module_class.h"
 
-namespace accelerate::internal {
+namespace accelerate {
+namespace {
+
+void append_names(const torch::nn::Module& module, const std::string& name,
+                  std::vector<std::string>& names) {
+  const bool is_list = is_repeated_blocks(module);
+  if (!is_list && !has_repeated_blocks(module)) {
+    names.push_back(name);
+    return;
+  }
+  for (const auto& child : module.named_children()) {
+    const std::string child_name =
+        name.empty() ? child.key() : absl::StrCat(name, ".", child.key());
+    if (is_list) {
+      names.push_back(child_name);
+    } else {
+      append_names(*child.value(), child_name, names);
+    }
+  }
+}
+
+}  // namespace
+
+bool is_repeated_blocks(const torch::nn::Module& module) {
+  if (module_class_name(module) != "ModuleList") return false;
+  const auto blocks = module.children();
+  return !blocks.empty() && std::ranges::all_of(blocks, [&blocks](const auto& block) {
+    return module_class_name(*block) == module_class_name(*blocks.front());
+  });
+}
+
+bool has_repeated_blocks(const torch::nn::Module& module) {
+  return is_repeated_blocks(module) ||
+         std::ranges::any_of(module.children(),
+                             [](const auto& child) { return has_repeated_blocks(*child); });
+}
+
+std::vector<std::string> region_names(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  append_names(module, "", names);
+  return names;
+}
+
+namespace internal {
 namespace {
 
 TorchDynamoPlugin resolved(TorchDynamoPlugin plugin) {
@@ -63,4 +110,5 @@ std::optional<CompileReport> report_of(const ModelState& model) {
   return technique == nullptr ? std::nullopt : std::optional(technique->report());
 }
 
-}  // namespace accelerate::internal
+}  // namespace internal
+}  // namespace accelerate

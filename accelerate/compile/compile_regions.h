@@ -21,11 +21,22 @@
 
 #include "accelerate/base/access.h"
 #include "accelerate/compile/regions.h"
-#include "accelerate/compile/repeated_blocks.h"
 #include "accelerate/config/dynamo_plugin.h"
 #include "accelerate/forward/prepared_model.h"
 
 namespace accelerate {
+
+/// Whether the module is a ModuleList with modules of one class alone, and at least one.
+bool is_repeated_blocks(const torch::nn::Module& module);
+
+/// Whether the module, or one below it, is such a list.
+bool has_repeated_blocks(const torch::nn::Module& module);
+
+/// The names of the modules that become regions where a model calls them by accelerate::block():
+/// the blocks of such lists, and what has none below it beside them; "" is the model itself. In the
+/// order of the children.
+std::vector<std::string> region_names(const torch::nn::Module& module);
+
 namespace internal {
 
 /// A new model that compiles its blocks, or the whole where it has no repeated ones.

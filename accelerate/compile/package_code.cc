@@ -1,19 +1,19 @@
-#include "accelerate/compile/package_code.h"
-
 #include <dlfcn.h>
 
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 // The one source with these headers.
 #include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
 
+#include "accelerate/compile/backends.h"
+#include "accelerate/compile/packages/package.h"
 #include "accelerate/operators/managed_storage.h"
 
 namespace accelerate {

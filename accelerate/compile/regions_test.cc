@@ -26,7 +26,6 @@
 #include "accelerate/compile/backends.h"
 #include "accelerate/compile/compile_regions.h"
 #include "accelerate/compile/packages/package.h"
-#include "accelerate/compile/repeated_blocks.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/platform/host_files.h"

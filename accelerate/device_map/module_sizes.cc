@@ -18,21 +18,6 @@ using internal::TreeSizes;
 
 size_t at(int32_t number) { return static_cast<size_t>(number); }
 
-// Bytes of an element of each dtype, which few names stand for.
-class DtypeBytes {
- public:
-  absl::StatusOr<double> find(const std::string& dtype) {
-    const auto found = known_.find(dtype);
-    if (found != known_.end()) return found->second;
-    const absl::StatusOr<double> bytes = dtype_bytes(dtype);
-    if (bytes.ok()) known_[dtype] = *bytes;
-    return bytes;
-  }
-
- private:
-  absl::flat_hash_map<std::string, double> known_;
-};
-
 // Adds the names of the modules around the tensor that are not there yet, and returns the path of
 // its module.
 std::string add_modules(const ModuleTree& tree, ModuleTree::Module module, const TreeSizes& sizes,
@@ -67,26 +52,23 @@ TreeSizes without_parameters(const ModuleTree& tree, TreeSizes sizes) {
   return sizes;
 }
 
-// The largest layers so far.
-struct Largest {
-  LargestLayer found;
-
-  void add(const std::string& name, double bytes) {
-    if (bytes > found.bytes) found = {.bytes = bytes, .names = {}};
-    if (bytes == found.bytes) found.names.push_back(name);
-  }
-};
-
 LargestLayer largest_layer(const ModuleTree& tree, const TreeSizes& sizes,
                            absl::Span<const std::string> no_split_module_classes) {
   const std::vector<bool> no_split = internal::has_class(tree, no_split_module_classes);
   const ModuleTree::ModuleInfo& root = tree.module(0);
-  Largest largest;
+  LargestLayer largest;
+  const auto add = [&largest](const std::string& name, double bytes) {
+    if (bytes > largest.bytes) largest = {.bytes = bytes, .names = {}};
+    if (bytes == largest.bytes) largest.names.push_back(name);
+  };
   absl::flat_hash_set<ModuleTree::Tensor> seen;
-  for (const ModuleTree::Tensor each : root.parameters) {
-    if (!seen.insert(tree.tensor(each).identity).second) continue;
-    largest.add(tree.tensor(each).name, sizes.tensors[at(each)]);
-  }
+  const auto add_tensors = [&](const std::vector<ModuleTree::Tensor>& tensors) {
+    for (const ModuleTree::Tensor each : tensors) {
+      if (!seen.insert(tree.tensor(each).identity).second) continue;
+      add(tree.tensor(each).name, sizes.tensors[at(each)]);
+    }
+  };
+  add_tensors(root.parameters);
   std::vector<ModuleTree::Module> open(root.children.rbegin(), root.children.rend());
   while (!open.empty()) {
     const ModuleTree::Module module = open.back();
@@ -94,16 +76,13 @@ LargestLayer largest_layer(const ModuleTree& tree, const TreeSizes& sizes,
     const std::vector<ModuleTree::Module>& children = tree.module(module).children;
     if (children.empty() || no_split[at(module)]) {
       const double bytes = sizes.modules[at(module)];
-      if (bytes >= largest.found.bytes) largest.add(tree.module_path(module), bytes);
+      if (bytes >= largest.bytes) add(tree.module_path(module), bytes);
     } else {
       open.insert(open.end(), children.rbegin(), children.rend());
     }
   }
-  for (const ModuleTree::Tensor each : root.buffers) {
-    if (!seen.insert(tree.tensor(each).identity).second) continue;
-    largest.add(tree.tensor(each).name, sizes.tensors[at(each)]);
-  }
-  return std::move(largest.found);
+  add_tensors(root.buffers);
+  return largest;
 }
 
 }  // namespace
@@ -111,14 +90,13 @@ LargestLayer largest_layer(const ModuleTree& tree, const TreeSizes& sizes,
 namespace internal {
 
 absl::StatusOr<TreeSizes> tree_sizes(const ModuleTree& tree, const SizeOptions& options) {
-  DtypeBytes bytes;
   double dtype = 0;
   if (!options.dtype.empty()) {
-    ACCELERATE_ASSIGN_OR_RETURN(dtype, bytes.find(options.dtype));
+    ACCELERATE_ASSIGN_OR_RETURN(dtype, dtype_bytes(options.dtype));
   }
   absl::flat_hash_map<ModuleTree::Tensor, double> special;
   for (const auto& [name, special_dtype] : options.special_dtypes) {
-    ACCELERATE_ASSIGN_OR_RETURN(const double found, bytes.find(special_dtype));
+    ACCELERATE_ASSIGN_OR_RETURN(const double found, dtype_bytes(special_dtype));
     const ModuleTree::Tensor tensor = tree.find_tensor(name);
     if (tensor >= 0) special[tensor] = found;
   }
@@ -129,7 +107,7 @@ absl::StatusOr<TreeSizes> tree_sizes(const ModuleTree& tree, const SizeOptions& 
     const ModuleTree::TensorInfo& tensor = tree.tensor(each);
     if (is_counted[at(tensor.identity)]) continue;
     is_counted[at(tensor.identity)] = true;
-    ACCELERATE_ASSIGN_OR_RETURN(const double own, bytes.find(tensor.dtype));
+    ACCELERATE_ASSIGN_OR_RETURN(const double own, dtype_bytes(tensor.dtype));
     double element = own;
     if (const auto found = special.find(each); found != special.end()) {
       element = found->second;

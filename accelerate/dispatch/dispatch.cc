@@ -3,26 +3,11 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include "accelerate/big_model/device_map_strategy.h"
+#include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate::internal {
 namespace {
-
-// Where a model computes whose tensors are elsewhere.
-c10::Device execution_device_of(const torch::nn::Module& model,
-                                const std::optional<c10::Device>& given) {
-  if (given) return *given;
-  const std::vector<at::Tensor> parameters = model.parameters();
-  if (parameters.empty() || parameters[0].is_meta()) return Runtime::current().device();
-  return parameters[0].device();
-}
-
-DeviceMap all_on(DevicePlacement placement) {
-  DeviceMap map;
-  map.set("", std::move(placement));
-  return map;
-}
 
 std::string dtype_text(const std::optional<c10::ScalarType>& dtype) {
   if (!dtype) return "";
@@ -33,40 +18,31 @@ std::string dtype_text(const std::optional<c10::ScalarType>& dtype) {
                                     : "";
 }
 
-}  // namespace
-
-std::pair<DeviceMap, DispatchOptions> cpu_offload_plan(const torch::nn::Module& model,
-                                                       CpuOffloadOptions options) {
-  return {all_on(DevicePlacement::cpu()),
-          {.main_device = execution_device_of(model, options.execution_device),
-           .state_dict = std::move(options.state_dict),
-           .offload_buffers = options.offload_buffers,
-           .preload_module_classes = std::move(options.preload_module_classes)}};
-}
-
-std::pair<DeviceMap, DispatchOptions> disk_offload_plan(const torch::nn::Module& model,
-                                                        const std::string& offload_dir,
-                                                        DiskOffloadOptions options) {
-  return {all_on(DevicePlacement::disk()),
-          {.main_device = execution_device_of(model, options.execution_device),
-           .offload_dir = offload_dir,
-           .offload_buffers = options.offload_buffers,
-           .preload_module_classes = std::move(options.preload_module_classes)}};
-}
-
+// The map, inferred if it is a text; absent: none is asked for.
 std::optional<DeviceMap> device_map_for(const torch::nn::Module& model,
                                         const LoadCheckpointAndDispatchOptions& options) {
   if (!options.device_map) return std::nullopt;
   if (const auto* map = std::get_if<DeviceMap>(&*options.device_map)) return *map;
   const std::string& kind = std::get<std::string>(*options.device_map);
-  TORCH_CHECK_VALUE(is_device_map_strategy(kind), "load_checkpoint_and_dispatch: device_map is \"",
-                    kind,
+  std::optional<DeviceMap> map =
+      infer_by_strategy(model, kind, options.max_memory,
+                        {.sizes = {.dtype = dtype_text(options.dtype)},
+                         .no_split_module_classes = options.no_split_module_classes,
+                         .offload_buffers = options.offload_buffers});
+  TORCH_CHECK_VALUE(map, "load_checkpoint_and_dispatch: device_map is \"", kind,
                     "\"; it is a map, or \"auto\", \"balanced\", \"balanced_low_0\" or "
                     "\"sequential\"");
-  return infer_by_strategy(model, kind, options.max_memory,
-                           {.sizes = {.dtype = dtype_text(options.dtype)},
-                            .no_split_module_classes = options.no_split_module_classes,
-                            .offload_buffers = options.offload_buffers});
+  return map;
+}
+
+}  // namespace
+
+c10::Device execution_device_of(const torch::nn::Module& model,
+                                const std::optional<c10::Device>& given) {
+  if (given) return *given;
+  const std::vector<at::Tensor> parameters = model.parameters();
+  if (parameters.empty() || parameters[0].is_meta()) return Runtime::current().device();
+  return parameters[0].device();
 }
 
 std::shared_ptr<DispatchedModel> load_and_dispatch(

@@ -150,12 +150,9 @@ struct DiskOffloadOptions {
 
 namespace internal {
 
-// The placement of a whole model, and what else follows from the arguments.
-std::pair<DeviceMap, DispatchOptions> cpu_offload_plan(const torch::nn::Module& model,
-                                                       CpuOffloadOptions options);
-std::pair<DeviceMap, DispatchOptions> disk_offload_plan(const torch::nn::Module& model,
-                                                        const std::string& offload_dir,
-                                                        DiskOffloadOptions options);
+// Where a model computes whose tensors are elsewhere.
+c10::Device execution_device_of(const torch::nn::Module& model,
+                                const std::optional<c10::Device>& given);
 
 }  // namespace internal
 
@@ -164,8 +161,12 @@ std::pair<DeviceMap, DispatchOptions> disk_offload_plan(const torch::nn::Module&
 /// Differs: where the execution device is the CPU there is nothing to do.
 template <typename Model>
 [[nodiscard]] auto cpu_offload(const Model& model, CpuOffloadOptions options = {}) {
-  auto [map, dispatch] = internal::cpu_offload_plan(*model, std::move(options));
-  return dispatch_model(model, std::move(map), std::move(dispatch));
+  return dispatch_model(
+      model, DeviceMap(std::vector<DeviceMap::Entry>{{"", DevicePlacement::cpu()}}),
+      {.main_device = internal::execution_device_of(*model, options.execution_device),
+       .state_dict = std::move(options.state_dict),
+       .offload_buffers = options.offload_buffers,
+       .preload_module_classes = std::move(options.preload_module_classes)});
 }
 
 /// All parameters in files of `offload_dir`, where those that have memory are written; see
@@ -173,8 +174,12 @@ template <typename Model>
 template <typename Model>
 [[nodiscard]] auto disk_offload(const Model& model, const std::string& offload_dir,
                                 DiskOffloadOptions options = {}) {
-  auto [map, dispatch] = internal::disk_offload_plan(*model, offload_dir, std::move(options));
-  return dispatch_model(model, std::move(map), std::move(dispatch));
+  return dispatch_model(
+      model, DeviceMap(std::vector<DeviceMap::Entry>{{"", DevicePlacement::disk()}}),
+      {.main_device = internal::execution_device_of(*model, options.execution_device),
+       .offload_dir = offload_dir,
+       .offload_buffers = options.offload_buffers,
+       .preload_module_classes = std::move(options.preload_module_classes)});
 }
 
 struct LoadCheckpointAndDispatchOptions {
@@ -203,9 +208,6 @@ struct LoadCheckpointAndDispatchOptions {
 
 namespace internal {
 
-// The map, inferred if it is a text; absent: none is asked for.
-std::optional<DeviceMap> device_map_for(const torch::nn::Module& model,
-                                        const LoadCheckpointAndDispatchOptions& options);
 // Loads the model by its map; null: without one.
 std::shared_ptr<DispatchedModel> load_and_dispatch(FileSystem& files,
                                                    std::shared_ptr<torch::nn::Module> model,

@@ -4,7 +4,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include <ATen/core/grad_mode.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
@@ -19,38 +18,6 @@ namespace accelerate {
 namespace {
 
 using DispatchedModels = std::vector<std::shared_ptr<DispatchedModel>>;
-
-// Moves what is around the dispatched models in a module.
-class MoveAround {
- public:
-  MoveAround(const DispatchedModels& dispatched, c10::Device device) : device_(device) {
-    for (const auto& each : dispatched) {
-      modules_.insert(each->module().get());
-      // What a dispatched model shares with what is around it stays.
-      for (const at::Tensor& tensor : each->module()->parameters()) {
-        parameters_.insert(tensor.unsafeGetTensorImpl());
-      }
-    }
-  }
-
-  void operator()(const torch::nn::Module& module) const {
-    if (modules_.contains(&module)) return;
-    for (const at::Tensor& each : module.parameters(/*recurse=*/false)) move(each);
-    for (const at::Tensor& each : module.buffers(/*recurse=*/false)) move(each);
-    for (const auto& child : module.children()) (*this)(*child);
-  }
-
- private:
-  void move(const at::Tensor& tensor) const {
-    if (!tensor.defined() || tensor.device() == device_) return;
-    if (parameters_.contains(tensor.unsafeGetTensorImpl())) return;
-    internal::rebind(tensor, internal::moved_to(tensor, device_));
-  }
-
-  const c10::Device device_;
-  std::unordered_set<const torch::nn::Module*> modules_;
-  std::unordered_set<const c10::TensorImpl*> parameters_;
-};
 
 }  // namespace
 
@@ -84,7 +51,28 @@ bool move_around_dispatched(const TechniqueContext& context) {
   const torch::nn::Module& module = *context.model.module();
   const DispatchedModels dispatched = internal::dispatched_within(module);
   if (dispatched.empty()) return false;
-  MoveAround(dispatched, context.plan.device)(module);
+  std::unordered_set<const torch::nn::Module*> stay;
+  // What a dispatched model shares with what is around it stays.
+  std::unordered_set<const c10::TensorImpl*> parameters;
+  for (const auto& each : dispatched) {
+    stay.insert(each->module().get());
+    for (const at::Tensor& tensor : each->module()->parameters()) {
+      parameters.insert(tensor.unsafeGetTensorImpl());
+    }
+  }
+  const c10::Device device = context.plan.device;
+  const auto move = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.device() == device) return;
+    if (parameters.contains(tensor.unsafeGetTensorImpl())) return;
+    internal::rebind(tensor, internal::moved_to(tensor, device));
+  };
+  const auto visit = [&](const auto& self, const torch::nn::Module& each) -> void {
+    if (stay.contains(&each)) return;
+    for (const at::Tensor& tensor : each.parameters(/*recurse=*/false)) move(tensor);
+    for (const at::Tensor& tensor : each.buffers(/*recurse=*/false)) move(tensor);
+    for (const auto& child : each.children()) self(self, *child);
+  };
+  visit(visit, module);
   return true;
 }
 

@@ -17,7 +17,7 @@
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/dispatch/gradient_home.h"
 #include "accelerate/files/formats/offload_index.h"
-#include "accelerate/modules/module_slots.h"
+#include "accelerate/modules/module_state_dict.h"
 #include "accelerate/modules/module_tensors.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/managed_storage.h"
@@ -49,11 +49,7 @@ c10::Device with_index(c10::Device device) {
 
 at::Tensor DispatchedModel::Offloaded::values() const {
   const at::NoGradGuard no_grad;
-  if (home.defined()) return home.detach().clone();
-  const at::Tensor read =
-      internal::fresh_tensor(tensor.sizes(), at::TensorOptions(stored->dtype()));
-  stored->read(read);
-  return read.to(tensor.scalar_type());
+  return home.defined() ? home.detach().clone() : stored->values(tensor);
 }
 
 // Checks everything first, then moves tensors.
@@ -280,21 +276,14 @@ class DispatchedModel::Builder {
     return false;
   }
 
-  at::Tensor read(const Target& target) const {
-    const at::Tensor& tensor = slot(target).tensor;
-    const at::Tensor values =
-        internal::fresh_tensor(tensor.sizes(), at::TensorOptions(target.stored->dtype()));
-    target.stored->read(values);
-    return values.to(tensor.scalar_type());
-  }
-
   // Those that stay in memory: first the memory of all, so that a device without room is found
   // before anything has moved.
   void move() {
     std::vector<std::pair<Target*, at::Tensor>> moved;
     for (Target& target : targets_) {
       if (target.home != Home::kDevice || !changes_memory(target)) continue;
-      const at::Tensor values = target.values.defined() ? target.values : read(target);
+      const at::Tensor values =
+          target.values.defined() ? target.values : target.stored->values(slot(target).tensor);
       moved.emplace_back(&target, values.to(target.device));
       tag_memory(moved.back().second,
                  slot(target).is_buffer ? MemoryKind::kBuffer : MemoryKind::kParameter);
@@ -302,7 +291,7 @@ class DispatchedModel::Builder {
     for (auto& [target, values] : moved) {
       target->values = at::Tensor();
       const c10::Device before = slot(*target).tensor.device();
-      internal::BorrowedBuffer borrowed{.home = before, .device = values.device()};
+      BorrowedBuffer borrowed{.home = before, .device = values.device()};
       for (const size_t each : target->slots) {
         internal::rebind(slots_[each].tensor, values);
         borrowed.tensors.push_back(slots_[each].tensor);
@@ -314,7 +303,8 @@ class DispatchedModel::Builder {
   // Host memory from which copies go on beside the host.
   at::Tensor home_of(const Target& target) {
     const at::Tensor& tensor = slot(target).tensor;
-    const at::Tensor values = target.values.defined() ? target.values.detach() : read(target);
+    const at::Tensor values =
+        target.values.defined() ? target.values.detach() : target.stored->values(tensor);
     const bool pins = !model_.main_device_.is_cpu() && !model_.main_device_.is_mps();
     const bool is_its_own = tensor.is_alias_of(values) || !target.values.defined();
     if (!pins && is_its_own && values.is_cpu() && values.is_contiguous()) return values;
@@ -502,7 +492,9 @@ class DispatchedModel::PassHook final : public ModelHook {
   explicit PassHook(DispatchedModel& model) : model_(model) {}
 
   void pre_forward(torch::nn::Module& /*module*/, ForwardValues& arguments) override {
-    const std::optional<c10::Device> main = model_.sends_to();
+    // Inputs of a model without a map stay.
+    const std::optional<c10::Device> main =
+        model_.device_map_.empty() ? std::nullopt : std::optional(model_.main_device_);
     Running running = {.inputs = main ? arguments.find_device() : std::nullopt,
                        .pass = std::make_unique<Pass>(model_)};
     if (main) arguments.send_to_device(*main, {.skip_keys = model_.skip_keys()});
@@ -585,7 +577,17 @@ DispatchedModel::~DispatchedModel() {
       internal::register_offloaded(tensor, each.stored->file());
     }
   }
-  for (const internal::BorrowedBuffer& each : borrowed_) restore_buffer(each);
+  for (const BorrowedBuffer& each : borrowed_) {
+    const at::Tensor& first = each.tensors.front();
+    // The program may have moved it since.
+    if (first.device() != each.device) continue;
+    try {
+      const at::Tensor values = first.detach().to(each.home);
+      for (const at::Tensor& tensor : each.tensors) internal::rebind(tensor, values);
+    } catch (...) {
+      // It stays where it is: the end of a model is not the place to report a device's error.
+    }
+  }
   for (const at::Tensor& each : made_) update_device_from_kept(each);
 }
 
@@ -638,10 +640,6 @@ void DispatchedModel::release_others() {
   }
 }
 
-void DispatchedModel::end_pass(bool failed) {
-  if (reading_ != nullptr && !failed) reading_->end_pass();
-}
-
 DispatchedModel::Pass::Pass(DispatchedModel& model)
     : model_(model),
       exceptions_(std::uncaught_exceptions()),
@@ -666,7 +664,7 @@ void DispatchedModel::Pass::end() {
   placement_->end();
   const bool failed = std::uncaught_exceptions() > exceptions_;
   pass_.reset();
-  model_.end_pass(failed);
+  if (model_.reading_ != nullptr && !failed) model_.reading_->end_pass();
 }
 
 void DispatchedModel::Pass::expect_no_backward() {

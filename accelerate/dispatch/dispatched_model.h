@@ -18,7 +18,6 @@
 #include "accelerate/big_model/offload.h"
 #include "accelerate/device_map/device_map.h"
 #include "accelerate/dispatch/activation_placement.h"
-#include "accelerate/dispatch/borrowed_buffer.h"
 #include "accelerate/dispatch/weight_sources.h"
 #include "accelerate/hooks/model_hook.h"
 #include "accelerate/modules/values_elsewhere.h"
@@ -97,10 +96,6 @@ class DispatchedModel final : public TensorsElsewhere {
   const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
   const DeviceMap& device_map() const { return device_map_; }
   c10::Device main_device() const { return main_device_; }
-  /// Where inputs go; absent: they stay.
-  std::optional<c10::Device> sends_to() const {
-    return device_map_.empty() ? std::nullopt : std::optional(main_device_);
-  }
   const std::vector<std::string>& skip_keys() const { return skip_keys_; }
 
   /// Where the values of a tensor are that is in memory only while it is used.
@@ -143,7 +138,6 @@ class DispatchedModel final : public TensorsElsewhere {
   DispatchedModel(std::shared_ptr<torch::nn::Module> module, DeviceMap device_map);
   void begin_pass();
   void release_others();
-  void end_pass(bool failed);
 
   const std::shared_ptr<torch::nn::Module> module_;
   const DeviceMap device_map_;
@@ -160,7 +154,14 @@ class DispatchedModel final : public TensorsElsewhere {
   absl::flat_hash_map<const c10::TensorImpl*, size_t> offloaded_by_tensor_;
   absl::flat_hash_map<const void*, size_t> offloaded_by_storage_;
   std::vector<std::pair<at::Tensor, size_t>> managed_;  // the same; they keep the tensors alive
-  std::vector<internal::BorrowedBuffer> borrowed_;
+  // Buffers that are on the main device for a module that is offloaded, and go back when the model
+  // is an ordinary one again. `tensors`: one under each of the names that has its own.
+  struct BorrowedBuffer {
+    std::vector<at::Tensor> tensors = {};
+    c10::Device home;    // where it was
+    c10::Device device;  // where it is used
+  };
+  std::vector<BorrowedBuffer> borrowed_;
   std::vector<at::Tensor> made_;  // whose values are made of tensors that the map places
   std::unique_ptr<internal::FileReading> reading_;  // null if nothing is read from files
   std::shared_ptr<Residency> residency_;

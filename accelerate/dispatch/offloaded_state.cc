@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/dispatch/dispatched_model.h"
-#include "accelerate/modules/module_slots.h"
+#include "accelerate/modules/module_state_dict.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
@@ -46,19 +46,8 @@ void rebind_with_gradient(const at::Tensor& tensor, const at::Tensor& values, bo
 }
 
 // What is kept of its parameters included, in their place.
-NamedTensors own_tensors(const torch::nn::Module& module) {
-  NamedTensors tensors;
-  const auto add = [&tensors](const auto& named) {
-    for (const auto& each : named) {
-      if (!each.value().defined()) continue;
-      for (KeptTensor& kept : kept_tensors(each.key(), each.value())) {
-        tensors.emplace_back(std::move(kept.name), std::move(kept.tensor));
-      }
-    }
-  };
-  add(module.named_parameters(/*recurse=*/false));
-  add(module.named_buffers(/*recurse=*/false));
-  return tensors;
+std::vector<internal::ModuleSlot> own_tensors(const torch::nn::Module& module) {
+  return internal::module_slots(module, /*recurse=*/false);
 }
 
 }  // namespace
@@ -84,7 +73,7 @@ std::vector<std::shared_ptr<DispatchedModel>> internal::dispatched_within(
 bool has_offloaded_params(const torch::nn::Module& module) {
   const Models models = models_of_rank();
   return std::ranges::any_of(own_tensors(module), [&](const auto& each) {
-    return find(models, each.second).offloaded != nullptr;
+    return find(models, each.tensor).offloaded != nullptr;
   });
 }
 
@@ -98,7 +87,8 @@ ModuleOnDevice::ModuleOnDevice(const torch::nn::Module& module,
   const at::NoGradGuard no_grad;
   const Models models = models_of_rank();
   try {
-    for (const auto& [name, tensor] : own_tensors(module)) {
+    for (const internal::ModuleSlot& slot : own_tensors(module)) {
+      const at::Tensor& tensor = slot.tensor;
       const auto [model, offloaded] = find(models, tensor);
       if (offloaded == nullptr && (!execution_device || tensor.device() == *execution_device)) {
         continue;
@@ -162,13 +152,13 @@ NamedTensors get_state_dict_from_offload(const torch::nn::Module& module,
   const Models models = models_of_rank();
   const std::string root =
       module_name.substr(0, std::min(module_name.rfind('.'), module_name.size()));
-  for (const auto& [name, tensor] : own_tensors(module)) {
-    const std::string key = absl::StrCat(root, ".", name);
+  for (const internal::ModuleSlot& slot : own_tensors(module)) {
+    const std::string key = absl::StrCat(root, ".", slot.name);
     const auto entry = std::ranges::find(state_dict, key, &NamedTensors::value_type::first);
     if (entry == state_dict.end()) continue;
-    const auto [model, offloaded] = find(models, tensor);
+    const auto [model, offloaded] = find(models, slot.tensor);
     entry->second =
-        offloaded != nullptr ? offloaded->values().to(device_to_put_offload) : tensor.detach();
+        offloaded != nullptr ? offloaded->values().to(device_to_put_offload) : slot.tensor.detach();
   }
   return state_dict;
 }

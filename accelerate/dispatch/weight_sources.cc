@@ -11,9 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "accelerate/big_model/offload_dtypes.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/files/safetensors_dtypes.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate::internal {
@@ -205,6 +203,12 @@ void StoredWeight::read(const at::Tensor& into) const {
   throw CheckpointError(absl::Status(
       status.code(),
       absl::StrCat("cannot read the offloaded weight \"", name_, "\": ", status.message())));
+}
+
+at::Tensor StoredWeight::values(const at::Tensor& like) const {
+  const at::Tensor values = fresh_tensor(like.sizes(), at::TensorOptions(dtype_));
+  read(values);
+  return values.to(like.scalar_type());
 }
 
 at::Tensor StoredWeight::map() const {

@@ -56,6 +56,8 @@ class StoredWeight {
   const std::string& path() const { return path_; }
   /// Into a contiguous tensor on the CPU of its dtype and sizes.
   void read(const at::Tensor& into) const;
+  /// The same into a tensor of its own, in the dtype of `like`, whose sizes it has.
+  at::Tensor values(const at::Tensor& like) const;
   /// On the CPU, mapped: not to be written to.
   at::Tensor map() const;
 

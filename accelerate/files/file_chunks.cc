@@ -6,59 +6,11 @@
 #include <system_error>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
 #include "accelerate/base/checksum.h"
 
 namespace accelerate::internal {
-namespace {
-
-// The state that the threads share.
-class Run {
- public:
-  Run(std::vector<FileChunk>& chunks,
-      absl::FunctionRef<absl::Status(FileChunk&, ChunkBuffer&)> work)
-      : chunks_(chunks), work_(work) {}
-
-  void work() {
-    ChunkBuffer buffer;
-    while (!failed_) {
-      const size_t chunk = next_++;
-      if (chunk >= chunks_.size()) return;
-      try {
-        const absl::Status status = work_(chunks_[chunk], buffer);
-        if (!status.ok()) fail(status, nullptr);
-      } catch (...) {
-        fail(absl::OkStatus(), std::current_exception());
-      }
-    }
-  }
-
-  absl::Status result() {
-    absl::MutexLock lock(&mutex_);
-    if (thrown_ != nullptr) std::rethrow_exception(thrown_);
-    return status_;
-  }
-
- private:
-  void fail(const absl::Status& status, const std::exception_ptr& thrown) {
-    failed_ = true;
-    absl::MutexLock lock(&mutex_);
-    status_.Update(status);
-    if (thrown_ == nullptr) thrown_ = thrown;
-  }
-
-  std::vector<FileChunk>& chunks_;
-  const absl::FunctionRef<absl::Status(FileChunk&, ChunkBuffer&)> work_;
-  std::atomic<size_t> next_ = 0;
-  std::atomic<bool> failed_ = false;
-  absl::Mutex mutex_;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  std::exception_ptr thrown_ ABSL_GUARDED_BY(mutex_);
-};
-
-}  // namespace
 
 std::vector<FileChunk> cut_into_chunks(const std::vector<FilePiece>& pieces, int64_t chunk_bytes) {
   std::vector<FileChunk> chunks;
@@ -89,17 +41,41 @@ absl::Span<std::byte> ChunkBuffer::of_size(int64_t size) {
 
 absl::Status run_chunks(std::vector<FileChunk>& chunks, int threads,
                         absl::FunctionRef<absl::Status(FileChunk&, ChunkBuffer&)> work) {
-  Run run(chunks, work);
+  std::atomic<size_t> next = 0;
+  std::atomic<bool> failed = false;
+  absl::Mutex mutex;  // of the first failures
+  absl::Status status;
+  std::exception_ptr thrown;
+  const auto run = [&] {
+    ChunkBuffer buffer;
+    while (!failed) {
+      const size_t chunk = next++;
+      if (chunk >= chunks.size()) return;
+      absl::Status done;
+      std::exception_ptr exception;
+      try {
+        done = work(chunks[chunk], buffer);
+      } catch (...) {
+        exception = std::current_exception();
+      }
+      if (done.ok() && exception == nullptr) continue;
+      failed = true;
+      const absl::MutexLock lock(&mutex);
+      status.Update(done);
+      if (thrown == nullptr) thrown = exception;
+    }
+  };
   std::vector<std::thread> helpers;
   const auto wanted = std::min<size_t>(threads, chunks.size());
   try {
-    while (helpers.size() + 1 < wanted) helpers.emplace_back([&run] { run.work(); });
+    while (helpers.size() + 1 < wanted) helpers.emplace_back(run);
   } catch (const std::system_error&) {
     // The threads that could be started do all the work.
   }
-  run.work();
+  run();
   for (std::thread& helper : helpers) helper.join();
-  return run.result();
+  if (thrown != nullptr) std::rethrow_exception(thrown);
+  return status;
 }
 
 std::vector<uint32_t> piece_checksums(const std::vector<FileChunk>& chunks, size_t pieces) {

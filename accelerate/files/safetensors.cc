@@ -17,12 +17,13 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "accelerate/base/checksum.h"
+#include "accelerate/base/document.h"
 #include "accelerate/base/status.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/file_chunks.h"
-#include "accelerate/files/safetensors_dtypes.h"
 #include "accelerate/files/tensor_ranges.h"
 #include "accelerate/tensors/tensor_memory.h"
+#include "accelerate/values/dtypes.h"
 
 namespace accelerate {
 namespace {
@@ -58,6 +59,11 @@ std::string objection_to(const at::Tensor& tensor) {
   if (tensor.layout() != c10::kStrided) return "only dense tensors can be in safetensors files";
   if (tensor.is_meta()) return "a meta tensor has no contents";
   return "";
+}
+
+bool is_written(const DtypeName& dtype) {
+  return !dtype.safetensors.empty() && dtype.safetensors != "C64" &&
+         !dtype.safetensors.ends_with("FNUZ");
 }
 
 // ---- Writing.
@@ -183,6 +189,20 @@ class Writer {
 };
 
 }  // namespace
+
+absl::StatusOr<std::string> safetensors_dtype(at::ScalarType dtype) {
+  const DtypeName* known = find_dtype(dtype);
+  if (known != nullptr && is_written(*known)) return std::string(known->safetensors);
+  return absl::InvalidArgumentError(
+      absl::StrCat("the dtype ", c10::toString(dtype), " cannot be in safetensors files"));
+}
+
+absl::StatusOr<at::ScalarType> scalar_type_of(const std::string& safetensors_dtype) {
+  const DtypeName* known = find_dtype(&DtypeName::safetensors, safetensors_dtype);
+  if (known != nullptr) return scalar_type(*known);
+  return absl::UnimplementedError(
+      absl::StrCat("its dtype is ", safetensors_dtype, ", which cannot be read"));
+}
 
 absl::StatusOr<WrittenFile> write_safetensors(FileSystem& files, const std::string& path,
                                               const NamedTensors& tensors,
@@ -632,6 +652,18 @@ absl::Status SafetensorsFile::verify(const std::vector<std::string>& names) cons
     wanted.push_back({.entry = entry});
   }
   return contents_->read(std::move(wanted));
+}
+
+std::optional<nlohmann::ordered_json> internal::state_values(const SafetensorsFile& file,
+                                                             const std::string& path) {
+  const std::string* const values = find_state_values(file.header());
+  if (values == nullptr) return std::nullopt;
+  return parse_state_values(*values, path);
+}
+
+nlohmann::ordered_json internal::parse_state_values(const std::string& text,
+                                                    const std::string& path) {
+  return value_or_throw(json_value(text, {.name = path}));
 }
 
 }  // namespace accelerate

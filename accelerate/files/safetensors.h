@@ -28,6 +28,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <nlohmann/json.hpp>
 
 #include "absl/status/status.h"
@@ -38,6 +39,12 @@
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
+
+/// The format's name of a dtype. C64, F8_E4M3FNUZ and F8_E5M2FNUZ are read and not written: files
+/// of HF Accelerate lack them. Errors: InvalidArgument for a dtype that is not written.
+absl::StatusOr<std::string> safetensors_dtype(at::ScalarType dtype);
+/// Errors: Unimplemented naming the dtype.
+absl::StatusOr<at::ScalarType> scalar_type_of(const std::string& safetensors_dtype);
 
 /// CRC-32C.
 struct SafetensorsChecksums {
@@ -125,9 +132,6 @@ namespace internal {
 
 /// A StateDict in one file: its tensors as safetensors, its values as JSON in the metadata.
 /// Errors: CheckpointError naming the file.
-
-/// The metadata of a file that holds tensors and, unless it is empty, this JSON text.
-SafetensorsMetadata state_metadata(const std::string& values);
 
 /// The values beside a file's tensors; nothing where there are none.
 std::optional<nlohmann::ordered_json> state_values(const SafetensorsFile& file,

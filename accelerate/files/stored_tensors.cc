@@ -21,10 +21,7 @@ ShardedMetadata metadata_of(const SafetensorsHeader& header, const std::string& 
         .shape = entry.shape,
         .shards = {shard_with(path, entry.name, whole_box(entry.shape))}};
   }
-  if (header.metadata) {
-    const auto values = header.metadata->find("values");
-    if (values != header.metadata->end()) metadata.values = values->second;
-  }
+  if (const auto* const values = internal::find_state_values(header)) metadata.values = *values;
   return metadata;
 }
 

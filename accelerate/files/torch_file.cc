@@ -1,6 +1,5 @@
 #include "accelerate/files/torch_file.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -409,13 +408,6 @@ class TorchZip {
   caffe2::serialize::PyTorchStreamReader zip_;
 };
 
-// As many bytes of the beginning as there are.
-std::string first_bytes(const ReadableFile& file, int64_t count) {
-  std::string start(static_cast<size_t>(std::min(count, file.size())), '\0');
-  const auto bytes = absl::MakeSpan(reinterpret_cast<std::byte*>(start.data()), start.size());
-  return file.read_at(0, bytes).ok() ? start : "";
-}
-
 bool is_zip(absl::string_view start) { return absl::StartsWith(start, "PK\x03\x04"); }
 
 // A pickle of the number 0x1950a86a20f9469cfc6c; protocol 1 writes the number as text.
@@ -446,7 +438,7 @@ template <typename Result>
 absl::StatusOr<Result> read_file_value(FileSystem& files, const std::string& path,
                                        ReadPickle<Result> read) {
   ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, files.open(path));
-  const std::string start = first_bytes(*file, kStartBytes);
+  const std::string start = read_start(*file, kStartBytes).value_or("");
   const auto bytes = std::make_shared<FileAdapter>(std::move(file));
   if (is_old_format(start)) {
     return absl::UnimplementedError(absl::StrCat(
@@ -482,7 +474,7 @@ TorchStateDict read_torch_state_dict(FileSystem& files, const std::string& path)
 bool is_torch_file(FileSystem& files, const std::string& path) {
   const absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
   if (!file.ok()) return false;
-  const std::string start = first_bytes(**file, kStartBytes);
+  const std::string start = read_start(**file, kStartBytes).value_or("");
   return is_zip(start) || is_old_format(start);
 }
 

@@ -22,19 +22,9 @@ namespace {
 
 using torch::nn::Module;
 
-bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::ranges::find(names, name) != names.end();
-}
-
 std::string child_name(const std::string& module, const std::string& child) {
   return module.empty() ? child : absl::StrCat(module, ".", child);
 }
-
-struct ServedTensor {
-  std::string name;
-  at::Tensor tensor;
-  bool is_buffer;
-};
 
 // Calls visit(name, tensor, is_buffer) for the tensors that a hook of the module serves.
 template <typename Visit>
@@ -260,7 +250,8 @@ class AlignDevicesPlan {
              bool is_served) {
     Module& module = target.module();
     const std::string class_name = module_class_name(module);
-    const bool whole = options.offload && contains(options.preload_module_classes, class_name);
+    const bool whole = options.offload &&
+                       std::ranges::count(options.preload_module_classes, class_name) > 0;
     is_served = expect_served(target, name, is_served || whole);
     if (target.slot() != nullptr || whole) {
       if (whole || serves_tensors(module)) {
@@ -293,7 +284,7 @@ class AlignDevicesPlan {
            .tied_params_map = options.tied_params_map},
           /*append=*/false);
     }
-    if (contains(options.preload_module_classes, module_class_name(module))) return;
+    if (std::ranges::count(options.preload_module_classes, module_class_name(module)) > 0) return;
     for (const auto& child : module.named_children()) {
       if (!child.value()) continue;
       execute(*child.value(), device, options, child_name(name, child.key()), is_served);
@@ -301,38 +292,37 @@ class AlignDevicesPlan {
   }
 
   void blocks(HookTarget target, const AttachAlignDeviceOnBlocksOptions& options,
-              const std::map<std::string, std::optional<c10::Device>>& devices,
-              const std::map<std::string, bool>& offloads, const std::string& name) {
-    const auto device = devices.find(name);
-    const auto offload = offloads.find(name);
-    const bool is_block = device != devices.end() && offload != offloads.end();
+              const std::string& name) {
+    const auto device = value_of(options.execution_device, options.offload, name);
+    const auto offload = value_of(options.offload, options.execution_device, name);
+    const bool is_block = device && offload;
     AlignDevicesHookOptions hook = {.execution_device = std::nullopt,
                                     .io_same_device = name.empty(),
                                     .skip_keys = options.skip_keys,
                                     .tied_params_map = options.tied_params_map};
-    if (is_block) hook.execution_device = device->second;
-    if (is_block && !offload->second) {
+    if (is_block) hook.execution_device = *device;
+    if (is_block && !*offload) {
       hook.offload_buffers = options.offload_buffers;
       hook.place_submodules = true;
       add(target, name, std::move(hook), /*append=*/false);
     } else if (is_block) {
-      align(target, align_options(options, device->second), name, /*is_served=*/false);
+      align(target, align_options(options, *device), name, /*is_served=*/false);
       if (!plan_.has_hook(target)) add(target, name, std::move(hook), /*append=*/false);
     } else if (name.empty()) {
-      if (device != devices.end()) hook.execution_device = device->second;
+      if (device) hook.execution_device = *device;
       add(target, name, std::move(hook), /*append=*/false);
     }
-    if (is_block && device->second) {
-      execute(target, *device->second,
+    if (is_block && *device) {
+      execute(target, **device,
               {.skip_keys = options.skip_keys,
                .preload_module_classes =
-                   offload->second ? options.preload_module_classes : std::vector<std::string>(),
+                   *offload ? options.preload_module_classes : std::vector<std::string>(),
                .tied_params_map = options.tied_params_map},
               name, /*is_served=*/true);
     }
     for (const auto& child : target.module().named_children()) {
       if (!child.value()) continue;
-      blocks(*child.value(), options, devices, offloads, child_name(name, child.key()));
+      blocks(*child.value(), options, child_name(name, child.key()));
     }
   }
 
@@ -360,6 +350,18 @@ class AlignDevicesPlan {
   void attach() { plan_.attach(); }
 
  private:
+  // The block's value; one for all blocks is that of the blocks which the other option names.
+  template <typename T, typename Other>
+  static std::optional<T> value_of(const PerBlock<T>& values, const PerBlock<Other>& others,
+                                   const std::string& name) {
+    if (const auto* const by_name = std::get_if<std::map<std::string, T>>(&values)) {
+      const auto found = by_name->find(name);
+      return found == by_name->end() ? std::nullopt : std::optional<T>(found->second);
+    }
+    const bool is_named = std::get<std::map<std::string, Other>>(others).contains(name);
+    return is_named ? std::optional<T>(std::get<T>(values)) : std::nullopt;
+  }
+
   // Whether a hook serves what the module has itself, given whether one above does.
   static bool expect_served(HookTarget target, const std::string& name, bool is_served) {
     if (is_served || target.slot() != nullptr) return true;
@@ -399,39 +401,22 @@ void attach_align_device_hook(HookTarget module, const AttachAlignDeviceOptions&
 
 void attach_align_device_hook_on_blocks(HookTarget module,
                                         const AttachAlignDeviceOnBlocksOptions& options) {
-  using Devices = std::map<std::string, std::optional<c10::Device>>;
-  using Offloads = std::map<std::string, bool>;
   AlignDevicesPlan plan;
-  const auto* const devices = std::get_if<Devices>(&options.execution_device);
-  const auto* const offloads = std::get_if<Offloads>(&options.offload);
-  if (devices == nullptr && offloads == nullptr) {
-    const auto& device = std::get<std::optional<c10::Device>>(options.execution_device);
-    if (std::get<bool>(options.offload)) {
-      plan.align(module, AlignDevicesPlan::align_options(options, device), options.module_name,
-                 /*is_served=*/false);
-    } else {
-      plan.add(module, options.module_name,
-               {.execution_device = device,
-                .io_same_device = true,
-                .place_submodules = true,
-                .skip_keys = options.skip_keys,
-                .tied_params_map = options.tied_params_map},
-               /*append=*/false);
-    }
+  const auto* const device = std::get_if<std::optional<c10::Device>>(&options.execution_device);
+  const auto* const offload = std::get_if<bool>(&options.offload);
+  if (device == nullptr || offload == nullptr) {
+    plan.blocks(module, options, options.module_name);
+  } else if (*offload) {
+    plan.align(module, AlignDevicesPlan::align_options(options, *device), options.module_name,
+               /*is_served=*/false);
   } else {
-    Devices all_devices = devices != nullptr ? *devices : Devices();
-    Offloads all_offloads = offloads != nullptr ? *offloads : Offloads();
-    if (devices == nullptr) {
-      for (const auto& [name, offload] : *offloads) {
-        all_devices[name] = std::get<std::optional<c10::Device>>(options.execution_device);
-      }
-    }
-    if (offloads == nullptr) {
-      for (const auto& [name, device] : *devices) {
-        all_offloads[name] = std::get<bool>(options.offload);
-      }
-    }
-    plan.blocks(module, options, all_devices, all_offloads, options.module_name);
+    plan.add(module, options.module_name,
+             {.execution_device = *device,
+              .io_same_device = true,
+              .place_submodules = true,
+              .skip_keys = options.skip_keys,
+              .tied_params_map = options.tied_params_map},
+             /*append=*/false);
   }
   plan.attach();
 }

@@ -7,26 +7,13 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/hooks/attach_hook.h"
+#include "accelerate/hooks/layerwise_casting.h"
 #include "accelerate/modules/module_tensors.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/module_class.h"
 
 namespace accelerate::internal {
-
-void TensorsBefore::add(const torch::nn::Module& module) {
-  for (const auto& [name, tensor] : named_module_tensors(module, {.recurse = true})) {
-    const bool is_leaf = tensor.requires_grad() && tensor.is_leaf();
-    tensors_.push_back({tensor, tensor.detach(), is_leaf ? tensor.grad() : at::Tensor()});
-  }
-}
-
-void TensorsBefore::restore() const {
-  for (const Before& each : tensors_) {
-    if (are_identical_views(each.tensor, each.values)) continue;
-    rebind(each.tensor, each.values);
-    if (each.gradient.defined()) each.tensor.mutable_grad() = each.gradient;
-  }
-}
 
 std::string how_to_hook(const torch::nn::Module& module) {
   return absl::StrCat("runs no hooks; declare it as accelerate::Hooked<", module.name(),
@@ -57,7 +44,6 @@ bool HookPlan::has_hook(HookTarget module) const {
 
 void HookPlan::attach() {
   size_t begun = 0;
-  TensorsBefore tensors;
   try {
     // All of them first, so that what they bring back is where the tensors were.
     for (Change& each : changes_) {
@@ -70,7 +56,18 @@ void HookPlan::attach() {
     roll_back(begun - 1);
     throw;
   }
-  for (const Change& each : changes_) tensors.add(each.module.module());
+  // Where the modules' parameters and buffers are, and where they were.
+  struct Before {
+    at::Tensor tensor, values, gradient;
+  };
+  std::vector<Before> before;
+  for (const Change& change : changes_) {
+    for (const auto& [name, each] :
+         named_module_tensors(change.module.module(), {.recurse = true})) {
+      const bool is_leaf = each.requires_grad() && each.is_leaf();
+      before.push_back({each, each.detach(), is_leaf ? each.grad() : at::Tensor()});
+    }
+  }
   try {
     for (Change& each : changes_) {
       std::shared_ptr<ModelHook>& slot = each.module.slot()->hook_;
@@ -81,7 +78,11 @@ void HookPlan::attach() {
                  : each.hook;
     }
   } catch (...) {
-    tensors.restore();
+    for (const Before& each : before) {
+      if (are_identical_views(each.tensor, each.values)) continue;
+      rebind(each.tensor, each.values);
+      if (each.gradient.defined()) each.tensor.mutable_grad() = each.gradient;
+    }
     roll_back(begun);
     throw;
   }
@@ -108,3 +109,24 @@ void HookPlan::detach(HookTarget module) {
 }
 
 }  // namespace accelerate::internal
+
+namespace accelerate {
+
+void add_hook_to_module(HookTarget module, std::shared_ptr<ModelHook> hook, bool append) {
+  internal::HookPlan plan;
+  plan.add(module, "", std::move(hook), append);
+  plan.attach();
+}
+
+void remove_hook_from_module(HookTarget module, bool recurse) {
+  internal::HookPlan::detach(module);
+  internal::end_casts(module.module());
+  if (!recurse) return;
+  for (const auto& child : module.module().children()) remove_hook_from_module(*child, recurse);
+}
+
+void remove_hook_from_submodules(HookTarget module) {
+  remove_hook_from_module(module, /*recurse=*/true);
+}
+
+}  // namespace accelerate

@@ -7,24 +7,9 @@
 #include <string>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
 #include "accelerate/hooks/model_hook.h"
 
 namespace accelerate::internal {
-
-// Where a module's parameters and buffers are, and where they were.
-class TensorsBefore {
- public:
-  void add(const torch::nn::Module& module);
-  void restore() const;
-
- private:
-  struct Before {
-    at::Tensor tensor, values, gradient;
-  };
-  std::vector<Before> tensors_;
-};
 
 class HookPlan {
  public:

@@ -106,44 +106,33 @@ bool is_supported(const Module& module) {
                    torch::nn::ConvTranspose2dImpl, torch::nn::ConvTranspose3dImpl>(module);
 }
 
-class Layers {
- public:
-  explicit Layers(const LayerwiseCastingOptions& options) : options_(options) {
-    for (const std::string& pattern : options.skip_modules_pattern) {
-      try {
-        patterns_.emplace_back(pattern, std::regex::ECMAScript | std::regex::optimize);
-      } catch (const std::regex_error& error) {
-        TORCH_CHECK_VALUE(false, "attach_layerwise_casting_hooks: skip_modules_pattern \"", pattern,
-                          "\" is not a regular expression: ", error.what());
-      }
+// Those of layers that the options do not skip.
+NamedTensors parameters_of_layers(const Module& root, const LayerwiseCastingOptions& options) {
+  std::vector<std::regex> patterns;
+  for (const std::string& pattern : options.skip_modules_pattern) {
+    try {
+      patterns.emplace_back(pattern, std::regex::ECMAScript | std::regex::optimize);
+    } catch (const std::regex_error& error) {
+      TORCH_CHECK_VALUE(false, "attach_layerwise_casting_hooks: skip_modules_pattern \"", pattern,
+                        "\" is not a regular expression: ", error.what());
     }
   }
-
-  void collect(const Module& module, const std::string& name) {
-    if (is_skipped(module, name)) return;
-    if (is_supported(module)) {
-      append_parameters(module, name, /*recurse=*/false, parameters);
-      return;
-    }
+  NamedTensors parameters;
+  const auto collect = [&](const auto& self, const Module& module,
+                           const std::string& name) -> void {
+    const auto is_found = [&](const std::regex& each) { return std::regex_search(name, each); };
+    if (std::ranges::count(options.skip_modules_classes, module_class_name(module)) > 0) return;
+    if (std::ranges::any_of(patterns, is_found)) return;
+    if (is_supported(module)) return append_parameters(module, name, /*recurse=*/false, parameters);
     for (const auto& child : module.named_children()) {
       if (!child.value()) continue;
-      collect(*child.value(), name.empty() ? child.key() : absl::StrCat(name, ".", child.key()));
+      self(self, *child.value(),
+           name.empty() ? child.key() : absl::StrCat(name, ".", child.key()));
     }
-  }
-
-  NamedTensors parameters;
-
- private:
-  bool is_skipped(const Module& module, const std::string& name) const {
-    return std::ranges::count(options_.skip_modules_classes, module_class_name(module)) > 0 ||
-           std::ranges::any_of(patterns_, [&name](const std::regex& pattern) {
-             return std::regex_search(name, pattern);
-           });
-  }
-
-  const LayerwiseCastingOptions& options_;
-  std::vector<std::regex> patterns_;
-};
+  };
+  collect(collect, root, "");
+  return parameters;
+}
 
 void end_cast(const at::Tensor& tensor) {
   const Cast* const cast = find_cast(tensor);
@@ -158,9 +147,7 @@ void attach_layerwise_casting_hooks(Module& module, at::ScalarType storage_dtype
                                     const LayerwiseCastingOptions& options) {
   const Dtypes dtypes = {storage_dtype, compute_dtype, options.non_blocking};
   dtypes.check();
-  Layers layers(options);
-  layers.collect(module, "");
-  cast(layers.parameters, dtypes);
+  cast(parameters_of_layers(module, options), dtypes);
 }
 
 LayerwiseCastingHook::LayerwiseCastingHook(at::ScalarType storage_dtype,

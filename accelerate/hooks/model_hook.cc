@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "accelerate/forward/forward_call.h"
 
 namespace accelerate {
@@ -73,43 +74,22 @@ std::shared_ptr<ModelHook> find_hook(HookTarget module) {
   return module.slot() == nullptr ? nullptr : module.slot()->hook();
 }
 
-namespace internal {
-
-// One forward pass of a module with a hook.
-class HookPass {
- public:
-  HookPass(HookSlot& slot, torch::nn::Module& module)
-      : slot_(slot), module_(module), hook_(slot.hook_) {
-    ++slot_.passes_;
+void internal::run_in_hook(HookSlot& slot, torch::nn::Module& module, ForwardCall& call) {
+  const std::shared_ptr<ModelHook> hook = slot.hook_;
+  bool runs = false;  // between pre_forward and post_forward
+  const absl::Cleanup failed = [&] {
+    if (runs) hook->forward_failed(module);
+  };
+  ++slot.passes_;
+  const absl::Cleanup ended = [&slot] { --slot.passes_; };
+  hook->pre_forward(module, call.inputs());
+  runs = true;
+  {
+    const at::AutoGradMode gradients(at::GradMode::is_enabled() && !hook->no_grad());
+    call.run(/*input_dtype=*/std::nullopt);
   }
-  ~HookPass() {
-    --slot_.passes_;
-    if (runs_) hook_->forward_failed(module_);
-  }
-  HookPass(const HookPass&) = delete;
-  HookPass& operator=(const HookPass&) = delete;
-
-  void run(ForwardCall& call) {
-    hook_->pre_forward(module_, call.inputs());
-    runs_ = true;
-    {
-      const at::AutoGradMode gradients(at::GradMode::is_enabled() && !hook_->no_grad());
-      call.run(/*input_dtype=*/std::nullopt);
-    }
-    runs_ = false;
-    hook_->post_forward(module_, call.outputs());
-  }
-
- private:
-  HookSlot& slot_;
-  torch::nn::Module& module_;
-  const std::shared_ptr<ModelHook> hook_;
-  bool runs_ = false;  // between pre_forward and post_forward
-};
-
-void run_in_hook(HookSlot& slot, torch::nn::Module& module, ForwardCall& call) {
-  HookPass(slot, module).run(call);
+  runs = false;
+  hook->post_forward(module, call.outputs());
 }
 
-}  // namespace internal
 }  // namespace accelerate

@@ -71,9 +71,15 @@ class SequentialHook final : public ModelHook {
   const std::vector<std::shared_ptr<ModelHook>> hooks_;
 };
 
+class HookSlot;
+
 namespace internal {
-class HookPass;
+
 class HookPlan;
+
+// Runs the call, a forward pass of the module, inside the slot's hook, which is not null.
+void run_in_hook(HookSlot& slot, torch::nn::Module& module, ForwardCall& call);
+
 }  // namespace internal
 
 /// Where a module's hook is kept. A copy of a module has no hook.
@@ -93,7 +99,7 @@ class HookSlot {
   const std::shared_ptr<ModelHook>& hook() const { return hook_; }
 
  private:
-  friend class internal::HookPass;
+  friend void internal::run_in_hook(HookSlot& slot, torch::nn::Module& module, ForwardCall& call);
   friend class internal::HookPlan;
 
   std::shared_ptr<ModelHook> hook_;
@@ -118,10 +124,4 @@ class HookTarget {
 /// The module's hook; null if it has none.
 std::shared_ptr<ModelHook> find_hook(HookTarget module);
 
-namespace internal {
-
-// Runs the call, a forward pass of the module, inside the slot's hook, which is not null.
-void run_in_hook(HookSlot& slot, torch::nn::Module& module, ForwardCall& call);
-
-}  // namespace internal
 }  // namespace accelerate

@@ -26,7 +26,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/base/libtorch_fwd.h"
-#include "accelerate/modules/module_slots.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
@@ -51,6 +50,28 @@ IncompatibleKeys load_module_state_dict(torch::nn::Module& module, const NamedTe
                                         const LoadModuleStateDictOptions& options = {});
 
 namespace internal {
+
+/// One of a module's parameters and buffers.
+struct ModuleSlot {
+  std::string name;
+  /// The parameter or buffer, not a copy of its handle's metadata as in module_state_dict; or a
+  /// tensor that is kept in a parameter's place (value_at_use.h).
+  at::Tensor tensor;
+  /// A buffer, or statistics that are kept.
+  bool is_buffer = false;
+  /// As KeptTensor::is_text.
+  bool is_text = false;
+  /// Where `tensor` is kept in its place, the parameter, and its name. Undefined for others.
+  at::Tensor made_parameter = {};
+  std::string made_name = {};
+
+  /// The name by which a device map places it.
+  const std::string& placed_name() const { return made_parameter.defined() ? made_name : name; }
+};
+
+/// In the order of module_state_dict: names and positions are the same. Without `recurse` those of
+/// the module itself alone. Local.
+std::vector<ModuleSlot> module_slots(const torch::nn::Module& module, bool recurse = true);
 
 struct StateDictMatchOptions {
   /// Whether tensors on the meta device are an error, because they cannot be read into.

@@ -1,5 +1,6 @@
 #include "accelerate/platform/file_system.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -8,15 +9,6 @@
 
 namespace accelerate {
 namespace {
-
-absl::Status write_durably(FileSystem& files, const std::string& path, std::string_view contents) {
-  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files.create(path));
-  absl::Status written = file->write_at(
-      0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(contents.data()), contents.size()));
-  if (written.ok()) written = file->sync();
-  written.Update(file->close());
-  return written;
-}
 
 // A file whose sync waits for nothing.
 class UnsyncedFile final : public WritableFile {
@@ -41,10 +33,14 @@ absl::StatusOr<std::unique_ptr<WritableFile>> UnsyncedFiles::create(const std::s
 
 absl::StatusOr<std::string> read_file(FileSystem& files, const std::string& path) {
   ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, files.open(path));
-  std::string contents(file->size(), '\0');
-  ACCELERATE_RETURN_IF_ERROR(file->read_at(
-      0, absl::MakeSpan(reinterpret_cast<std::byte*>(contents.data()), contents.size())));
-  return contents;
+  return read_start(*file, file->size());
+}
+
+absl::StatusOr<std::string> read_start(const ReadableFile& file, int64_t size) {
+  std::string start(static_cast<size_t>(std::min(size, file.size())), '\0');
+  ACCELERATE_RETURN_IF_ERROR(
+      file.read_at(0, absl::MakeSpan(reinterpret_cast<std::byte*>(start.data()), start.size())));
+  return start;
 }
 
 absl::Status make_directories_durably(FileSystem& files, const std::string& path) {
@@ -59,6 +55,15 @@ absl::Status make_directories_durably(FileSystem& files, const std::string& path
     if (status.ok()) status = files.sync_directory(folder);
   }
   return status;
+}
+
+absl::Status write_durably(FileSystem& files, const std::string& path, std::string_view contents) {
+  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files.create(path));
+  absl::Status written = file->write_at(
+      0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(contents.data()), contents.size()));
+  if (written.ok()) written = file->sync();
+  written.Update(file->close());
+  return written;
 }
 
 absl::Status write_file(FileSystem& files, const std::string& path, std::string_view contents) {

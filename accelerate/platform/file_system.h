@@ -174,6 +174,9 @@ class UnsyncedFiles final : public ForwardingFiles {
 /// Local, like all below. Errors: as FileSystem's.
 absl::StatusOr<std::string> read_file(FileSystem& files, const std::string& path);
 
+/// The first `size` bytes of a file, or all of a shorter one.
+absl::StatusOr<std::string> read_start(const ReadableFile& file, int64_t size);
+
 /// What `parse` makes of a whole file. Errors: also those of `parse`, with the path before them.
 template <typename Parse>
 auto read_file_as(FileSystem& files, const std::string& path, Parse&& parse)
@@ -184,6 +187,10 @@ auto read_file_as(FileSystem& files, const std::string& path, Parse&& parse)
 
 /// As FileSystem::make_directories, and the names of the folders that it made are durable.
 absl::Status make_directories_durably(FileSystem& files, const std::string& path);
+
+/// Writes a whole file under its name, durably but for that; see FileSystem::sync_directory. The
+/// folder must exist.
+absl::Status write_durably(FileSystem& files, const std::string& path, std::string_view contents);
 
 /// Writes a whole file, durably: it appears with all its contents or not at all. Missing folders
 /// are made.

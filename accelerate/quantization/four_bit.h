@@ -2,6 +2,7 @@
 ///
 ///   FourBitTensor packed = quantize_4bit(weight, {.type = FourBitType::kNf4});
 ///   at::Tensor values = packed.dequantize(at::kBFloat16);
+///   at::Tensor output = four_bit_linear(input, packed, bias);
 ///
 /// Values are taken in the order of a contiguous tensor. Each block of them is divided by its
 /// largest absolute value (absmax), and each quotient becomes the code of the nearest number in the
@@ -21,7 +22,7 @@
 ///          blocks of other sizes than powers of two from 32 to 4096.
 /// Threads: pure functions; a FourBitTensor is a value whose tensors are shared by its copies.
 /// Mirrors: bitsandbytes functional.py, quantize_4bit, dequantize_4bit, quantize_blockwise,
-///          dequantize_blockwise and QuantState.
+///          dequantize_blockwise, gemv_4bit and QuantState; autograd/_functions.py, matmul_4bit.
 /// Sources: Dettmers, Lewis, Shleifer, Zettlemoyer, "8-bit Optimizers via Block-wise
 ///          Quantization", 2022; QLoRA (see code_maps.h), section 3.
 #pragma once
@@ -99,6 +100,18 @@ struct FourBitTensor {
 
 FourBitTensor quantize_4bit(const at::Tensor& tensor, const FourBitOptions& options = {});
 
+/// input x weight^T + bias. There are no gradients.
+///
+/// A few rows of input on the host are multiplied by the packed weight as it is read, block by
+/// block, in float32, and the output is rounded once. Any other input is multiplied by the weight's
+/// values in the input's dtype, which are made for this product and freed after it. With float32
+/// both are the same but for the order of sums; with 16 bits the former does not round the weight's
+/// values.
+/// Shapes: weight [out, in], input [..., in], bias [out] or undefined; [..., out] in the input's
+/// dtype. Errors: c10::ValueError for others, and for an input that is not floating point.
+at::Tensor four_bit_linear(const at::Tensor& input, const FourBitTensor& weight,
+                           const at::Tensor& bias);
+
 namespace internal {
 
 /// How many values are made at a time.
@@ -123,6 +136,16 @@ float largest_magnitude(const float* values, int64_t count);
 /// Errors: c10::ValueError, which begins with `what`, for a tensor that cannot be quantised because
 ///         of its dtype or because it is on "meta".
 void check_quantizable(const at::Tensor& tensor, const char* what);
+
+/// The most rows of an input that are multiplied by the packed weight.
+inline constexpr int64_t kMostFusedRows = 4;
+
+/// Whether four_bit_linear() multiplies so many rows by the packed weight: on the host, where
+/// blocks have eights of values and none has those of two rows of the weight.
+bool is_fused(const FourBitTensor& weight, int64_t rows);
+
+/// Shapes: rows [1 to 4, in], float32 and contiguous; [the same, out] in float32.
+at::Tensor fused_product(const at::Tensor& rows, const FourBitTensor& weight);
 
 }  // namespace internal
 }  // namespace accelerate

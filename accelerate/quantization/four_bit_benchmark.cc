@@ -7,7 +7,6 @@
 #include <benchmark/benchmark.h>
 
 #include "accelerate/quantization/four_bit.h"
-#include "accelerate/quantization/four_bit_linear.h"
 #include "accelerate/quantization/int8.h"
 
 namespace accelerate {

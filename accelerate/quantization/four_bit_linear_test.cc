@@ -1,4 +1,4 @@
-#include "accelerate/quantization/four_bit_linear.h"
+#include "accelerate/quantization/four_bit.h"
 
 #include <cstdint>
 #include <limits>

@@ -22,7 +22,7 @@
 #include "accelerate/parallel/ulysses/ulysses_technique.h"
 #include "accelerate/plan/plan.h"
 #include "accelerate/precision/techniques.h"
-#include "accelerate/quantization/models/quantized_checks.h"
+#include "accelerate/quantization/models/load_and_quantize.h"
 #include "accelerate/script/script_module.h"
 
 namespace accelerate {

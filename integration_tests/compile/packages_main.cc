@@ -35,8 +35,8 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/compile/backends.h"
 #include "accelerate/compile/compile_regions.h"
-#include "accelerate/compile/package_code.h"
 #include "accelerate/compile/packages/package.h"
 #include "accelerate/compile/technique.h"
 #include "accelerate/platform/environment.h"

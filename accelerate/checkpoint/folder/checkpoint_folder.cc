@@ -205,13 +205,8 @@ absl::Status keep_foreign_entries(FileSystem& files, const std::string& from,
 // Writes the mark in place: a folder with half a mark is marked as well.
 absl::Status put_mark(FileSystem& files, const std::string& folder, const char* mark,
                       const std::string& text) {
-  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file,
-                              files.create(join_path(folder, mark)));
-  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
-  absl::Status status = file->write_at(0, absl::MakeConstSpan(bytes, text.size()));
-  if (status.ok()) status = file->sync();
-  status.Update(file->close());
-  return status.ok() ? files.sync_directory(folder) : status;
+  ACCELERATE_RETURN_IF_ERROR(write_durably(files, join_path(folder, mark), text));
+  return files.sync_directory(folder);
 }
 
 // Whether a folder may be removed: it was staged by a save, is a checkpoint, or is empty.

@@ -17,7 +17,6 @@
 
 #include "absl/status/statusor.h"
 #include "accelerate/base/enums.h"
-#include "accelerate/checkpoint/folder/rank_place.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/comm/process_group.h"
 #include "accelerate/comm/random.h"
@@ -142,8 +141,8 @@ struct TrainingParts {
   int first_on_disk = 0;
   /// The rank's device.
   c10::Device device = c10::kCPU;
-  /// All ranks' places, for a save.
-  std::vector<RankPlace> places = {};
+  /// For a save, by rank: the first rank that writes to its disk.
+  std::vector<int64_t> disks = {};
   /// In what form a save has models that are divided.
   StateDictType state_dict_type = StateDictType::kShardedStateDict;
   /// The ranks along pp, where models are in stages; null: each rank has all stages.

@@ -97,7 +97,7 @@ void save_object(StateSaver& saver, const Kind& kind, ShardedObject object,
   if (form == Form::kDivided) {
     const std::string own = join_path(folder, sharded_folder(kind.name, options.index));
     return saver.save_parts(kind.caller, own, [&](const TrainingParts& parts) {
-      const RankShardPlan plan(parts.places, parts.runtime.topology().rank,
+      const RankShardPlan plan(parts.disks, parts.runtime.topology().rank,
                                ShardPlaces(parts.training.models));
       return sharded_parts(object, plan, saver.writes_shared());
     });

@@ -25,7 +25,6 @@
 #include "accelerate/files/formats/safetensors_header.h"
 #include "accelerate/files/formats/weight_files.h"
 #include "accelerate/files/safetensors.h"
-#include "accelerate/files/safetensors_dtypes.h"
 #include "accelerate/files/torch_file.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/partial_state.h"
@@ -111,12 +110,12 @@ class Flattener {
 absl::Status write_tensors(FileSystem& files, const StateDict& state, const std::string& values,
                            const std::string& path) {
   const std::string folder = parent_path(path);
-  absl::Status status = make_directories_durably(files, folder);
-  if (!status.ok()) return status;
+  ACCELERATE_RETURN_IF_ERROR(make_directories_durably(files, folder));
   const std::string partial = files.temporary_name(path);
-  status = write_safetensors(files, partial, state.tensors,
-                             internal::state_metadata(state.values.empty() ? "" : values))
-               .status();
+  absl::Status status =
+      write_safetensors(files, partial, state.tensors,
+                        internal::state_metadata(state.values.empty() ? "" : values))
+          .status();
   if (status.ok()) status = files.rename(partial, path);
   if (status.ok()) return files.sync_directory(folder);
   files.remove(partial).IgnoreError();
@@ -137,12 +136,10 @@ std::string text_of(const ordered_json& values) {
 // No text is a plausible length.
 bool is_safetensors(FileSystem& files, const std::string& path) {
   const std::unique_ptr<ReadableFile> file = internal::value_or_throw(files.open(path));
-  uint8_t length[8];
-  const auto bytes = absl::MakeSpan(reinterpret_cast<std::byte*>(length), sizeof(length));
   if (file->size() < 8) return false;
-  internal::check_ok(file->read_at(0, bytes));
+  const std::string length = internal::value_or_throw(read_start(*file, 8));
   uint64_t header_bytes = 0;
-  for (size_t i = 8; i-- > 0;) header_bytes = header_bytes << 8 | length[i];
+  for (size_t i = 8; i-- > 0;) header_bytes = header_bytes << 8 | static_cast<uint8_t>(length[i]);
   return header_bytes <= static_cast<uint64_t>(file->size() - 8);
 }
 

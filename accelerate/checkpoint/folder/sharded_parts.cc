@@ -12,7 +12,6 @@
 #include "accelerate/base/shard_rows.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/safetensors.h"
-#include "accelerate/files/safetensors_dtypes.h"
 
 namespace accelerate::internal {
 namespace {
@@ -55,8 +54,8 @@ std::vector<WrittenBox> boxes_of_copy(const std::string& name, const std::vector
 
 }  // namespace
 
-RankShardPlan::RankShardPlan(std::vector<RankPlace> places, int rank, const ShardPlaces& shards)
-    : places_(std::move(places)), rank_(rank), mesh_(shards.mesh()), rows_(shards.rows()) {}
+RankShardPlan::RankShardPlan(std::vector<int64_t> disks, int rank, const ShardPlaces& shards)
+    : disks_(std::move(disks)), rank_(rank), mesh_(shards.mesh()), rows_(shards.rows()) {}
 
 const RankShardPlan::Ranks& RankShardPlan::ranks_of(const TensorPlacement& placement,
                                                     const Mesh& mesh) const {
@@ -70,7 +69,7 @@ const RankShardPlan::Ranks& RankShardPlan::ranks_of(const TensorPlacement& place
       return each.ranks;
     }
   }
-  const int64_t own_disk = places_[static_cast<size_t>(rank_)].disk;
+  const int64_t own_disk = disks_[static_cast<size_t>(rank_)];
   const auto parts = static_cast<size_t>(num_parts(placement, mesh));
   std::vector<int64_t> disks(parts, -1);
   std::vector<int> part_of_rank;
@@ -78,14 +77,14 @@ const RankShardPlan::Ranks& RankShardPlan::ranks_of(const TensorPlacement& place
     part_of_rank.push_back(part_number(placement, mesh, rank));
     if (part_of_rank.back() < 0) continue;
     int64_t& disk = disks[static_cast<size_t>(part_of_rank.back())];
-    const int64_t other = places_[static_cast<size_t>(rank)].disk;
+    const int64_t other = disks_[static_cast<size_t>(rank)];
     if (disk < 0 || other == own_disk) disk = other;
   }
   Ranks ranks(parts);
   for (size_t rank = 0; rank < part_of_rank.size(); ++rank) {
     if (part_of_rank[rank] < 0) continue;
     const auto part = static_cast<size_t>(part_of_rank[rank]);
-    if (places_[rank].disk == disks[part]) ranks[part].push_back(static_cast<int>(rank));
+    if (disks_[rank] == disks[part]) ranks[part].push_back(static_cast<int>(rank));
   }
   return divisions_
       .emplace_back(Division{axes, std::move(copies), placement.stages, std::move(ranks)})

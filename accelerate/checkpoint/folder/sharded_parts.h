@@ -2,7 +2,7 @@
 /// and what one rank (or one of each node) writes for all, which is `metadata.json` and the tensors
 /// that all ranks have alike. No rank asks another one for anything: every rank has the layouts of
 /// the models, and so knows every rank's boxes of all tensors. Where ranks have stages of a
-/// pipeline, they have told each other before what else differs (objects/states_of_stages.h).
+/// pipeline, they have told each other before what else differs (objects/sharded_state_dict.h).
 ///
 ///   pytorch_model_fsdp_0/metadata.json             see sharded_metadata.h
 ///   pytorch_model_fsdp_0/shard_00000.safetensors   rank 0's boxes
@@ -25,7 +25,6 @@
 
 #include "accelerate/base/mesh_axis.h"
 #include "accelerate/checkpoint/folder/checkpoint_parts.h"
-#include "accelerate/checkpoint/folder/rank_place.h"
 #include "accelerate/checkpoint/objects/placed_part.h"
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
 #include "accelerate/files/formats/boxes.h"
@@ -50,8 +49,9 @@ struct WrittenBox {
 /// that no rank on the disk has, to those on the first disk that has it.
 class RankShardPlan {
  public:
-  /// `places`: of all ranks. `shards`: what this rank has of the models of the job.
-  RankShardPlan(std::vector<RankPlace> places, int rank, const ShardPlaces& shards);
+  /// `disks`: by rank the first rank that writes to its disk. `shards`: what this rank has of the
+  /// models of the job.
+  RankShardPlan(std::vector<int64_t> disks, int rank, const ShardPlaces& shards);
 
   /// The files of each part of the rows, as the metadata has them; empty where nothing is divided.
   ShardWriters writers() const;
@@ -64,7 +64,7 @@ class RankShardPlan {
   /// Those that this rank writes.
   std::vector<WrittenBox> own(const std::string& name, const PlacedPart& place) const;
 
-  int64_t world_size() const { return static_cast<int64_t>(places_.size()); }
+  int64_t world_size() const { return static_cast<int64_t>(disks_.size()); }
   int rank() const { return rank_; }
 
  private:
@@ -72,7 +72,7 @@ class RankShardPlan {
   using Ranks = std::vector<std::vector<int>>;
   const Ranks& ranks_of(const TensorPlacement& placement, const Mesh& mesh) const;
 
-  std::vector<RankPlace> places_;
+  std::vector<int64_t> disks_;
   int rank_ = 0;
   Mesh mesh_;
   std::optional<AxisSet> rows_;

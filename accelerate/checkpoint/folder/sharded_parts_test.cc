@@ -1,5 +1,6 @@
 #include "accelerate/checkpoint/folder/sharded_parts.h"
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,9 +25,9 @@ PlacedPart part_of_stage(int stage, int rank) {
           .rank = rank};
 }
 
-RankShardPlan plan_of(int rank, std::vector<RankPlace> places) {
+RankShardPlan plan_of(int rank, std::vector<int64_t> disks) {
   const ShardPlaces none(std::vector<std::shared_ptr<ModelState>>{});
-  return {std::move(places), rank, none};
+  return {std::move(disks), rank, none};
 }
 
 std::vector<std::string> texts_of(const std::vector<TensorShard>& shards) {
@@ -38,7 +39,7 @@ std::vector<std::string> texts_of(const std::vector<TensorShard>& shards) {
 }
 
 TEST(RankShardPlan, HasTheRanksOfEachStage) {
-  const RankShardPlan plan = plan_of(/*rank=*/2, std::vector<RankPlace>(4));
+  const RankShardPlan plan = plan_of(/*rank=*/2, std::vector<int64_t>(4));
   for (int i = 0; i < 2; ++i) {  // once more with what it knows by then
     EXPECT_THAT(texts_of(plan.listed("w", part_of_stage(0, 2))),
                 ElementsAre("shard_00000.safetensors: w[0:2]", "shard_00001.safetensors: w[2:4]"));
@@ -53,10 +54,10 @@ TEST(RankShardPlan, HasTheRanksOfEachStage) {
 TEST(RankShardPlan, RefersToTheFilesOfItsDisk) {
   PlacedPart part = part_of_stage(0, 0);
   part.placement.stages = {};
-  const std::vector<RankPlace> places = {{.disk = 0}, {.disk = 0}, {.disk = 2}, {.disk = 2}};
+  const std::vector<int64_t> disks = {0, 0, 2, 2};
   for (const int rank : {0, 2}) {
     part.rank = rank;
-    const RankShardPlan plan = plan_of(rank, places);
+    const RankShardPlan plan = plan_of(rank, disks);
     EXPECT_THAT(texts_of(plan.listed("w", part)),
                 ElementsAre(absl::StrCat("shard_0000", rank, ".safetensors: w[0:2]"),
                             absl::StrCat("shard_0000", rank + 1, ".safetensors: w[2:4]")));
@@ -68,7 +69,7 @@ TEST(RankShardPlan, RefersToTheFilesOfItsDisk) {
 TEST(RankShardPlan, DividesRowsAmongCopiesUnlessTheyDiffer) {
   PlacedPart part = part_of_stage(0, 2);
   part.placement.stages = {};
-  const RankShardPlan plan = plan_of(/*rank=*/2, std::vector<RankPlace>(4));
+  const RankShardPlan plan = plan_of(/*rank=*/2, std::vector<int64_t>(4));
   EXPECT_THAT(texts_of(plan.listed("w", part)),
               ElementsAre("shard_00000.safetensors: w[0:1]", "shard_00002.safetensors: w[1:2]",
                           "shard_00001.safetensors: w[2:3]", "shard_00003.safetensors: w[3:4]"));

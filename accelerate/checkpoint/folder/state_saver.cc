@@ -70,12 +70,13 @@ struct Announcement {
   std::string checkpoint;
   // Rank 0's. Others give none, so that ranks that do the same give the same.
   uint64_t id = 0;
-  // Absent where every rank knows all places.
-  std::optional<internal::RankPlace> place = std::nullopt;
+  // Where nodes have disks of their own, the first rank that writes to this rank's. Where there is
+  // one disk, ranks that do the same tell each other the same.
+  std::optional<int64_t> disk = std::nullopt;
   std::optional<double> metric = std::nullopt;
 };
 auto tree_members(Announcement& own) {
-  return std::tie(own.checkpoint, own.id, own.place, own.metric);
+  return std::tie(own.checkpoint, own.id, own.disk, own.metric);
 }
 
 std::string metric_text(const std::optional<double>& metric) {
@@ -216,13 +217,8 @@ internal::TrainingParts StateSaver::parts() const {
           .mesh = mesh ? &mesh->mesh() : nullptr,
           .first_on_disk = configuration_.save_on_each_node ? first_on_node() : 0,
           .device = state_.device(),
-          .places = places_,
+          .disks = disks_,
           .stages = has_stages ? mesh->group(MeshAxis::kPp) : nullptr};
-}
-
-std::optional<std::vector<internal::RankPlace>> StateSaver::known_places() const {
-  if (configuration_.save_on_each_node) return std::nullopt;
-  return std::vector<internal::RankPlace>(static_cast<size_t>(state_.num_processes()));
 }
 
 std::string StateSaver::checkpoints_folder() const {
@@ -301,7 +297,6 @@ StateSaver::Begun StateSaver::begin(const Request& request) {
   Runtime& runtime = state_.runtime();
   FileSystem& files = runtime.files();
   const std::string writer = absl::StrCat("rank ", state_.process_index());
-  const std::optional<std::vector<internal::RankPlace>> known = known_places();
   const auto all = agree_on_values(state_.group(), request.caller, [&] {
     Announcement own{.checkpoint = target(request), .metric = request.metric};
     const std::string& checkpoint = own.checkpoint;
@@ -321,14 +316,14 @@ StateSaver::Begun StateSaver::begin(const Request& request) {
     }
     const uint64_t bits = runtime.random_bits();
     if (state_.is_main_process()) own.id = bits;
-    if (!known) own.place = internal::RankPlace{.disk = parts().first_on_disk};
+    if (configuration_.save_on_each_node) own.disk = parts().first_on_disk;
     return own;
   });
   Begun begun{.checkpoint = all[0].checkpoint,
               .id = absl::StrCat(absl::Hex(all[0].id, absl::kZeroPad16))};
-  places_ = known.value_or(std::vector<internal::RankPlace>());
+  disks_.clear();
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (!known) places_.push_back(all[rank].place.value());
+    disks_.push_back(all[rank].disk.value_or(0));
     TORCH_CHECK_VALUE(all[rank].checkpoint == begun.checkpoint, request.caller, ": rank ", rank,
                       " saves to ", all[rank].checkpoint, ", but rank 0 to ", begun.checkpoint);
     TORCH_CHECK_VALUE(all[rank].metric == all[0].metric, request.caller, ": the metric of rank ",

@@ -87,9 +87,6 @@ class StateSaver {
   bool names_automatically(const Request& request) const {
     return request.is_of_training && configuration_.automatic_checkpoint_naming;
   }
-  // All ranks' places where every rank knows them without being told, since there is one disk.
-  // Ranks that do the same then tell each other the same. Local.
-  std::optional<std::vector<internal::RankPlace>> known_places() const;
   std::string checkpoints_folder() const;
   std::string target(const Request& request) const;
   // After a save that was not finished, nodes with disks of their own may hold different
@@ -125,8 +122,8 @@ class StateSaver {
   SnapshotBuffers snapshot_;
   // The checkpoints that load() skipped.
   std::set<std::string> damaged_;
-  // All ranks' places, since the last save began.
-  std::vector<internal::RankPlace> places_;
+  // TrainingParts::disks, since the last save began.
+  std::vector<int64_t> disks_;
   bool looked_for_later_ = false;
   std::unique_ptr<Running> running_;
   // The exchange of the last asynchronous save, until all ranks are known to have left that save.

@@ -14,7 +14,6 @@
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/folder/sharded_parts.h"
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
-#include "accelerate/checkpoint/objects/states_of_stages.h"
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/random.h"
@@ -270,7 +269,7 @@ std::vector<CheckpointPart> TrainingParts::divided(const std::vector<NamedTensor
   std::vector<CheckpointPart> parts;
   if (!divides()) return parts;
   const int rank = runtime.topology().rank;
-  const RankShardPlan plan(places, rank, shards);
+  const RankShardPlan plan(disks, rank, shards);
   const auto add = [&](const ShardedObject& object, const std::string& whole_name) {
     if (gathers()) {
       CheckpointPart whole = whole_part(object, whole_name, writes_shared);

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstring>
 #include <set>
+#include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -19,11 +21,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/files/box_view.h"
 #include "accelerate/files/formats/boxes.h"
-#include "accelerate/files/safetensors_dtypes.h"
+#include "accelerate/files/safetensors.h"
 #include "accelerate/mesh/roles.h"
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/modules/values_elsewhere.h"
@@ -33,6 +36,7 @@
 namespace accelerate {
 namespace {
 
+using internal::agree_on_values;
 using nlohmann::ordered_json;
 
 const void* storage_of(const at::Tensor& tensor) {
@@ -40,9 +44,9 @@ const void* storage_of(const at::Tensor& tensor) {
 }
 
 // The parameters by their numbers in the optimizer's state.
-std::vector<at::Tensor> numbered(const torch::optim::Optimizer& optimizer) {
+std::vector<at::Tensor> parameters_by_number(const internal::SharedOptimizer& optimizer) {
   std::vector<at::Tensor> all;
-  for (const auto& group : optimizer.param_groups()) {
+  for (const auto& group : optimizer.optimizer->param_groups()) {
     all.insert(all.end(), group.params().begin(), group.params().end());
   }
   return all;
@@ -61,10 +65,10 @@ std::optional<int64_t> number_of(absl::string_view name) {
 // The trained tensors by the numbers that a saved state has for them: by name where it has names
 // and these are known, else by position.
 std::map<int64_t, at::Tensor> by_saved_number(const ordered_json& values,
-                                              const torch::optim::Optimizer& optimizer,
+                                              const internal::SharedOptimizer& optimizer,
                                               const NamedTensors& parameters) {
   std::map<int64_t, at::Tensor> by_number;
-  const std::vector<at::Tensor> own = numbered(optimizer);
+  const std::vector<at::Tensor> own = parameters_by_number(optimizer);
   for (size_t i = 0; i < own.size(); ++i) by_number[static_cast<int64_t>(i)] = own[i];
   std::unordered_map<std::string, at::Tensor> by_name(parameters.begin(), parameters.end());
   const auto groups = values.find("param_groups");
@@ -188,6 +192,84 @@ int64_t numel_of(const std::vector<PlacedBox>& boxes) {
   return numel;
 }
 
+// The place of a tensor of an optimizer's state whose whole has this shape; absent for one that all
+// ranks have alike.
+std::optional<PlacedPart> place_of_state(const std::vector<at::Tensor>& parameters,
+                                         const ShardPlaces& places, const std::string& name,
+                                         const std::vector<int64_t>& shape) {
+  const std::optional<int64_t> number = number_of(name);
+  TORCH_INTERNAL_ASSERT(number && *number < static_cast<int64_t>(parameters.size()),
+                        "an optimizer has no \"", name, "\"");
+  const ShardPlaces::Entry* const entry = places.find(parameters[static_cast<size_t>(*number)]);
+  if (entry == nullptr) return std::nullopt;
+  return entry->place.shape() == shape ? std::optional(entry->place)
+                                       : undivided_place(entry->place, shape);
+}
+
+// ---- Stages.
+
+constexpr char kStates[] = "state";
+
+// What a rank has of an optimizer's state, without the values of its tensors.
+struct DescribedState {
+  std::vector<std::string> names = {};
+  std::vector<at::ScalarType> dtypes = {};
+  // The shapes of whole tensors.
+  std::vector<std::vector<int64_t>> shapes = {};
+  // JSON text of the states' values by the numbers of their parameters; empty: none.
+  std::string states = {};
+};
+
+auto tree_members(DescribedState& state) {
+  return std::tie(state.names, state.dtypes, state.shapes, state.states);
+}
+
+DescribedState describe(const PlacedState& placed) {
+  DescribedState described;
+  for (size_t i = 0; i < placed.places.size(); ++i) {
+    const auto& [name, tensor] = placed.state.tensors[i];
+    const std::optional<PlacedPart>& place = placed.places[i];
+    described.names.push_back(name);
+    described.dtypes.push_back(tensor.scalar_type());
+    described.shapes.push_back(place ? place->shape() : tensor.sizes().vec());
+  }
+  const auto states = placed.state.values.find(kStates);
+  if (states != placed.state.values.end()) described.states = states->dump();
+  return described;
+}
+
+// The tensors of all ranks in the order of these: this rank's own, and empty ones.
+PlacedState with_others(PlacedState own, const std::vector<DescribedState>& ranks,
+                        const internal::SharedOptimizer& optimizer, const ShardPlaces& places) {
+  std::unordered_map<std::string, size_t> own_tensors;
+  for (size_t i = 0; i < own.places.size(); ++i) own_tensors[own.state.tensors[i].first] = i;
+  const std::vector<at::Tensor> parameters = parameters_by_number(optimizer);
+  std::unordered_set<std::string> seen;
+  PlacedState all = {.state = {.values = std::move(own.state.values)}};
+  ordered_json states = ordered_json::object();
+  for (const DescribedState& rank : ranks) {
+    for (size_t i = 0; i < rank.names.size(); ++i) {
+      const std::string& name = rank.names[i];
+      if (!seen.insert(name).second) continue;
+      if (const auto found = own_tensors.find(name); found != own_tensors.end()) {
+        all.state.tensors.push_back(own.state.tensors[found->second]);
+        all.places.push_back(std::move(own.places[found->second]));
+      } else {
+        all.state.tensors.emplace_back(name,
+                                       at::empty({0}, at::TensorOptions().dtype(rank.dtypes[i])));
+        all.places.push_back(place_of_state(parameters, places, name, rank.shapes[i]));
+      }
+    }
+    if (rank.states.empty()) continue;
+    const ordered_json of_rank = ordered_json::parse(rank.states);
+    for (const auto& [number, values] : of_rank.items()) {
+      if (!states.contains(number)) states[number] = values;
+    }
+  }
+  if (all.state.values.contains(kStates)) all.state.values[kStates] = std::move(states);
+  return all;
+}
+
 }  // namespace
 
 std::string cuts_of(const ModelState& model) {
@@ -241,10 +323,8 @@ const ShardPlaces::Entry* ShardPlaces::find(const at::Tensor& tensor) const {
 }
 
 bool ShardPlaces::any(const NamedTensors& tensors) const {
-  for (const auto& [name, tensor] : tensors) {
-    if (find(tensor) != nullptr) return true;
-  }
-  return false;
+  return std::ranges::any_of(tensors,
+                             [&](const auto& each) { return find(each.second) != nullptr; });
 }
 
 at::Tensor gather_whole(const PlacedPart& place, const at::Tensor& part, c10::Device device,
@@ -318,32 +398,15 @@ NamedTensors trained_parameters(const std::vector<std::shared_ptr<ModelState>>& 
 }
 
 bool trains_shards(const internal::SharedOptimizer& optimizer, const ShardPlaces& places) {
-  for (const at::Tensor& parameter : numbered(*optimizer.optimizer)) {
-    if (places.find(parameter) != nullptr) return true;
-  }
-  return false;
-}
-
-std::vector<at::Tensor> parameters_by_number(const internal::SharedOptimizer& optimizer) {
-  return numbered(*optimizer.optimizer);
-}
-
-std::optional<PlacedPart> place_of_state(const std::vector<at::Tensor>& parameters,
-                                         const ShardPlaces& places, const std::string& name,
-                                         const std::vector<int64_t>& shape) {
-  const std::optional<int64_t> number = number_of(name);
-  TORCH_INTERNAL_ASSERT(number && *number < static_cast<int64_t>(parameters.size()),
-                        "an optimizer has no \"", name, "\"");
-  const ShardPlaces::Entry* const entry = places.find(parameters[static_cast<size_t>(*number)]);
-  if (entry == nullptr) return std::nullopt;
-  return entry->place.shape() == shape ? std::optional(entry->place)
-                                       : undivided_place(entry->place, shape);
+  return std::ranges::any_of(parameters_by_number(optimizer), [&](const at::Tensor& parameter) {
+    return places.find(parameter) != nullptr;
+  });
 }
 
 std::vector<std::optional<PlacedPart>> places_of_state(const internal::SharedOptimizer& optimizer,
                                                        const ShardPlaces& places,
                                                        const NamedTensors& state) {
-  const std::vector<at::Tensor> parameters = numbered(*optimizer.optimizer);
+  const std::vector<at::Tensor> parameters = parameters_by_number(optimizer);
   std::vector<std::optional<PlacedPart>> result;
   for (const auto& [name, tensor] : state) {
     const std::optional<int64_t> number = number_of(name);
@@ -365,6 +428,51 @@ std::vector<std::optional<PlacedPart>> places_of_state(const internal::SharedOpt
                                         : std::nullopt);
   }
   return result;
+}
+
+std::vector<at::ScalarType> dtypes_of_stages(const ProcessGroupPtr& stages,
+                                             const ShardPlaces& places,
+                                             const NamedTensors& tensors) {
+  std::vector<at::ScalarType> dtypes;
+  for (const auto& [name, tensor] : tensors) dtypes.push_back(tensor.scalar_type());
+  if (stages == nullptr) return dtypes;
+  std::vector<bool> is_known(dtypes.size());
+  const auto all = agree_on_values(stages, "dtypes of stages", [&] {
+    std::vector<at::ScalarType> own = dtypes;
+    for (size_t i = 0; i < own.size(); ++i) {
+      const ShardPlaces::Entry* const entry = places.find(tensors[i].second);
+      if (entry != nullptr && !entry->place.is_here()) own[i] = at::ScalarType::Undefined;
+    }
+    return own;
+  });
+  for (const std::vector<at::ScalarType>& rank : all) {
+    TORCH_INTERNAL_ASSERT(rank.size() == dtypes.size(), "stages have ", rank.size(), " and ",
+                          dtypes.size(), " tensors of one model");
+    for (size_t i = 0; i < rank.size(); ++i) {
+      if (is_known[i] || rank[i] == at::ScalarType::Undefined) continue;
+      dtypes[i] = rank[i];
+      is_known[i] = true;
+    }
+  }
+  return dtypes;
+}
+
+PlacedState state_of_stages(const ProcessGroupPtr& stages,
+                            const internal::SharedOptimizer& optimizer, const ShardPlaces& places,
+                            StateDict own) {
+  PlacedState placed = {.state = std::move(own)};
+  const auto find_places = [&] {
+    placed.places = places_of_state(optimizer, places, placed.state.tensors);
+  };
+  if (stages == nullptr) {
+    find_places();
+    return placed;
+  }
+  const auto ranks = agree_on_values(stages, "states of stages", [&] {
+    find_places();
+    return describe(placed);
+  });
+  return with_others(std::move(placed), ranks, optimizer, places);
 }
 
 PartsOfModel parts_of_model(const StoredTensors& stored, const torch::nn::Module& module,
@@ -450,7 +558,7 @@ StateDict read_optimizer_state(StoredTensors& stored, ordered_json values,
                                const internal::SharedOptimizer& optimizer,
                                const NamedTensors& parameters, const ShardPlaces& places,
                                c10::Device device) {
-  const auto by_number = by_saved_number(values, *optimizer.optimizer, parameters);
+  const auto by_number = by_saved_number(values, optimizer, parameters);
   std::set<int64_t> of_other_stages;
   for (const auto& [number, parameter] : by_number) {
     const ShardPlaces::Entry* const entry = places.find(parameter);

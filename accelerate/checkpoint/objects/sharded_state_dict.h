@@ -1,7 +1,7 @@
 /// The states of models and optimizers of whose parameters ranks have parts: what each rank has of
 /// them, and where that belongs, which is asked of the models' placements.
 ///
-/// Threads: the rank's thread. All is local but gather_whole.
+/// Threads: the rank's thread. All is local but gather_whole, and what says so.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/checkpoint/objects/placed_part.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/files/stored_tensors.h"
 #include "accelerate/forward/model_state.h"
 #include "accelerate/mesh/axis_set.h"
@@ -88,21 +89,38 @@ NamedTensors trained_parameters(const std::vector<std::shared_ptr<ModelState>>& 
 /// Whether an optimizer trains shards.
 bool trains_shards(const internal::SharedOptimizer& optimizer, const ShardPlaces& places);
 
-/// The optimizer's parameters by the numbers that its state has for them.
-std::vector<at::Tensor> parameters_by_number(const internal::SharedOptimizer& optimizer);
-
-/// The place of a tensor of an optimizer's state whose whole has this shape; absent for one that
-/// all ranks have alike. `parameters`: by their numbers.
-std::optional<PlacedPart> place_of_state(const std::vector<at::Tensor>& parameters,
-                                         const ShardPlaces& places, const std::string& name,
-                                         const std::vector<int64_t>& shape);
-
 /// For each tensor of an optimizer's state its place; absent for one that all ranks have alike.
 /// Errors: c10::ValueError for the state of a class that saves itself, and for a tensor of another
 ///         shape than its parameter's, where ranks divide more of that than rows.
 std::vector<std::optional<PlacedPart>> places_of_state(const internal::SharedOptimizer& optimizer,
                                                        const ShardPlaces& places,
                                                        const NamedTensors& state);
+
+// ---- What the ranks along pp tell each other before they save models and optimizers of which they
+// have stages. Every rank knows which tensors a model has. It knows neither in which dtypes other
+// ranks keep the tensors of their stages, nor which states their optimizers have for these.
+// `stages` are the ranks along pp; null: this rank has all stages. Collective over `stages`.
+// Errors: those of internal::agree, on all of these ranks.
+
+/// In which dtype the first rank keeps each tensor that has elements of it. All ranks have the same
+/// names.
+std::vector<at::ScalarType> dtypes_of_stages(const ProcessGroupPtr& stages,
+                                             const ShardPlaces& places,
+                                             const NamedTensors& tensors);
+
+/// The state of an optimizer, with the place of each tensor as places_of_state gives it.
+struct PlacedState {
+  StateDict state = {};
+  std::vector<std::optional<PlacedPart>> places = {};
+};
+
+/// The state of this rank's optimizer, with what other ranks have of theirs: the values, and the
+/// names and places of the tensors, which are empty here. All ranks get the same names in the same
+/// order.
+/// Errors: also those of places_of_state.
+PlacedState state_of_stages(const ProcessGroupPtr& stages,
+                            const internal::SharedOptimizer& optimizer, const ShardPlaces& places,
+                            StateDict own);
 
 struct ReadModelOptions {
   /// Whether missing and unexpected names are errors.

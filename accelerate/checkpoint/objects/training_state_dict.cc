@@ -21,7 +21,6 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/forward/model_state.h"
-#include "accelerate/modules/module_state_dict.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/sharded/sharded.h"

@@ -136,17 +136,12 @@ absl::StatusOr<RegionPackage> package_of(const Json& json, const std::string& fo
                                                   {"input", Kind::kInput}};
   const std::map<std::string, Kind> of_backward = {
       {"result", Kind::kResult}, {"saved", Kind::kSaved}, {"grad", Kind::kGrad}};
-  auto outputs = sources_of(forward.at("outputs"), of_forward);
-  if (!outputs.ok()) return outputs.status();
-  package.outputs = *std::move(outputs);
-  auto saved = sources_of(forward.at("saved"), of_forward);
-  if (!saved.ok()) return saved.status();
-  package.saved = *std::move(saved);
+  ACCELERATE_ASSIGN_OR_RETURN(package.outputs, sources_of(forward.at("outputs"), of_forward));
+  ACCELERATE_ASSIGN_OR_RETURN(package.saved, sources_of(forward.at("saved"), of_forward));
   package.has_backward = json.contains("backward");
   if (!package.has_backward) return package;
-  auto gradients = sources_of(json["backward"].at("gradients"), of_backward);
-  if (!gradients.ok()) return gradients.status();
-  package.gradients = *std::move(gradients);
+  ACCELERATE_ASSIGN_OR_RETURN(package.gradients,
+                              sources_of(json["backward"].at("gradients"), of_backward));
   return package;
 }
 
@@ -215,13 +210,11 @@ struct Entry {
 
 absl::StatusOr<std::vector<Entry>> entries_of(FileSystem& disk, const std::string& cache) {
   std::vector<Entry> entries;
-  const auto releases = folders_in(disk, cache);
-  if (!releases.ok()) return releases.status();
-  for (const std::string& release : *releases) {
+  ACCELERATE_ASSIGN_OR_RETURN(const auto releases, folders_in(disk, cache));
+  for (const std::string& release : releases) {
     if (!is_release(release)) continue;
-    const auto ids = folders_in(disk, join_path(cache, release));
-    if (!ids.ok()) return ids.status();
-    for (const std::string& id : *ids) {
+    ACCELERATE_ASSIGN_OR_RETURN(const auto ids, folders_in(disk, join_path(cache, release)));
+    for (const std::string& id : ids) {
       if (is_id(id)) entries.push_back({release, id, folder_of(cache, release, id)});
     }
   }

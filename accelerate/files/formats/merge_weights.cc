@@ -6,13 +6,12 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "accelerate/base/constants.h"
 #include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
@@ -33,12 +32,9 @@ constexpr char kDistributedMetadata[] = ".metadata";
 // Whether a file begins as a zip or a pickle, which torch.save writes, and not with the length of a
 // header below 4 GiB, as safetensors do.
 bool is_pickled(const ReadableFile& file) {
-  char start[8] = {};
-  const auto bytes = absl::MakeSpan(reinterpret_cast<std::byte*>(start), sizeof(start));
-  if (file.size() < 8 || !file.read_at(0, bytes).ok()) return false;
-  const absl::string_view text(start, sizeof(start));
-  if (text.substr(4) == absl::string_view("\0\0\0\0", 4)) return false;
-  return absl::StartsWith(text, "PK\x03\x04") || absl::StartsWith(text, "\x80");
+  const std::string start = read_start(file, 8).value_or("");
+  if (start.size() < 8 || start.ends_with(std::string_view("\0\0\0\0", 4))) return false;
+  return start.starts_with("PK\x03\x04") || start.starts_with("\x80");
 }
 
 // An open file with shards.
@@ -230,17 +226,11 @@ std::string normal(const std::string& path) {
   return text;
 }
 
-// The metadata of the merged files: an owner's other values are in it, as where one rank writes.
-SafetensorsMetadata merged_metadata(const Checkpoint& checkpoint) {
-  SafetensorsMetadata metadata = {{"format", "pt"}};
-  if (!checkpoint.metadata.values.empty()) metadata["values"] = checkpoint.metadata.values;
-  return metadata;
-}
-
 absl::Status write_merged(FileSystem& files, const std::string& path, const Checkpoint& checkpoint,
                           const std::vector<std::string>& names,
                           const std::function<void(int64_t)>& progress) {
-  SafetensorsHeader header{.metadata = merged_metadata(checkpoint)};
+  // An owner's other values are in it, as where one rank writes.
+  SafetensorsHeader header{.metadata = internal::state_metadata(checkpoint.metadata.values)};
   for (const std::string& name : names) {
     const ShardedTensor& tensor = checkpoint.metadata.tensors.at(name);
     header.tensors.push_back({.name = name, .dtype = tensor.dtype, .shape = tensor.shape});

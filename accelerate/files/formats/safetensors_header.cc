@@ -355,16 +355,10 @@ absl::StatusOr<SafetensorsHeader> parse_safetensors_header(absl::string_view fil
 
 absl::StatusOr<std::string> read_safetensors_start(const ReadableFile& file,
                                                    const std::string& path) {
-  const auto read = [&](int64_t bytes) -> absl::StatusOr<std::string> {
-    std::string start(static_cast<size_t>(bytes), '\0');
-    ACCELERATE_RETURN_IF_ERROR(
-        file.read_at(0, absl::MakeSpan(reinterpret_cast<std::byte*>(start.data()), start.size())));
-    return start;
-  };
-  ACCELERATE_ASSIGN_OR_RETURN(const std::string start, read(std::min(kLengthBytes, file.size())));
+  ACCELERATE_ASSIGN_OR_RETURN(const std::string start, read_start(file, kLengthBytes));
   ACCELERATE_ASSIGN_OR_RETURN(const int64_t length,
                               in_file(path, header_length(start, file.size())));
-  return read(kLengthBytes + length);
+  return read_start(file, kLengthBytes + length);
 }
 
 absl::StatusOr<SafetensorsHeader> read_safetensors_header(const ReadableFile& file,
@@ -391,6 +385,20 @@ absl::StatusOr<std::string> lay_out_safetensors(SafetensorsHeader& header) {
     bytes += static_cast<char>(static_cast<uint64_t>(json.size()) >> (8 * i) & 0xFF);
   }
   return bytes + json;
+}
+
+static constexpr char kStateValues[] = "values";
+
+SafetensorsMetadata internal::state_metadata(const std::string& values) {
+  SafetensorsMetadata metadata = {{"format", "pt"}};
+  if (!values.empty()) metadata[kStateValues] = values;
+  return metadata;
+}
+
+const std::string* internal::find_state_values(const SafetensorsHeader& header) {
+  if (!header.metadata) return nullptr;
+  const auto values = header.metadata->find(kStateValues);
+  return values == header.metadata->end() ? nullptr : &values->second;
 }
 
 }  // namespace accelerate

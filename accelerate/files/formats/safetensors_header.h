@@ -69,4 +69,14 @@ absl::StatusOr<SafetensorsHeader> parse_safetensors_header(absl::string_view fil
 /// Errors: also names that come twice or are not UTF-8.
 absl::StatusOr<std::string> lay_out_safetensors(SafetensorsHeader& header);
 
+namespace internal {
+
+/// The metadata of a file that holds tensors and, unless it is empty, this JSON text of the other
+/// values that their owner has.
+SafetensorsMetadata state_metadata(const std::string& values);
+
+/// That text; null where there is none.
+const std::string* find_state_values(const SafetensorsHeader& header);
+
+}  // namespace internal
 }  // namespace accelerate

@@ -1,7 +1,6 @@
 #include "accelerate/quantization/models/load_and_quantize.h"
 
 #include <algorithm>
-#include <exception>
 #include <functional>
 #include <map>
 
@@ -10,6 +9,7 @@
 #include <c10/util/accumulate.h>
 #include <torch/nn/module.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -17,9 +17,9 @@
 #include "absl/strings/strip.h"
 #include "accelerate/big_model/load_checkpoint_in_model.h"
 #include "accelerate/big_model/load_plan.h"
-#include "accelerate/modules/module_slots.h"
+#include "accelerate/modules/module_state_dict.h"
 #include "accelerate/modules/module_tensors.h"
-#include "accelerate/modules/value_at_use.h"
+#include "accelerate/plan/plan.h"
 #include "accelerate/quantization/bnb_layout.h"
 #include "accelerate/quantization/four_bit.h"
 #include "accelerate/quantization/models/quantized_weight.h"
@@ -117,33 +117,39 @@ void check_loaded(const Module& model, const std::string& checkpoint,
   for (const auto& item : model.named_parameters()) check_quantized(item.value(), item.key());
 }
 
-// Where an error ends its scope, an empty model's parameters are as before.
-class EmptyAgain {
- public:
-  explicit EmptyAgain(const Module& model) {
-    for (const at::Tensor& parameter : model.parameters()) {
-      if (!parameter.is_meta()) continue;
-      parameters_.push_back({parameter, parameter.detach(), parameter.requires_grad()});
-    }
+void check_codes_are_frozen(const torch::nn::Module& module) {
+  for (const auto& item : module.named_parameters()) {
+    TORCH_CHECK_VALUE(!item.value().requires_grad() || !quantized_bits(item.value()),
+                      "prepare: parameter \"", item.key(),
+                      "\" is quantised and requires gradients; quantised weights cannot be "
+                      "trained: train adapters beside them");
   }
-  ~EmptyAgain() {
-    if (std::uncaught_exceptions() == exceptions_) return;
-    for (const Parameter& each : parameters_) {
-      internal::rebind(each.parameter, each.before);
-      each.parameter.set_requires_grad(each.requires_grad);
-    }
-  }
-  EmptyAgain(const EmptyAgain&) = delete;
-  EmptyAgain& operator=(const EmptyAgain&) = delete;
+}
 
- private:
-  struct Parameter {
-    at::Tensor parameter, before;
-    bool requires_grad;
-  };
-  std::vector<Parameter> parameters_;
-  const int exceptions_ = std::uncaught_exceptions();
-};
+// A quantised model is trained beside its weights, where it is.
+void check_placement(const DispatchedModel& dispatched, const ModelPlan& plan) {
+  if (!is_quantized(*dispatched.module())) return;
+  const std::vector<DevicePlacement> placements = dispatched.device_map().placements();
+  TORCH_CHECK_VALUE(placements.size() == 1 || plan.num_ranks == 1,
+                    "You can't train a model that has been loaded in 8-bit or 4-bit precision on "
+                    "multiple devices in any distributed mode. Rank ",
+                    plan.rank, " is one of ", plan.num_ranks,
+                    ": load the model on one device, or run one process.");
+  const bool on_host = plan.device.is_cpu();
+  for (const DevicePlacement& each : placements) {
+    TORCH_CHECK_VALUE(
+        !each.is_disk() && (!each.is_cpu() || on_host),
+        "You can't train a model that has been loaded in 8-bit or 4-bit precision with "
+        "CPU or disk offload: its device map has \"",
+        each.text(), "\". Load it on devices, or prepare it with evaluation_mode.");
+  }
+  const std::optional<c10::Device> device = internal::device_of(placements.front());
+  TORCH_CHECK_VALUE(placements.size() > 1 || check_device_same(*device, plan.device),
+                    "You can't train a model that has been loaded in 8-bit or 4-bit precision on a "
+                    "different device than the one you're training on: rank ",
+                    plan.rank, " computes on ", plan.device, ", and the model is on ", *device,
+                    ". Leave device_map out of load_and_quantize_model.");
+}
 
 }  // namespace
 
@@ -190,7 +196,21 @@ std::shared_ptr<DispatchedModel> internal::load_and_quantize(
   // Sizes are those of the values, which the map's dtypes change.
   const DeviceMap map = get_quantized_model_device_map(
       *model, config, options.device_map, options.max_memory, options.no_split_module_classes);
-  const EmptyAgain empty_again(*model);
+  // Where an error ends this, an empty model's parameters are as before.
+  struct Parameter {
+    at::Tensor parameter, before;
+    bool requires_grad;
+  };
+  std::vector<Parameter> parameters;
+  for (const at::Tensor& each : model->parameters()) {
+    if (each.is_meta()) parameters.push_back({each, each.detach(), each.requires_grad()});
+  }
+  absl::Cleanup empty_again = [&parameters] {
+    for (const Parameter& each : parameters) {
+      rebind(each.parameter, each.before);
+      each.parameter.set_requires_grad(each.requires_grad);
+    }
+  };
   replace_with_bnb_layers(*model, config, *config.skip_modules);
   FileSystem& files = Runtime::current().files();
   LoadedCheckpoint loaded = load_checkpoint(
@@ -204,7 +224,9 @@ std::shared_ptr<DispatchedModel> internal::load_and_quantize(
       [&](const auto& stored, const auto& read) { follow_states(*model, stored, read); });
   check_loaded(*model, options.weights_location, loaded.keys.missing_keys);
   dispatch.offload_index = std::move(loaded.offloaded);
-  return DispatchedModel::make(std::move(model), map, std::move(dispatch));
+  auto dispatched = DispatchedModel::make(std::move(model), map, std::move(dispatch));
+  std::move(empty_again).Cancel();
+  return dispatched;
 }
 
 const BnbQuantizationConfig* quantization_config(const Module& model) {
@@ -226,5 +248,12 @@ bool is_loaded_in_4bit(const Module& model) {
 }
 
 bool is_quantized(const Module& model) { return quantization_config(model) != nullptr; }
+
+void check_quantized_model(const TechniqueContext& context) {
+  if (!context.trains) return;
+  const torch::nn::Module& module = *context.model.module();
+  check_codes_are_frozen(module);
+  for (const auto& each : internal::dispatched_within(module)) check_placement(*each, context.plan);
+}
 
 }  // namespace accelerate

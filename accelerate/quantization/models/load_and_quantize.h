@@ -43,6 +43,8 @@
 
 namespace accelerate {
 
+struct TechniqueContext;
+
 struct LoadAndQuantizeOptions {
   /// A checkpoint, as for load_checkpoint_in_model. Empty: the model has its values.
   std::string weights_location = {};
@@ -86,5 +88,13 @@ const BnbQuantizationConfig* quantization_config(const torch::nn::Module& model)
 bool is_loaded_in_8bit(const torch::nn::Module& model);
 bool is_loaded_in_4bit(const torch::nn::Module& model);
 bool is_quantized(const torch::nn::Module& model);
+
+/// What a model that is prepared to be trained may be: its codes are frozen, and what is beside
+/// them, such as adapters, is trained where they are. Local.
+/// Errors: c10::ValueError for a quantised parameter that requires gradients, by name; for a
+///         quantised model that is on the host or the disk in a job on devices, on several devices
+///         in a job of several ranks, or on another device than the rank's. They name the rank or
+///         the placement.
+void check_quantized_model(const TechniqueContext& context);
 
 }  // namespace accelerate

@@ -16,7 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/enum_text.h"
-#include "accelerate/big_model/device_map_strategy.h"
+#include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/big_model/offload.h"
 #include "accelerate/modules/module_tensors.h"
 #include "accelerate/modules/tied_parameters.h"
@@ -134,9 +134,6 @@ std::string target_text(const BnbQuantizationConfig& config) {
 DeviceMap inferred_map(const Module& model, const BnbQuantizationConfig& config,
                        const std::string& kind, std::optional<MaxMemory> limits,
                        const std::vector<std::string>& no_split_module_classes) {
-  TORCH_CHECK_VALUE(internal::is_device_map_strategy(kind),
-                    "If passing a string for `device_map`, please choose 'auto', 'balanced', "
-                    "'balanced_low_0' or 'sequential'.");
   SizeOptions sizes{.dtype = target_text(config)};
   const auto set_dtypes = [&](const std::optional<std::vector<std::string>>& modules,
                               c10::ScalarType dtype) {
@@ -149,9 +146,13 @@ DeviceMap inferred_map(const Module& model, const BnbQuantizationConfig& config,
   };
   set_dtypes(config.skip_modules, config.remaining_dtype());
   set_dtypes(config.keep_in_fp32_modules, c10::kFloat);
-  return internal::infer_by_strategy(
+  std::optional<DeviceMap> map = internal::infer_by_strategy(
       model, kind, std::move(limits),
       {.sizes = std::move(sizes), .no_split_module_classes = no_split_module_classes});
+  TORCH_CHECK_VALUE(map,
+                    "If passing a string for `device_map`, please choose 'auto', 'balanced', "
+                    "'balanced_low_0' or 'sequential'.");
+  return *std::move(map);
 }
 
 }  // namespace

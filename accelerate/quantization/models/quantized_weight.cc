@@ -28,7 +28,6 @@
 #include "accelerate/precision/plain_operators.h"
 #include "accelerate/quantization/bnb_layout.h"
 #include "accelerate/quantization/four_bit.h"
-#include "accelerate/quantization/four_bit_linear.h"
 #include "accelerate/quantization/int8.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"

@@ -11,7 +11,7 @@
 ///   in 4 bits  in compute_dtype, with the weight's values; inside of such a scope inputs of other
 ///              dtypes are converted to it, and outputs back.
 ///              There, up to four rows of input on a CPU are multiplied by the codes as they are
-///              read (four_bit_linear.h), unless gradients are wanted.
+///              read (four_bit.h), unless gradients are wanted.
 /// Gradients of inputs are computed with the values. Writing to a weight quantises it again.
 ///
 /// Errors:  c10::ValueError naming the weight: for values that cannot be quantised, for one that is

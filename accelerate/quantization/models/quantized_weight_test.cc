@@ -9,7 +9,6 @@
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/quantization/bnb_config.h"
 #include "accelerate/quantization/four_bit.h"
-#include "accelerate/quantization/four_bit_linear.h"
 
 namespace accelerate {
 namespace {
