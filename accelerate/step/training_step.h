@@ -28,7 +28,6 @@
 #include "accelerate/mesh/roles.h"
 #include "accelerate/parallel/replicated/join.h"
 #include "accelerate/step/backward_options.h"
-#include "accelerate/step/prepared_together.h"
 
 namespace accelerate {
 
@@ -41,6 +40,8 @@ class ModelState;
 class PipelineTechnique;
 class SharedScaler;
 struct BatchRound;
+struct DummyOptim;
+struct DummyScheduler;
 struct KwargsHandlers;
 struct SchedulerPolicy;
 struct TrainBatchOptions;
@@ -98,6 +99,16 @@ class UnevenInputsScope {
 };
 
 namespace internal {
+
+/// What one call of prepare() has. What it points to outlives the call.
+struct PreparedTogether {
+  std::vector<const torch::nn::Module*> modules;
+  std::vector<const torch::optim::Optimizer*> optimizers;
+  std::vector<std::optional<int64_t>> batch_sizes;  // by loader
+  bool has_scheduler = false;
+  const DummyOptim* dummy_optimizer = nullptr;  // null: none
+  const DummyScheduler* dummy_scheduler = nullptr;
+};
 
 class TrainingStep {
  public:
