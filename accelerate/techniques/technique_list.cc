@@ -125,7 +125,7 @@ constexpr TechniqueRow kTechniques[] = {
      .cut = &cut_experts,
      .make = &make_expert_parallel_technique},
     // What is trained in place of parameters is known by now.
-    {.name = LayoutTechnique::kName, .depth = kLayout, .make = &make_layout_technique},
+    {.name = kLayoutTechnique, .depth = kLayout, .make = &make_layout_technique},
     {.name = PipelineTechnique::kName,
      .depth = kPipeline,
      .layout = &pipeline_layout,
