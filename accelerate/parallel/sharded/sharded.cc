@@ -106,6 +106,11 @@ ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, 
   trained_.on_disk = {
       .disk = parameters_->disk(), .updated = parameters_->keeps_rows(), .group = all_};
   trained_.overwriting_scopes = residency()->writers();
+  trained_.set_gradient = [parameters = parameters_](size_t place, at::Tensor gradient) {
+    const at::NoGradGuard no_grad;
+    parameters->gradients().set_gradient(place, std::move(gradient));
+  };
+  trained_.has_all_rows = [residency = residency()] { return residency->is_whole(); };
   for (const ShardedParameters::Shard& each : parameters_->shards()) {
     trained_.tensors.push_back({each.name, each.parameter, each.shard});
   }
@@ -154,13 +159,6 @@ void ShardedModel::forward(ForwardPass& pass) {
   parameters_->set_synchronises(synchronises);
   if (synchronises) refresh_.set_may_differ(true);
   if (refresh_.is_used()) refresh_.wait_for_backward(pass.outputs());
-}
-
-void ShardedModel::set_gradients(std::vector<at::Tensor> gradients) {
-  at::NoGradGuard no_grad;
-  for (size_t i = 0; i < trained_.tensors.size(); ++i) {
-    parameters_->gradients().set_gradient(i, std::move(gradients[i]));
-  }
 }
 
 StateDict ShardedModel::state_dict() const {

@@ -72,9 +72,6 @@ class ShardedModel final : public Technique {
   /// check_equal_along, whose errors such passes throw from now on.
   void compare_replicas(RanksAlong replicas, bool gathers);
 
-  /// Gives the shards these reduced gradients, in the order of trained(); undefined: none. Local.
-  void set_gradients(std::vector<at::Tensor> gradients);
-
  private:
   void check_replicas() const;
 
