@@ -329,8 +329,12 @@ void ShardedParameters::make_empty_parts(std::vector<PlannedGroup>& planned,
   for (const auto& [position, each] : empty) *each.second = std::move(*next++);
 }
 
-void ShardedParameters::unshard(int group) {
+void ShardedParameters::refresh_packed() {
   if (options_.packed != nullptr) options_.packed->refresh(shards(), groups_.shards);
+}
+
+void ShardedParameters::unshard(int group) {
+  refresh_packed();
   residency_->unshard(group);
 }
 

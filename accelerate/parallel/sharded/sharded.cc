@@ -1,31 +1,39 @@
 #include "accelerate/parallel/sharded/sharded.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/stack.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/modules/value_at_use.h"
+#include "accelerate/operators/operator_mode.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/replicate.h"
+#include "accelerate/parallel/residency/packed_parameters.h"
 #include "accelerate/parallel/sharded/calls.h"
-#include "accelerate/parallel/sharded/fp8_shards.h"
 #include "accelerate/parallel/sharded/initial_values.h"
 #include "accelerate/parallel/sharded/options.h"
 #include "accelerate/parallel/sharded/units.h"
 #include "accelerate/plan/plan.h"
 #include "accelerate/precision/fp8_gradients.h"
+#include "accelerate/precision/fp8_model.h"
+#include "accelerate/precision/fp8_quantize.h"
 #include "accelerate/precision/job_precision.h"
 #include "accelerate/precision/techniques.h"
 #include "accelerate/runtime/runtime.h"
@@ -92,11 +100,10 @@ bool needs_gradient(const at::Tensor& output) { return output.defined() && outpu
 
 ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
                            const ShardingOptions& options, const ShardedPrecision& precision,
-                           bool broadcast_buffers, std::shared_ptr<Fp8Shards> fp8)
+                           bool broadcast_buffers)
     : all_((check_same_model(groups.all, module), groups.all)),
       precision_(precision),
       reduces_each_pass_(options.reduces_each_pass),
-      fp8_(std::move(fp8)),
       parameters_(std::make_shared<ShardedParameters>(module, std::move(groups), device, options)),
       refresh_(moved_buffers(module, device, precision.buffer_dtype), broadcast_buffers) {
   move_parameters(module, options.ignored, device);
@@ -139,7 +146,7 @@ void ShardedModel::forward(ForwardPass& pass) {
     broadcast_tensors(all_, refresh_.buffers(), 0);
     refresh_.copied();
   }
-  if (fp8_ != nullptr) fp8_->refresh(parameters_->shards(), parameters_->group());
+  parameters_->refresh_packed();
   pass.set_synchronises(synchronises);
   pass.set_input_dtype(precision_.input_dtype);
   {
@@ -228,9 +235,91 @@ GatheredParameters::~GatheredParameters() noexcept(false) {
 
 namespace {
 
+// The weights of layers in fp8 whose shards are gathered in 8 bits.
+//
+// A weight has one scale, from its largest value on all ranks, so that the gathered weight has the
+// bits of one that was quantised whole. The scales of all weights are one small all-reduce, in the
+// first pass after shards have changed. Only current scaling (torchao's recipe) has such weights: a
+// delayed scale needs the values of past steps, and blocks cross shards.
+// Mirrors: torchao.float8, enable_fsdp_float8_all_gather and
+//          precompute_float8_dynamic_scale_for_fsdp.
+class Fp8Shards final : public PackedParameters {
+ public:
+  // `model`: its weights are the parameters' tensors; those that a module other than a Linear has
+  // as well are left alone.
+  Fp8Shards(const torch::nn::Module& module, std::shared_ptr<Fp8Model> model)
+      : model_(std::move(model)) {
+    for (const at::Tensor& weight : model_->weights()) {
+      weights_.emplace(weight.unsafeGetTensorImpl(), Weight());
+    }
+    // One that is tied to an embedding is needed in high precision as well.
+    for (const auto& part : module.modules()) {
+      if (dynamic_cast<const torch::nn::LinearImpl*>(part.get()) != nullptr) continue;
+      for (const at::Tensor& parameter : part->parameters(/*recurse=*/false)) {
+        if (parameter.defined()) weights_.erase(parameter.unsafeGetTensorImpl());
+      }
+    }
+  }
+
+  at::ScalarType dtype() const override { return kE4M3; }
+
+  bool packs(const at::Tensor& parameter) const override {
+    return weights_.contains(parameter.unsafeGetTensorImpl());
+  }
+
+  void set_values(const at::Tensor& parameter, at::Tensor values) override {
+    weights_.at(parameter.unsafeGetTensorImpl()).values = std::move(values);
+  }
+
+  at::Tensor pack(const at::Tensor& parameter, const at::Tensor& rows) override {
+    return fp8_cast(rows, weights_.at(parameter.unsafeGetTensorImpl()).scale, kE4M3);
+  }
+
+  void refresh(const std::vector<ParameterShard>& shards, const ProcessGroupPtr& group) override {
+    int64_t versions = 0;
+    for (const auto& each : shards) {
+      if (packs(each.parameter)) versions += each.shard._version();
+    }
+    if (weights_.empty() || versions == versions_) return;
+    const at::NoGradGuard no_grad;
+    const OperatorModeScope plain{OperatorHandlers()};
+    std::vector<at::Tensor> largest;
+    std::vector<const at::Tensor*> parameters;
+    for (const auto& each : shards) {
+      if (!packs(each.parameter)) continue;
+      largest.push_back(fp8_amax(each.shard));
+      parameters.push_back(&each.parameter);
+    }
+    if (parameters.empty()) return;
+    const at::Tensor amax =
+        amax_of_ranks(at::stack(largest).to(parameters.front()->device()), group.get());
+    const at::Tensor scales = fp8_scale(amax, kE4M3);
+    // amax - amax is 0, or NaN where amax is not finite.
+    const at::Tensor inverse = scales.reciprocal().add_(amax - amax);
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const auto place = static_cast<int64_t>(i);
+      Weight& weight = weights_.at(parameters[i]->unsafeGetTensorImpl());
+      weight.scale = scales.select(0, place);
+      model_->set_gathered_weight(*parameters[i], {weight.values, inverse.select(0, place)});
+    }
+    versions_ = versions;
+  }
+
+ private:
+  struct Weight {
+    at::Tensor values;
+    at::Tensor scale;
+  };
+
+  const std::shared_ptr<Fp8Model> model_;
+  std::unordered_map<const at::TensorImpl*, Weight> weights_;
+  // The sum over the shards that the scales are of; versions only grow.
+  int64_t versions_ = -1;
+};
+
 // The weights whose shards are gathered in 8 bits, as the recipe says; null for none. The option is
 // FSDP's: ZeRO gathers parameters in the dtype of its configuration.
-std::shared_ptr<Fp8Shards> gathered_in_fp8(const TechniqueContext& context) {
+std::shared_ptr<PackedParameters> gathered_in_fp8(const TechniqueContext& context) {
   if (context.plan.zero != nullptr) return nullptr;
   const std::optional<Fp8Plan>& plan = context.plan.precision.fp8();
   const auto* technique = find_technique<Fp8Technique>(context.made);
@@ -285,8 +374,7 @@ std::unique_ptr<Technique> make_sharded_technique(const TechniqueContext& contex
   options.initialise = [values](const std::vector<at::Tensor>& parameters) {
     values->materialise(parameters);
   };
-  const std::shared_ptr<Fp8Shards> fp8 = gathered_in_fp8(context);
-  options.packed = fp8;
+  options.packed = gathered_in_fp8(context);
   options.before_reduction = gradients_in_fp8(context);
   values->materialise_buffers();
   if (options.param_dtype) warn_of_widened(module, all);
@@ -296,7 +384,7 @@ std::unique_ptr<Technique> make_sharded_technique(const TechniqueContext& contex
                                                             .all = all,
                                                             .after_forward = plan.after_forward},
                                                 plan.device, options, sharded_precision(plan),
-                                                plan.handlers.ddp.broadcast_buffers, fp8);
+                                                plan.handlers.ddp.broadcast_buffers);
   internal::bind_marked_units(module, sharded->parameters());
   if (plan.roles.replicas != nullptr) {
     const MeshAxis axis = MeshAxis::kDpReplicate;
