@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include "absl/cleanup/cleanup.h"
+#include "accelerate/base/thread_scope.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/operators/graph_part.h"
 #include "accelerate/operators/operator_mode.h"
@@ -69,21 +70,11 @@ void forget_casts(const AutocastState& state) {
 
 // ---- Runs of functions.
 
-thread_local uint64_t current_run = 0;
-
 // While the function runs.
-class FunctionRun {
- public:
-  FunctionRun() : outer_(current_run) {
-    static std::atomic<uint64_t> runs = 0;
-    current_run = ++runs;
-  }
-  ~FunctionRun() { current_run = outer_; }
-  FunctionRun(const FunctionRun&) = delete;
-  FunctionRun& operator=(const FunctionRun&) = delete;
+struct FunctionRun : internal::ThreadScope<FunctionRun, uint64_t> {
+  FunctionRun() : ThreadScope(++runs) {}
 
- private:
-  const uint64_t outer_;
+  static inline std::atomic<uint64_t> runs = 0;
 };
 
 // ---- Inputs.
@@ -318,7 +309,7 @@ class CheckpointNode : public Node {
 
 }  // namespace
 
-uint64_t checkpointed_run() { return current_run; }
+uint64_t checkpointed_run() { return FunctionRun::current(); }
 
 namespace internal {
 
