@@ -7,7 +7,6 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/function.h>
@@ -315,10 +314,7 @@ namespace internal {
 
 std::vector<at::Tensor> inputs_of(ForwardCall& call, bool offload_inputs) {
   std::vector<at::Tensor> tensors = call.inputs().tensors();
-  if (offload_inputs) {
-    call.inputs().for_each_tensor(
-        [](at::Tensor& tensor) { tensor = at::empty({0}, at::TensorOptions(c10::kCPU)); });
-  }
+  if (offload_inputs) forget_tensors(call.inputs());
   return tensors;
 }
 
