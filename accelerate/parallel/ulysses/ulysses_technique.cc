@@ -1,7 +1,6 @@
 #include "accelerate/parallel/ulysses/ulysses_technique.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,14 +12,12 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/mesh_axis.h"
 #include "accelerate/comm/differentiable.h"
 #include "accelerate/comm/process_group.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/operators/attention_calls.h"
-#include "accelerate/operators/call_arguments.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/operators/random_streams.h"
 #include "accelerate/plan/plan.h"
@@ -54,46 +51,15 @@ std::string divisors_text(int64_t number) {
   return absl::StrJoin(divisors, ", ");
 }
 
-class UlyssesHandler final : public OperatorHandler {
+class UlyssesHandler final : public DividedAttention {
  public:
-  /// `tokens`: how many of each sequence this rank has; 0: unknown.
   UlyssesHandler(ProcessGroupPtr group, int rank, int64_t tokens)
-      : OperatorHandler(OperatorOrder::kAttention),
-        group_(std::move(group)),
-        rank_(rank),
-        tokens_(tokens) {}
+      : DividedAttention(MeshAxis::kSp, rank, tokens), group_(std::move(group)) {}
 
   void call(const OperatorCall& call) override {
-    static const c10::OperatorHandle attention =
-        find_operator("aten::scaled_dot_product_attention");
     if (is_backward_of_operator_scope()) return call.proceed();
-    if (call.op() != attention) {
-      check_attention_by_hand(call, tokens_, rank_, MeshAxis::kSp);
-      return call.proceed();
-    }
-    at::Tensor result;
-    {
-      const c10::ArrayRef<c10::IValue> given = arguments_of(call);
-      // Marks and random numbers of other handlers are of what the model computes.
-      const OperatorModeScope inside{OperatorHandlers()};
-      result = attend(
-          {.queries = given[0].toTensor(),
-           .keys = given[1].toTensor(),
-           .values = given[2].toTensor(),
-           .mask = given[3].isNone() ? at::Tensor() : given[3].toTensor(),
-           .dropout = given[4].toScalar().toDouble(),
-           .is_causal = given[5].toBool(),
-           .scale =
-               given[6].isNone() ? std::nullopt : std::optional(given[6].toScalar().toDouble()),
-           .shares_key_heads = given[7].toBool()});
-    }
-    ++attentions_;
-    torch::jit::drop(call.stack(), call.op().schema().arguments().size());
-    torch::jit::push(call.stack(), std::move(result));
+    DividedAttention::call(call);
   }
-
-  /// How many attentions it has computed.
-  int64_t attentions() const { return attentions_; }
 
  private:
   struct Attention {
@@ -104,6 +70,20 @@ class UlyssesHandler final : public OperatorHandler {
     std::optional<double> scale;
     bool shares_key_heads = false;
   };
+
+  at::Tensor attention(c10::ArrayRef<c10::IValue> given) override {
+    // Marks and random numbers of other handlers are of what the model computes.
+    const OperatorModeScope inside{OperatorHandlers()};
+    return attend(
+        {.queries = given[0].toTensor(),
+         .keys = given[1].toTensor(),
+         .values = given[2].toTensor(),
+         .mask = given[3].isNone() ? at::Tensor() : given[3].toTensor(),
+         .dropout = given[4].toScalar().toDouble(),
+         .is_causal = given[5].toBool(),
+         .scale = given[6].isNone() ? std::nullopt : std::optional(given[6].toScalar().toDouble()),
+         .shares_key_heads = given[7].toBool()});
+  }
 
   at::Tensor attend(const Attention& attention) const {
     check(attention);
@@ -169,12 +149,7 @@ class UlyssesHandler final : public OperatorHandler {
                       "all heads, or is_causal=true in place of it");
   }
 
-  std::string on_this_rank() const { return absl::StrCat("rank ", rank_, ": "); }
-
   const ProcessGroupPtr group_;
-  const int rank_;
-  const int64_t tokens_;
-  std::atomic<int64_t> attentions_ = 0;
 };
 
 bool is_integral(const at::Tensor& tensor) {
@@ -216,8 +191,8 @@ class UlyssesTechnique final : public Technique {
       const OperatorModeScope attention(handler), draws(streams_);
       pass.proceed();
     }
-    num_attention_calls_ += handler->attentions();
-    if (handler->attentions() == 0 || !tokens.defined() || !is_integral(tokens)) return;
+    num_attention_calls_ += handler->num_calls();
+    if (handler->num_calls() == 0 || !tokens.defined() || !is_integral(tokens)) return;
     // Reading values makes the host wait for the device, so that is done once.
     const bool reads_values = !knows_positions_ && !has_shapes_alone(Runtime::current());
     TORCH_CHECK_VALUE(has_positions(inputs, tokens, reads_values), "rank ", rank_,
