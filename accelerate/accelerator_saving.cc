@@ -14,9 +14,9 @@
 #include "accelerate/config/zero_config.h"
 #include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/dispatch/offloaded_state.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/operators/managed_storage.h"
-#include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/step/training_state.h"
@@ -58,8 +58,8 @@ namespace {
 
 // Whether parameters are whole that are divided by rows: the same on all ranks.
 bool has_all_rows(const ModelState& model) {
-  const auto* sharded = model.find_technique<ShardedModel>();
-  return sharded == nullptr || sharded->residency()->is_whole();
+  const TrainedInPlace* in_place = model.in_place();
+  return in_place == nullptr || in_place->has_all_rows == nullptr || in_place->has_all_rows();
 }
 
 // Whether ranks have parts of values now: the same on all ranks.

@@ -117,6 +117,11 @@ struct TrainedInPlace {
   TrainedOnDisk on_disk = {};
   /// How many scopes will overwrite the tensors when they end.
   std::shared_ptr<const int> overwriting_scopes = nullptr;
+  /// Gives the tensor of this place a gradient that ranks have reduced; undefined: none. Null where
+  /// the tensors are not rows of their parameters.
+  std::function<void(size_t place, at::Tensor gradient)> set_gradient = nullptr;
+  /// Whether the parameters are whole now, the same on all ranks; null: always.
+  std::function<bool()> has_all_rows = nullptr;
 };
 
 class ForwardCall;

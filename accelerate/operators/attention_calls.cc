@@ -1,14 +1,15 @@
 #include "accelerate/operators/attention_calls.h"
 
 #include <algorithm>
+#include <utility>
 
-#include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/operators/call_arguments.h"
 
 namespace accelerate {
+namespace {
 
 void check_attention_by_hand(const OperatorCall& call, int64_t tokens, int rank, MeshAxis axis) {
   static const c10::OperatorHandle kernels[] = {
@@ -35,6 +36,23 @@ void check_attention_by_hand(const OperatorCall& call, int64_t tokens, int rank,
                             scores.size(-1) == tokens && scores.size(-2) == tokens;
   check(!is_attention, " of sizes ", scores.sizes(), " looks like attention by hand");
 }
+
+}  // namespace
+
+void DividedAttention::call(const OperatorCall& call) {
+  static const c10::OperatorHandle attention_op =
+      find_operator("aten::scaled_dot_product_attention");
+  if (call.op() != attention_op) {
+    check_attention_by_hand(call, tokens_, rank_, axis_);
+    return call.proceed();
+  }
+  at::Tensor output = attention(arguments_of(call));
+  ++num_calls_;
+  torch::jit::drop(call.stack(), arguments_of(call).size());
+  torch::jit::push(call.stack(), std::move(output));
+}
+
+std::string DividedAttention::on_this_rank() const { return absl::StrCat("rank ", rank_, ": "); }
 
 std::string divided_attention_text(MeshAxis axis, int64_t calls) {
   return absl::StrCat(to_string(axis), ": ranks divided ", calls, " calls of attention");

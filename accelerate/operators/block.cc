@@ -8,16 +8,8 @@ namespace accelerate {
 namespace {
 
 thread_local RecomputationScope* innermost = nullptr;
-thread_local BlockRunner* runner_now = nullptr;
 
 }  // namespace
-
-BlockRunnerScope::BlockRunnerScope(BlockRunner* runner)
-    : outer_(std::exchange(runner_now, runner)) {}
-
-BlockRunnerScope::~BlockRunnerScope() { runner_now = outer_; }
-
-BlockRunner* BlockRunnerScope::current() { return runner_now; }
 
 RecomputationScope::RecomputationScope(std::shared_ptr<const Recomputation> recomputation)
     : recomputation_(std::move(recomputation)), outer_(innermost) {

@@ -23,6 +23,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/pimpl.h>
 
+#include "accelerate/base/thread_scope.h"
 #include "accelerate/forward/forward_call.h"
 #include "accelerate/operators/checkpoint.h"
 
@@ -39,19 +40,9 @@ class BlockRunner {
 
 /// While it lives block() leaves calls to the runner, in this thread. Scopes nest; the innermost
 /// one decides.
-class BlockRunnerScope {
- public:
+struct BlockRunnerScope : internal::ThreadScope<BlockRunnerScope, BlockRunner*> {
   /// Null: plain calls.
-  explicit BlockRunnerScope(BlockRunner* runner);
-  ~BlockRunnerScope();
-  BlockRunnerScope(const BlockRunnerScope&) = delete;
-  BlockRunnerScope& operator=(const BlockRunnerScope&) = delete;
-
-  /// Null: none.
-  static BlockRunner* current();
-
- private:
-  BlockRunner* const outer_;
+  explicit BlockRunnerScope(BlockRunner* runner) : ThreadScope(runner) {}
 };
 
 /// What block() recomputes.

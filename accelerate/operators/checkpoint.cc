@@ -7,13 +7,13 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include "absl/cleanup/cleanup.h"
+#include "accelerate/base/thread_scope.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/operators/graph_part.h"
 #include "accelerate/operators/operator_mode.h"
@@ -69,21 +69,11 @@ void forget_casts(const AutocastState& state) {
 
 // ---- Runs of functions.
 
-thread_local uint64_t current_run = 0;
-
 // While the function runs.
-class FunctionRun {
- public:
-  FunctionRun() : outer_(current_run) {
-    static std::atomic<uint64_t> runs = 0;
-    current_run = ++runs;
-  }
-  ~FunctionRun() { current_run = outer_; }
-  FunctionRun(const FunctionRun&) = delete;
-  FunctionRun& operator=(const FunctionRun&) = delete;
+struct FunctionRun : internal::ThreadScope<FunctionRun, uint64_t> {
+  FunctionRun() : ThreadScope(++runs) {}
 
- private:
-  const uint64_t outer_;
+  static inline std::atomic<uint64_t> runs = 0;
 };
 
 // ---- Inputs.
@@ -318,16 +308,13 @@ class CheckpointNode : public Node {
 
 }  // namespace
 
-uint64_t checkpointed_run() { return current_run; }
+uint64_t checkpointed_run() { return FunctionRun::current(); }
 
 namespace internal {
 
 std::vector<at::Tensor> inputs_of(ForwardCall& call, bool offload_inputs) {
   std::vector<at::Tensor> tensors = call.inputs().tensors();
-  if (offload_inputs) {
-    call.inputs().for_each_tensor(
-        [](at::Tensor& tensor) { tensor = at::empty({0}, at::TensorOptions(c10::kCPU)); });
-  }
+  if (offload_inputs) forget_tensors(call.inputs());
   return tensors;
 }
 

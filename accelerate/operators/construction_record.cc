@@ -336,8 +336,9 @@ namespace {
 // The tensors of one record.
 struct Group {
   RecordPtr record;
-  std::vector<Index> slots;  // without repetition
-  std::vector<c10::Storage> memory;
+  std::vector<Index> slots = {};  // without repetition
+  absl::flat_hash_map<Index, size_t> positions = {};  // of the slots
+  std::vector<c10::Storage> memory = {};
 };
 
 using DeferredMemory = absl::flat_hash_map<const Deferred*, c10::Storage>;
@@ -365,10 +366,10 @@ struct Groups {
       TORCH_CHECK_VALUE(slot != nullptr,
                         "a tensor has no recorded values: it was not made inside "
                         "init_empty_weights or init_on_device(meta), or was replaced afterwards");
-      if (positions_[slot->record.get()].contains(slot->index)) continue;
-      Group& group = of(slot->record);
-      positions_[slot->record.get()][slot->index] = group.slots.size();
-      group.slots.push_back(slot->index);
+      auto group = std::ranges::find(groups, slot->record, &Group::record);
+      if (group == groups.end()) group = groups.insert(group, {.record = slot->record});
+      const bool is_new = group->positions.try_emplace(slot->index, group->slots.size()).second;
+      if (is_new) group->slots.push_back(slot->index);
     }
     for (Group& group : groups) {
       group.memory = group.record->replay(group.slots, group.record->num_steps(), device);
@@ -382,28 +383,14 @@ struct Groups {
     }
     const Slot* const slot = slot_of(tensor);
     if (slot == nullptr) return nullptr;
-    const auto in_record = positions_.find(slot->record.get());
-    if (in_record == positions_.end()) return nullptr;
-    const auto found = in_record->second.find(slot->index);
-    if (found == in_record->second.end()) return nullptr;
-    for (const Group& group : groups) {
-      if (group.record == slot->record) return &group.memory[found->second];
-    }
-    return nullptr;
+    const auto group = std::ranges::find(groups, slot->record, &Group::record);
+    if (group == groups.end()) return nullptr;
+    const auto found = group->positions.find(slot->index);
+    return found != group->positions.end() ? &group->memory[found->second] : nullptr;
   }
 
   std::vector<Group> groups;
   const DeferredMemory deferred;
-
- private:
-  Group& of(const RecordPtr& record) {
-    for (Group& group : groups) {
-      if (group.record == record) return group;
-    }
-    return groups.emplace_back(Group{record, {}, {}});
-  }
-
-  absl::flat_hash_map<const Record*, absl::flat_hash_map<Index, size_t>> positions_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "accelerate/operators/recorded_steps.h"
 
+#include "absl/cleanup/cleanup.h"
 #include "accelerate/operators/call_arguments.h"
 
 namespace accelerate::internal::construction {
@@ -120,24 +121,6 @@ std::vector<Record::Planned> Record::plan(std::vector<std::pair<Index, Index>> w
   return in_order;
 }
 
-// The process's default dtype, while an operator runs whose result it decides.
-class DefaultDtype {
- public:
-  explicit DefaultDtype(std::optional<caffe2::TypeMeta> dtype)
-      : changes_(dtype && *dtype != before_) {
-    if (changes_) c10::set_default_dtype(*dtype);
-  }
-  ~DefaultDtype() {
-    if (changes_) c10::set_default_dtype(before_);
-  }
-  DefaultDtype(const DefaultDtype&) = delete;
-  DefaultDtype& operator=(const DefaultDtype&) = delete;
-
- private:
-  const caffe2::TypeMeta before_ = c10::get_default_dtype();
-  const bool changes_;
-};
-
 // Executes steps in the way of a construction without the record.
 class Record::Run {
  public:
@@ -171,10 +154,7 @@ class Record::Run {
       const Step& step = now();
       torch::jit::Stack stack = arguments(step);
       if (step.generator >= 0) begin_draw(step);
-      {
-        const DefaultDtype dtype(step.default_dtype);
-        step.op.callBoxed(stack);
-      }
+      call(step, stack);
       if (step.generator >= 0) end_draw(step);
       if (steps_[position_].is_draw_alone) continue;
       for (const Result& result : step.results) take(result, stack);
@@ -189,6 +169,17 @@ class Record::Run {
 
  private:
   const Step& now() const { return record_.steps_[steps_[position_].step]; }
+
+  // The default dtype is the process's.
+  static void call(const Step& step, torch::jit::Stack& stack) {
+    const caffe2::TypeMeta before = c10::get_default_dtype();
+    const bool changes = step.default_dtype && *step.default_dtype != before;
+    if (changes) c10::set_default_dtype(*step.default_dtype);
+    const absl::Cleanup restore = [&] {
+      if (changes) c10::set_default_dtype(before);
+    };
+    step.op.callBoxed(stack);
+  }
 
   torch::jit::Stack arguments(const Step& step) {
     for (const Constant& constant : step.constants) {

@@ -116,16 +116,16 @@ inline bool lies_on(const c10::Storage& storage, c10::Device device) {
 
 // Lists are shared by values, so they are replaced by copies.
 inline void put(c10::IValue& value, int element, const at::Tensor& tensor) {
+  const auto put_in = [&](auto list) {
+    list.set(element, tensor);
+    value = std::move(list);
+  };
   if (element < 0) {
     value = tensor;
   } else if (value.isTensorList()) {
-    auto list = value.toTensorList().copy();
-    list.set(element, tensor);
-    value = std::move(list);
+    put_in(value.toTensorList().copy());
   } else {
-    auto list = value.toOptionalTensorList().copy();
-    list.set(element, tensor);
-    value = std::move(list);
+    put_in(value.toOptionalTensorList().copy());
   }
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/core/Formatting.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
@@ -47,6 +48,18 @@ void check_equal_along(const RanksAlong& along, const std::string& what,
                                         " of ranks ", absl::StrJoin(along.ranks, ","));
   const bool compared = runtime.check_replicas(name, along.group, /*without=*/{}, tensors);
   if (gathers && !compared) compare_by_gathering(along, what, tensors);
+}
+
+void check_equal_gradients(const EqualAlong& equal, Runtime& runtime, bool gathers) {
+  NamedTensors gradients;
+  for (const auto& [name, trained] : equal.trained) {
+    if (!trained.requires_grad()) continue;
+    const at::Tensor& gradient = trained.grad();
+    // A rank without a gradient must not have another number of tensors than the others.
+    gradients.emplace_back(name,
+                           gradient.defined() ? gradient : at::zeros_like(trained.detach()));
+  }
+  check_equal_along(equal.along, "gradients", gradients, runtime, gathers);
 }
 
 void compare_by_gathering(const RanksAlong& along, const std::string& what,

@@ -3,18 +3,21 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "accelerate/mesh/device_mesh.h"
+#include "accelerate/parallel/equal_along.h"
+#include "accelerate/parallel/gradient_sums.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/layout/placement.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
 namespace {
@@ -30,19 +33,14 @@ bool adds_to_gradients() {
   });
 }
 
-}  // namespace
-
 // What becomes of gradients at the end of backward passes.
-class LayoutTechnique::BackwardEnd {
+class BackwardEnd {
  public:
-  BackwardEnd(const std::vector<GradientSums::Owed>& owed, std::vector<Equal> equal, bool gathers)
+  BackwardEnd(const std::vector<GradientSums::Owed>& owed, std::vector<EqualAlong> equal,
+              bool gathers)
       : sums_(owed), equal_(std::move(equal)), runtime_(Runtime::current()), gathers_(gathers) {
-    for (const Equal& each : equal_) {
-      std::vector<std::pair<std::string, at::Tensor>> values;
-      for (const TrainedParameter& parameter : each.parameters) {
-        values.emplace_back(parameter.name, parameter.trained.detach());
-      }
-      check_equal_along(each.along, "values", values, runtime_, gathers_);
+    for (const EqualAlong& each : equal_) {
+      check_equal_along(each.along, "values", each.trained, runtime_, gathers_);
     }
   }
 
@@ -65,18 +63,7 @@ class LayoutTechnique::BackwardEnd {
   void finish() {
     sums_.end(synchronises_);
     if (!synchronises_) return;
-    for (const Equal& each : equal_) {
-      std::vector<std::pair<std::string, at::Tensor>> gradients;
-      for (const TrainedParameter& parameter : each.parameters) {
-        if (!parameter.trained.requires_grad()) continue;
-        const at::Tensor& gradient = parameter.trained.grad();
-        // A rank without a gradient must not have another number of tensors than the others.
-        gradients.emplace_back(parameter.name, gradient.defined()
-                                                   ? gradient
-                                                   : at::zeros_like(parameter.trained.detach()));
-      }
-      check_equal_along(each.along, "gradients", gradients, runtime_, gathers_);
-    }
+    for (const EqualAlong& each : equal_) check_equal_gradients(each, runtime_, gathers_);
   }
 
  private:
@@ -90,52 +77,61 @@ class LayoutTechnique::BackwardEnd {
   }
 
   GradientSums sums_;
-  const std::vector<Equal> equal_;
+  const std::vector<EqualAlong> equal_;
   Runtime& runtime_;
   const bool gathers_;
   bool synchronises_ = true;
   int backward_ = -1;  // the last backward pass that adds to gradients
 };
 
-LayoutTechnique::LayoutTechnique(const std::vector<GradientSums::Owed>& owed,
-                                 std::vector<Equal> equal, const Options& options)
-    : is_alone_(options.is_alone),
-      end_(std::make_shared<BackwardEnd>(owed, std::move(equal), options.gathers)) {}
+class LayoutTechnique final : public Technique {
+ public:
+  // `is_alone`: whether no other technique of the model reduces gradients, and this one says which
+  // passes synchronise.
+  LayoutTechnique(std::shared_ptr<BackwardEnd> end, bool is_alone)
+      : is_alone_(is_alone), end_(std::move(end)) {}
 
-void LayoutTechnique::trigger_sync_in_backward() { end_->set_synchronises(true); }
-
-void LayoutTechnique::begin_adding(at::TensorList reduced) {
-  end_->set_synchronises(!reduced.empty());
-  end_->sums().begin();
-}
-
-void LayoutTechnique::end_adding() { end_->finish(); }
-
-StateDict LayoutTechnique::state_dict() const { return {.tensors = end_->sums().summed()}; }
-
-// It is of these very gradients, or of no use.
-void LayoutTechnique::load_state_dict(const StateDict& state, bool same_ranks) {
-  end_->sums().set_summed(same_ranks ? state.tensors : NamedTensors());
-}
-
-void LayoutTechnique::forward(ForwardPass& pass) {
-  if (is_alone_) pass.set_synchronises(*no_sync_count_ == 0);
-  pass.proceed();
-  if (!at::GradMode::is_enabled()) return;
-  if (torch::autograd::get_current_graph_task_id() >= 0) {
-    // A checkpoint around the model computes it again, in a backward pass that has reached the
-    // outputs. The backward pass of what it computes is another one, which adds to no gradients.
-    BackwardEnd::reached(end_);
-  } else {
-    end_->set_synchronises(*no_sync_count_ == 0);
+  std::string_view name() const override { return kLayoutTechnique; }
+  void forward(ForwardPass& pass) override {
+    if (is_alone_) pass.set_synchronises(*no_sync_count_ == 0);
+    pass.proceed();
+    if (!at::GradMode::is_enabled()) return;
+    if (torch::autograd::get_current_graph_task_id() >= 0) {
+      // A checkpoint around the model computes it again, in a backward pass that has reached the
+      // outputs. The backward pass of what it computes is another one, which adds to no gradients.
+      BackwardEnd::reached(end_);
+    } else {
+      end_->set_synchronises(*no_sync_count_ == 0);
+    }
+    for (const at::Tensor& output : pass.outputs()) {
+      if (!output.defined() || !output.requires_grad()) continue;
+      output.register_hook([end = std::weak_ptr(end_)](const at::Tensor& /*gradient*/) {
+        if (const auto alive = end.lock()) BackwardEnd::reached(alive);
+      });
+    }
   }
-  for (const at::Tensor& output : pass.outputs()) {
-    if (!output.defined() || !output.requires_grad()) continue;
-    output.register_hook([end = std::weak_ptr(end_)](const at::Tensor& /*gradient*/) {
-      if (const auto alive = end.lock()) BackwardEnd::reached(alive);
-    });
+  NoSyncCount no_sync_count() const override { return no_sync_count_; }
+  void trigger_sync_in_backward() override { end_->set_synchronises(true); }
+  void begin_adding(at::TensorList reduced) override {
+    end_->set_synchronises(!reduced.empty());
+    end_->sums().begin();
   }
-}
+  void end_adding() override { end_->finish(); }
+
+  // What ranks have summed of gradients, by name. It is loaded after the gradients themselves: it
+  // is of these very ones, or of no use.
+  StateDict state_dict() const override { return {.tensors = end_->sums().summed()}; }
+  void load_state_dict(const StateDict& state, bool same_ranks) override {
+    end_->sums().set_summed(same_ranks ? state.tensors : NamedTensors());
+  }
+
+ private:
+  const bool is_alone_;
+  const std::shared_ptr<BackwardEnd> end_;
+  const NoSyncCount no_sync_count_ = std::make_shared<int>(0);
+};
+
+}  // namespace
 
 std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
@@ -147,8 +143,8 @@ std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context
     if (found == owed.end()) found = owed.insert(found, GradientSums::Owed{.group = group});
     found->trained.emplace_back(each.name, each.trained);
   };
-  std::vector<LayoutTechnique::Equal> equal;
-  const auto equal_along = [&equal](RanksAlong along) -> LayoutTechnique::Equal& {
+  std::vector<EqualAlong> equal;
+  const auto equal_along = [&equal](RanksAlong along) -> EqualAlong& {
     const auto found = std::ranges::find_if(
         equal, [&along](const auto& each) { return each.along.group == along.group; });
     if (found != equal.end()) return *found;
@@ -176,7 +172,8 @@ std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context
     if (!sums.empty()) owe(mesh.group(sums), each);
     for (const MeshAxis axis : model.axes()) {
       if (!placement->equal().contains(axis)) continue;
-      equal_along({.axis = axis, .group = mesh.group(axis)}).parameters.push_back(each);
+      equal_along({.axis = axis, .group = mesh.group(axis)})
+          .trained.emplace_back(each.name, each.trained);
     }
     for (const Cut& cut : placement->cuts) {
       if (cut.copies == 1) continue;
@@ -185,14 +182,13 @@ std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context
       const ProcessGroupPtr group = mesh.part(cut.axis, cut.copies);
       owe(group, each);
       equal_along({.axis = cut.axis, .group = group, .ranks = {first, first + cut.copies}})
-          .parameters.push_back(each);
+          .trained.emplace_back(each.name, each.trained);
     }
   }
   if (owed.empty() && equal.empty()) return nullptr;
   return std::make_unique<LayoutTechnique>(
-      owed, std::move(equal),
-      LayoutTechnique::Options{.gathers = plan.compares_ranks,
-                               .is_alone = context.group == nullptr && !context.makes_shards});
+      std::make_shared<BackwardEnd>(owed, std::move(equal), plan.compares_ranks),
+      /*is_alone=*/context.group == nullptr && !context.makes_shards);
 }
 
 }  // namespace accelerate

@@ -95,8 +95,7 @@ absl::Status check_complete(const Schedule& schedule) {
   if (absl::Status status = check_ranges(schedule); !status.ok()) return status;
   const std::vector<PlacedAction> sorted = sorted_actions(schedule);
   if (absl::Status status = check_once(sorted); !status.ok()) return status;
-  const bool has_backward = std::ranges::any_of(
-      sorted, [](const PlacedAction& each) { return each.action.pass != kForward; });
+  const bool has_backward = has_backward_passes(schedule);
   auto next = sorted.begin();
   // Ends at the first one that is missing, however many a table says that there are.
   for (int stage = 0; stage < schedule.stages; ++stage) {
@@ -187,12 +186,13 @@ std::vector<int64_t> kept(const std::vector<Action>& actions,
   return kept;
 }
 
-bool has_backward_passes(const Schedule& schedule) {
-  return std::ranges::any_of(schedule.ranks.front(),
-                             [](const Action& each) { return each.pass != kForward; });
-}
-
 }  // namespace
+
+bool has_backward_passes(const Schedule& schedule) {
+  return std::ranges::any_of(schedule.ranks, [](const auto& actions) {
+    return std::ranges::any_of(actions, [](const Action& each) { return each.pass != kForward; });
+  });
+}
 
 absl::Status check_schedule(const Schedule& schedule) { return causal_order(schedule).status(); }
 

@@ -32,6 +32,9 @@ absl::Status check_schedule(const Schedule& schedule);
 /// Errors: those of check_schedule.
 absl::StatusOr<std::vector<ActionPlace>> causal_order(const Schedule& schedule);
 
+/// Whether a rank has backward passes.
+bool has_backward_passes(const Schedule& schedule);
+
 /// By rank, the most that it keeps for backward passes at a time. A forward pass adds what its
 /// stage has in `stage_sizes`, as bytes of activations, or 1 where that is empty; the backward
 /// pass, or its second half, removes that. A schedule without backward passes keeps nothing. The

@@ -16,6 +16,7 @@
 
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
+#include "accelerate/step/backward_options.h"
 #include "accelerate/step/training_step.h"
 
 namespace accelerate {
@@ -31,11 +32,16 @@ class DeepSpeedEngineWrapper {
   /// A backward pass, and the optimizer's step behind it where gradients are synchronised.
   /// Collective. Errors: those of Accelerator::backward.
   void backward(const at::Tensor& loss, bool sync_gradients = true,
-                const BackwardOptions& options = {});
+                const BackwardOptions& options = {}) {
+    step_.engine_backward(loss, sync_gradients, options);
+  }
 
   /// The norm of the last step's gradients before they were clipped; absent before the first step.
   /// Waits for the device.
-  std::optional<double> get_global_grad_norm() const;
+  std::optional<double> get_global_grad_norm() const {
+    const at::Tensor norm = step_.engine_norm();
+    return norm.defined() ? std::optional(norm.item<double>()) : std::nullopt;
+  }
 
  private:
   internal::TrainingStep& step_;

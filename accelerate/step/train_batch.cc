@@ -107,11 +107,8 @@ Schedule schedule_for(const PipelineTechnique& pipeline, const TrainBatchOptions
                     absl::StrJoin(pipeline.stages().ranks, ", "),
                     "; give the Accelerator a PipelinePlan with the schedule");
   if (purpose == Purpose::kEvaluation) return forward_passes(schedule);
-  const bool has_backward = std::ranges::any_of(schedule.ranks, [](const auto& actions) {
-    return std::ranges::any_of(
-        actions, [](const pipeline::Action& action) { return action.pass != Pass::kForward; });
-  });
-  TORCH_CHECK_VALUE(has_backward, "train_batch: the schedule has no backward passes");
+  TORCH_CHECK_VALUE(pipeline::has_backward_passes(schedule),
+                    "train_batch: the schedule has no backward passes");
   return schedule;
 }
 

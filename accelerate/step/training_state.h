@@ -34,7 +34,7 @@ struct TrainingState {
   std::vector<std::weak_ptr<SharedScheduler>> schedulers;
   // Saves that still read the optimizers' states; optimizers prepared later wait for them as well.
   std::vector<std::weak_ptr<OptimizerStateReader>> readers;
-  // How steps are made; null until something asks. See engines.h.
+  // How steps are made; null until something asks. See step_engine.h.
   std::shared_ptr<StepEngine> engine;
   // What the engine steps by itself, so that programs need not keep handles of it.
   std::vector<std::shared_ptr<const void>> kept;

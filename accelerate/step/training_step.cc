@@ -13,12 +13,10 @@
 #include "accelerate/optim/clip_grad.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
-#include "accelerate/step/engines.h"
 #include "accelerate/step/lomo_engine.h"
 #include "accelerate/step/step_engine.h"
 #include "accelerate/step/trained_parameters.h"
 #include "accelerate/step/training_state.h"
-#include "accelerate/step/zero.h"
 
 namespace accelerate {
 
@@ -52,13 +50,7 @@ void override_even_batches(const std::vector<std::weak_ptr<LoaderCore>>& prepare
 
 }  // namespace
 
-StepEngine& TrainingStep::engine() const { return engine_of(training_, state_, gradients_); }
-
 LomoEngine* TrainingStep::lomo() const { return find_engine<LomoEngine>(training_.engine.get()); }
-
-void TrainingStep::configure_zero(const PreparedTogether& together, bool split_batches) {
-  internal::configure_zero(together, split_batches, state_, gradients_, training_);
-}
 
 std::vector<const ModelState*> TrainingStep::named_or_all(Models models) const {
   std::vector<const ModelState*> all = models;

@@ -28,7 +28,6 @@
 #include "accelerate/mesh/roles.h"
 #include "accelerate/parallel/replicated/join.h"
 #include "accelerate/step/backward_options.h"
-#include "accelerate/step/prepared_together.h"
 
 namespace accelerate {
 
@@ -41,6 +40,8 @@ class ModelState;
 class PipelineTechnique;
 class SharedScaler;
 struct BatchRound;
+struct DummyOptim;
+struct DummyScheduler;
 struct KwargsHandlers;
 struct SchedulerPolicy;
 struct TrainBatchOptions;
@@ -50,6 +51,7 @@ class LoaderCore;
 class LomoEngine;
 class StepEngine;
 class TrainingStep;
+class ZeroEngine;
 struct TrainingState;
 struct WindowCalls;
 }  // namespace internal
@@ -98,6 +100,16 @@ class UnevenInputsScope {
 
 namespace internal {
 
+/// What one call of prepare() has. What it points to outlives the call.
+struct PreparedTogether {
+  std::vector<const torch::nn::Module*> modules;
+  std::vector<const torch::optim::Optimizer*> optimizers;
+  std::vector<std::optional<int64_t>> batch_sizes;  // by loader
+  bool has_scheduler = false;
+  const DummyOptim* dummy_optimizer = nullptr;  // null: none
+  const DummyScheduler* dummy_scheduler = nullptr;
+};
+
 class TrainingStep {
  public:
   /// Models that a call is about; empty: all prepared ones.
@@ -119,7 +131,10 @@ class TrainingStep {
   ///         an optimizer needs whole, or has state for.
   void check_before_sharding(const std::vector<const torch::nn::Module*>& modules,
                              const std::vector<const torch::optim::Optimizer*>& optimizers) const;
-  /// See zero.h.
+  /// With a deepspeed_plugin: completes its configuration by what is prepared, which training
+  /// follows from then on, and makes ZeRO's engine where a model is prepared with an optimizer.
+  /// Local. Errors: those of complete() and zero_config(), with the plugin unchanged;
+  /// c10::ValueError for a placeholder without a plugin.
   void configure_zero(const PreparedTogether& together, bool split_batches);
   /// The model with its techniques; see apply_techniques. The same module gives the same result,
   /// and is moved to the device the first time if `device_placement`; see move_prepared_model.
@@ -187,8 +202,11 @@ class TrainingStep {
   void broadcast_training_state(int source, const std::vector<const ModelState*>& models);
 
  private:
-  // The job's engine; the first call makes it.
+  // The job's outermost engine; the first call makes the chain that this kind of job has. Errors:
+  // c10::ValueError after the AcceleratorState was reset.
   StepEngine& engine() const;
+  // ZeRO's engine, which surrounds all others; the first call adds it. Errors: as engine().
+  ZeroEngine& zero_engine() const;
   // Null before the job has an engine.
   LomoEngine* lomo() const;
   // The axes along which the modules of prepared models have parts of their tensors, or get parts

@@ -1,5 +1,4 @@
-#include "accelerate/step/zero.h"
-
+// What the configuration of a job's deepspeed_plugin makes of what is prepared.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -14,8 +13,8 @@
 #include "accelerate/precision/job_precision.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
-#include "accelerate/step/engines.h"
 #include "accelerate/step/training_state.h"
+#include "accelerate/step/training_step.h"
 #include "accelerate/step/zero_division.h"
 #include "accelerate/step/zero_engine.h"
 
@@ -37,20 +36,18 @@ void check_beside(const ZeroConfig& earlier, int64_t earlier_steps, const ZeroCo
 
 }  // namespace
 
-void configure_zero(const PreparedTogether& together, bool split_batches,
-                    const AcceleratorState& state, GradientState& gradients,
-                    TrainingState& training) {
-  DeepSpeedPlugin* const plugin = state.deepspeed_plugin();
+void TrainingStep::configure_zero(const PreparedTogether& together, bool split_batches) {
+  DeepSpeedPlugin* const plugin = state_.deepspeed_plugin();
   TORCH_CHECK_VALUE(plugin != nullptr || (together.dummy_optimizer == nullptr &&
                                           together.dummy_scheduler == nullptr),
                     "prepare: DummyOptim and DummyScheduler stand for what the configuration of a "
                     "deepspeed_plugin has, and this job has none");
   if (plugin == nullptr) return;
-  const DataShare share = state.data_share();
-  DeepSpeedFacts facts{.num_processes = state.num_processes(),
-                       .ranks_per_share = state.num_processes() / share.count,
+  const DataShare share = state_.data_share();
+  DeepSpeedFacts facts{.num_processes = state_.num_processes(),
+                       .ranks_per_share = state_.num_processes() / share.count,
                        .split_batches = split_batches,
-                       .gradient_accumulation_steps = gradients.num_steps(),
+                       .gradient_accumulation_steps = gradients_.num_steps(),
                        .batch_sizes = together.batch_sizes,
                        .has_model = !together.modules.empty(),
                        .has_optimizer = !together.optimizers.empty(),
@@ -58,7 +55,7 @@ void configure_zero(const PreparedTogether& together, bool split_batches,
                        .dummy_optimizer = together.dummy_optimizer,
                        .dummy_scheduler = together.dummy_scheduler};
   for (const torch::nn::Module* module : together.modules) {
-    const std::vector<int64_t> sizes = hidden_sizes_of(*plugin, *module, state.runtime().files());
+    const std::vector<int64_t> sizes = hidden_sizes_of(*plugin, *module, state_.runtime().files());
     facts.hidden_sizes.insert(facts.hidden_sizes.end(), sizes.begin(), sizes.end());
   }
   // What fails changes nothing.
@@ -66,20 +63,20 @@ void configure_zero(const PreparedTogether& together, bool split_batches,
   const DeepSpeedCompletion completion = complete(completed, facts);
   const auto take = [&] {
     *plugin = std::move(completed);
-    if (!state.is_main_process()) return;
+    if (!state_.is_main_process()) return;
     for (const std::string& note : completion.notes) TORCH_WARN(note);
   };
   if (!facts.has_model) return take();
   ZeroConfig zero = zero_config(completed.deepspeed_config());
   for (const torch::nn::Module* module : together.modules) {
     for (const std::string& name :
-         completed.set_moe_leaf_modules(*module, state.runtime().environment())) {
+         completed.set_moe_leaf_modules(*module, state_.runtime().environment())) {
       const bool is_there = std::ranges::count(zero.leaf_module_classes, name) > 0;
       if (!is_there) zero.leaf_module_classes.push_back(name);
     }
   }
-  if (!training.models.empty() && training.division != nullptr) {
-    check_beside(training.division->config(), gradients.num_steps(), zero,
+  if (!training_.models.empty() && training_.division != nullptr) {
+    check_beside(training_.division->config(), gradients_.num_steps(), zero,
                  completion.gradient_accumulation_steps);
   }
   // Before anything is divided; the optimizer is made afterwards.
@@ -88,7 +85,7 @@ void configure_zero(const PreparedTogether& together, bool split_batches,
                     "prepare: the configuration's optimizer is Lamb, which needs whole parameters, "
                     "but stage ",
                     zero.stage, " divides their optimizer; use stage 0 or another optimizer");
-  const JobPrecision& precision = training.precision;
+  const JobPrecision& precision = training_.precision;
   const bool is_msamp = precision.fp8_backend() == FP8BackendType::kMsamp;
   TORCH_CHECK_VALUE(
       !is_msamp || zero.stage < 3,
@@ -106,14 +103,13 @@ void configure_zero(const PreparedTogether& together, bool split_batches,
       ": with \"nvme\" this version keeps all of the optimizer's state off the "
       "device, or none; use the device \"cpu\"");
   take();
-  if (training.division == nullptr) training.division = std::make_shared<ZeroDivision>(state);
-  training.division->set_config(zero);
-  training.precision.apply_zero_config(zero, state.group());
-  gradients.set_num_steps(completion.gradient_accumulation_steps);
+  if (training_.division == nullptr) training_.division = std::make_shared<ZeroDivision>(state_);
+  training_.division->set_config(zero);
+  training_.precision.apply_zero_config(zero, state_.group());
+  gradients_.set_num_steps(completion.gradient_accumulation_steps);
   const bool trains = facts.has_optimizer || facts.dummy_optimizer != nullptr;
   if (!trains) return;
-  zero_engine_of(training, state, gradients)
-      .set_steps({.max_norm = zero.gradient_clipping, .elements = zero.sub_group_size});
+  zero_engine().set_steps({.max_norm = zero.gradient_clipping, .elements = zero.sub_group_size});
 }
 
 }  // namespace accelerate::internal

@@ -91,7 +91,7 @@ constexpr TechniqueRow kTechniques[] = {
      .layout = &tensor_parallel_layout,
      .cut = &cut_tensor_parallel,
      .make = &make_tensor_parallel_technique},
-    {.name = UlyssesTechnique::kName,
+    {.name = kUlyssesTechnique,
      .depth = kUlysses,
      .layout = &layout_dividing_sequences<MeshAxis::kSp>,
      .make = &make_ulysses_technique},
@@ -125,7 +125,7 @@ constexpr TechniqueRow kTechniques[] = {
      .cut = &cut_experts,
      .make = &make_expert_parallel_technique},
     // What is trained in place of parameters is known by now.
-    {.name = LayoutTechnique::kName, .depth = kLayout, .make = &make_layout_technique},
+    {.name = kLayoutTechnique, .depth = kLayout, .make = &make_layout_technique},
     {.name = PipelineTechnique::kName,
      .depth = kPipeline,
      .layout = &pipeline_layout,

@@ -23,7 +23,6 @@
 #include "accelerate/forward/model_state.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/apply.h"
-#include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/fields.h"
 #include "accelerate/values/json_values.h"
@@ -259,11 +258,21 @@ void load_gradient_state_dict(torch::nn::Module& module, StateDict state) {
   }
 }
 
+namespace {
+
+// Null where the model's parameters are not divided by rows.
+const TrainedInPlace* shards_of(const ModelState& model) {
+  const TrainedInPlace* in_place = model.in_place();
+  return in_place != nullptr && in_place->set_gradient != nullptr ? in_place : nullptr;
+}
+
+}  // namespace
+
 StateDict shard_gradient_state_dict(const ModelState& model) {
   StateDict state;
-  const auto* sharded = model.find_technique<ShardedModel>();
-  if (sharded == nullptr) return state;
-  for (const TrainedParameter& each : sharded->trained()->tensors) {
+  const TrainedInPlace* shards = shards_of(model);
+  if (shards == nullptr) return state;
+  for (const TrainedParameter& each : shards->tensors) {
     const at::Tensor& gradient = each.trained.grad();
     if (gradient.defined()) state.tensors.emplace_back(each.name, gradient.detach());
   }
@@ -271,19 +280,19 @@ StateDict shard_gradient_state_dict(const ModelState& model) {
 }
 
 void load_shard_gradient_state_dict(ModelState& model, StateDict state) {
-  auto* sharded = model.find_technique<ShardedModel>();
-  TORCH_CHECK_VALUE(sharded != nullptr || state.tensors.empty(),
+  const TrainedInPlace* shards = shards_of(model);
+  TORCH_CHECK_VALUE(shards != nullptr || state.tensors.empty(),
                     "the state has gradients of shards, and the model is not sharded");
-  if (sharded == nullptr) return;
+  if (shards == nullptr) return;
   internal::UntakenTensors tensors(std::move(state.tensors), kWhere);
   std::vector<at::Tensor> gradients;
-  for (const TrainedParameter& each : sharded->trained()->tensors) {
+  for (const TrainedParameter& each : shards->tensors) {
     at::Tensor gradient = tensors.take(each.name);
     if (gradient.defined()) gradient = dense(std::move(gradient), each.name, each.trained);
     gradients.push_back(std::move(gradient));
   }
   tensors.check_all_taken("is not a parameter of this model");
-  sharded->set_gradients(std::move(gradients));
+  for (size_t i = 0; i < gradients.size(); ++i) shards->set_gradient(i, std::move(gradients[i]));
 }
 
 StateDict replica_state_dict(const ModelState& model) {

@@ -1,14 +1,11 @@
 #include "accelerate/comm/watch/call_table.h"
 
-#include <algorithm>
-#include <functional>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
 namespace accelerate {
 namespace {
-
-constexpr size_t kFewestChains = 8;
 
 // Seven bits to a byte, the lowest first.
 void put_word(std::string& bytes, uint64_t word) {
@@ -69,29 +66,26 @@ CallTable::Index CallTable::add(CollectiveFingerprint& call) {
   added_.clear();
   visit_fields(call, [this](const char*, const auto& field) { put_field(added_, field); });
   call.sequence = sequence;
-  if (!chains_.empty()) {
-    for (Index index = chain_of(added_); index != kNone; index = rows_[index].next) {
-      if (rows_[index].bytes != added_) continue;
-      ++rows_[index].uses;
-      return index;
-    }
+  if (const auto found = by_bytes_.find(added_); found != by_bytes_.end()) {
+    ++rows_[found->second].uses;
+    return found->second;
   }
-  const Index index = unused_row();
-  rows_[index].bytes = added_;
-  rows_[index].uses = 1;
-  link(index);
-  ++size_;
+  if (unused_.empty()) {
+    unused_.push_back(static_cast<Index>(rows_.size()));
+    rows_.emplace_back();
+  }
+  const Index index = unused_.back();
+  unused_.pop_back();
+  rows_[index] = {.bytes = added_, .uses = 1};
+  by_bytes_.emplace(absl::string_view(rows_[index].bytes), index);
   return index;
 }
 
 void CallTable::release(Index index) {
   Row& row = rows_[index];
   if (--row.uses > 0) return;
-  Index* to_it = &chain_of(row.bytes);
-  while (*to_it != index) to_it = &rows_[*to_it].next;
-  *to_it = row.next;
-  row.next = std::exchange(unused_, index);
-  --size_;
+  by_bytes_.erase(row.bytes);
+  unused_.push_back(index);
 }
 
 CollectiveFingerprint CallTable::operator[](Index index) const {
@@ -99,29 +93,6 @@ CollectiveFingerprint CallTable::operator[](Index index) const {
   std::string_view bytes = rows_[index].bytes;
   visit_fields(call, [&bytes](const char*, auto& field) { take_field(bytes, field); });
   return call;
-}
-
-CallTable::Index& CallTable::chain_of(std::string_view bytes) {
-  return chains_[std::hash<std::string_view>()(bytes) % chains_.size()];
-}
-
-CallTable::Index CallTable::unused_row() {
-  if (unused_ != kNone) {
-    const Index index = unused_;
-    unused_ = rows_[index].next;
-    return index;
-  }
-  // All rows are in use.
-  if (rows_.size() == chains_.size()) {
-    chains_.assign(std::max(kFewestChains, 2 * chains_.size()), kNone);
-    for (size_t index = 0; index < rows_.size(); ++index) link(static_cast<Index>(index));
-  }
-  rows_.emplace_back();
-  return static_cast<Index>(rows_.size() - 1);
-}
-
-void CallTable::link(Index index) {
-  rows_[index].next = std::exchange(chain_of(rows_[index].bytes), index);
 }
 
 }  // namespace accelerate

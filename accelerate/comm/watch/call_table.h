@@ -7,10 +7,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
 #include "accelerate/comm/watch/collective_call.h"
 
 namespace accelerate {
@@ -20,6 +22,10 @@ class CallTable {
   using Index = uint16_t;
   /// How many different calls may be in use.
   static constexpr size_t kMost = UINT16_MAX;
+
+  CallTable() = default;
+  CallTable(const CallTable&) = delete;
+  CallTable& operator=(const CallTable&) = delete;
 
   /// The index of the call, which has one use more. The sequence makes no difference between calls
   /// and is not kept. Allocates nothing for a call that is in use already.
@@ -32,27 +38,19 @@ class CallTable {
   CollectiveFingerprint operator[](Index index) const;
 
   /// How many different calls are in use.
-  size_t size() const { return size_; }
+  size_t size() const { return by_bytes_.size(); }
   /// The most different calls that have been in use at one time; the memory goes by it.
   size_t rows() const { return rows_.size(); }
 
  private:
-  static constexpr Index kNone = kMost;
-
   struct Row {
     std::string bytes;
     uint32_t uses = 0;
-    Index next = kNone;  // of its chain; of an unused row: the next unused one
   };
 
-  Index& chain_of(std::string_view bytes);
-  Index unused_row();
-  void link(Index index);
-
-  std::vector<Row> rows_;
-  std::vector<Index> chains_;  // the first row of each, by hash
-  Index unused_ = kNone;
-  size_t size_ = 0;
+  std::deque<Row> rows_;                                    // which stay where they are
+  absl::flat_hash_map<absl::string_view, Index> by_bytes_;  // of the rows
+  std::vector<Index> unused_;
   std::string added_;  // kept for its memory
 };
 

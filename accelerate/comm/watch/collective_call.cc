@@ -1,7 +1,6 @@
 #include "accelerate/comm/watch/collective_call.h"
 
 #include <numeric>
-#include <utility>
 
 #include <c10/util/Exception.h>
 
@@ -128,26 +127,7 @@ std::string tensors_to_string(const CollectiveFingerprint& call) {
   return absl::StrJoin(shown, ", ");
 }
 
-thread_local const std::string* current_purpose = nullptr;
-thread_local const at::Tensor* carried_values = nullptr;
-thread_local bool calls_are_compared = false;
-
 }  // namespace
-
-CollectivePurpose::CollectivePurpose(const std::string& purpose)
-    : outer_(std::exchange(current_purpose, &purpose)) {}
-CollectivePurpose::~CollectivePurpose() { current_purpose = outer_; }
-std::string CollectivePurpose::current() {
-  return current_purpose != nullptr ? *current_purpose : std::string();
-}
-
-CarriedValues::CarriedValues(const at::Tensor& values)
-    : outer_(std::exchange(carried_values, &values)) {}
-CarriedValues::~CarriedValues() { carried_values = outer_; }
-
-ComparedCalls::ComparedCalls() : outer_(std::exchange(calls_are_compared, true)) {}
-ComparedCalls::~ComparedCalls() { calls_are_compared = outer_; }
-bool ComparedCalls::current() { return calls_are_compared; }
 
 const char* op_name(OpType op) {
   switch (op) {
@@ -287,9 +267,9 @@ CollectiveFingerprint CollectiveCall::describe() const {
   fingerprint.peer = peer;
   fingerprint.tag = tag;
   fingerprint.shapes_may_differ = op == OpType::ALLTOALL || op == OpType::ALLTOALL_BASE;
-  if (current_purpose != nullptr) fingerprint.purpose = *current_purpose;
-  if (carried_values != nullptr) {
-    fingerprint.add(*carried_values);
+  fingerprint.purpose = CollectivePurpose::current();
+  if (const at::Tensor* const carried = CarriedValues::current()) {
+    fingerprint.add(*carried);
   } else {
     for (const at::Tensor& tensor : share()) fingerprint.add(tensor);
   }

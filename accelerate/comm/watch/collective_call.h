@@ -19,6 +19,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "accelerate/base/fields.h"
+#include "accelerate/base/thread_scope.h"
 
 namespace accelerate {
 
@@ -63,49 +64,27 @@ ACCELERATE_FIELDS(CollectiveFingerprint, op, reduce_op, root, peer, tag, shapes_
 
 /// While it lives, calls that this thread makes are described with the purpose, so that ranks which
 /// send different values of the same shape are told apart. The text outlives this.
-class CollectivePurpose {
- public:
-  explicit CollectivePurpose(const std::string& purpose);
-  ~CollectivePurpose();
-  CollectivePurpose(const CollectivePurpose&) = delete;
-  CollectivePurpose& operator=(const CollectivePurpose&) = delete;
+struct CollectivePurpose : internal::ThreadScope<CollectivePurpose, const std::string*> {
+  explicit CollectivePurpose(const std::string& purpose) : ThreadScope(&purpose) {}
 
   /// The text of the innermost one that lives on this thread; empty without one.
-  static std::string current();
-
- private:
-  const std::string* const outer_;
+  static std::string current() {
+    return ThreadScope::current() != nullptr ? *ThreadScope::current() : std::string();
+  }
 };
 
 /// While it lives, calls that this thread makes are described as of these values, which they carry
 /// as another dtype of the same size, so that ranks whose values differ in it are told apart. The
 /// tensor outlives this.
-class CarriedValues {
- public:
-  explicit CarriedValues(const at::Tensor& values);
-  ~CarriedValues();
-  CarriedValues(const CarriedValues&) = delete;
-  CarriedValues& operator=(const CarriedValues&) = delete;
-
- private:
-  const at::Tensor* const outer_;
+struct CarriedValues : internal::ThreadScope<CarriedValues, const at::Tensor*> {
+  explicit CarriedValues(const at::Tensor& values) : ThreadScope(&values) {}
 };
 
 /// While it lives, calls that this thread makes on a real backend are compared with the other
 /// members' before they run, as in debug mode, where that costs no collective: among members on one
 /// machine, and over Gloo.
-class ComparedCalls {
- public:
-  ComparedCalls();
-  ~ComparedCalls();
-  ComparedCalls(const ComparedCalls&) = delete;
-  ComparedCalls& operator=(const ComparedCalls&) = delete;
-
-  /// Whether one lives on this thread.
-  static bool current();
-
- private:
-  const bool outer_;
+struct ComparedCalls : internal::ThreadScope<ComparedCalls, bool> {
+  ComparedCalls() : ThreadScope(true) {}
 };
 
 /// "all_reduce", "broadcast", ...

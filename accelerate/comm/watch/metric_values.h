@@ -8,24 +8,13 @@
 /// Threads: a scope acts on its own thread.
 #pragma once
 
-#include <utility>
+#include "accelerate/base/thread_scope.h"
 
 namespace accelerate {
 
 /// While it lives, collectives that this thread calls gather the values of metrics.
-class MetricValues {
- public:
-  MetricValues() : outer_(std::exchange(current_, true)) {}
-  ~MetricValues() { current_ = outer_; }
-  MetricValues(const MetricValues&) = delete;
-  MetricValues& operator=(const MetricValues&) = delete;
-
-  /// Whether one lives on this thread.
-  static bool current() { return current_; }
-
- private:
-  static inline thread_local bool current_ = false;
-  const bool outer_;
+struct MetricValues : internal::ThreadScope<MetricValues, bool> {
+  MetricValues() : ThreadScope(true) {}
 };
 
 }  // namespace accelerate

@@ -4,7 +4,6 @@
 #include <map>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
@@ -23,22 +22,18 @@
 namespace accelerate {
 namespace {
 
-std::vector<GradientSums::Owed> owed_for(const std::vector<PipelineTechnique::Tied>& tied) {
+std::vector<GradientSums::Owed> owed_for(const std::vector<EqualAlong>& tied) {
   std::vector<GradientSums::Owed> owed;
-  for (const PipelineTechnique::Tied& each : tied) {
-    owed.push_back({.group = each.along.group, .trained = {}});
-    for (const auto& [name, trained] : each.trained)
-      owed.back().trained.emplace_back(name, trained);
-  }
+  for (const EqualAlong& each : tied) owed.push_back({each.along.group, each.trained});
   return owed;
 }
 
 // What the rank's stages share with others. Groups are made in one order on all ranks.
-std::vector<PipelineTechnique::Tied> tied_of(const TechniqueContext& context) {
+std::vector<EqualAlong> tied_of(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   const DeviceMesh& mesh = *plan.device_mesh;
   const int rank = mesh.coordinate(MeshAxis::kPp);
-  std::map<std::vector<int>, std::vector<std::pair<std::string, at::Tensor>>> by_ranks;
+  std::map<std::vector<int>, NamedTensors> by_ranks;
   const auto is_cut = [&plan](const std::string& name) {
     const TensorPlacement* const placement = plan.layout->find(name);
     return placement != nullptr && !placement->cuts.empty() &&
@@ -54,7 +49,7 @@ std::vector<PipelineTechnique::Tied> tied_of(const TechniqueContext& context) {
     if (std::ranges::none_of(trained, is_same)) trained.emplace_back(each.name, each.trained);
   }
   const std::vector<int> column = mesh.mesh().group(mesh.rank(), MeshAxis::kPp);
-  std::vector<PipelineTechnique::Tied> tied;
+  std::vector<EqualAlong> tied;
   for (auto& [ranks, trained] : by_ranks) {
     RanksAlong along = {
         .axis = MeshAxis::kPp, .group = mesh.among(MeshAxis::kPp, ranks), .ranks = {}};
@@ -88,7 +83,7 @@ void warn_of_batch_statistics(const torch::nn::Module& module, int rank) {
 
 PipelineTechnique::PipelineTechnique(ModelStages stages, pipeline::ScheduleKind schedule,
                                      ProcessGroupPtr group, std::unique_ptr<StageChannels> channels,
-                                     std::vector<Tied> tied, bool gathers)
+                                     std::vector<EqualAlong> tied, bool gathers)
     : stages_(std::move(stages)),
       schedule_(schedule),
       group_(std::move(group)),
@@ -97,7 +92,7 @@ PipelineTechnique::PipelineTechnique(ModelStages stages, pipeline::ScheduleKind 
       sums_(owed_for(tied_)),
       gathers_(gathers) {
   const at::NoGradGuard no_grad;
-  for (const Tied& each : tied_) {
+  for (const EqualAlong& each : tied_) {
     std::vector<at::Tensor> values;
     for (const auto& [name, trained] : each.trained) values.push_back(trained.detach());
     broadcast_tensors(each.along.group, values, 0);
@@ -132,16 +127,7 @@ at::Tensor PipelineTechnique::forward_stage(const ModelState& model, int stage, 
 void PipelineTechnique::end_window(bool synchronises) {
   sums_.end(synchronises);
   if (!synchronises) return;
-  for (const Tied& each : tied_) {
-    std::vector<std::pair<std::string, at::Tensor>> gradients;
-    for (const auto& [name, trained] : each.trained) {
-      if (!trained.requires_grad()) continue;
-      const at::Tensor& gradient = trained.grad();
-      gradients.emplace_back(name,
-                             gradient.defined() ? gradient : at::zeros_like(trained.detach()));
-    }
-    check_equal_along(each.along, "gradients", gradients, Runtime::current(), gathers_);
-  }
+  for (const EqualAlong& each : tied_) check_equal_gradients(each, Runtime::current(), gathers_);
 }
 
 std::unique_ptr<Technique> make_pipeline_technique(const TechniqueContext& context) {

@@ -35,15 +35,12 @@ struct TechniqueContext;
 
 class PipelineTechnique final : public Technique {
  public:
-  /// Trained copies of what several stages have.
-  struct Tied {
-    RanksAlong along;
-    std::vector<std::pair<std::string, at::Tensor>> trained;
-  };
-  /// `group`: all ranks along pp. `gathers`: as for check_equal_along. Ranks with copies take over
-  /// the first one's values. Collective over each group of `tied`.
+  /// `group`: all ranks along pp. `tied`: trained copies of what several stages have. `gathers`: as
+  /// for check_equal_along. Ranks with copies take over the first one's values. Collective over
+  /// each group of `tied`.
   PipelineTechnique(ModelStages stages, pipeline::ScheduleKind schedule, ProcessGroupPtr group,
-                    std::unique_ptr<StageChannels> channels, std::vector<Tied> tied, bool gathers);
+                    std::unique_ptr<StageChannels> channels, std::vector<EqualAlong> tied,
+                    bool gathers);
 
   static constexpr std::string_view kName = "pipeline";
   std::string_view name() const override { return kName; }
@@ -82,7 +79,7 @@ class PipelineTechnique final : public Technique {
   const pipeline::ScheduleKind schedule_;
   const ProcessGroupPtr group_;
   const std::unique_ptr<StageChannels> channels_;
-  const std::vector<Tied> tied_;
+  const std::vector<EqualAlong> tied_;
   GradientSums sums_;
   const bool gathers_;
   bool runs_stage_ = false;

@@ -20,9 +20,13 @@
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/mesh_axis.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/comm/watch/collective_call.h"
+#include "accelerate/mesh/axis_set.h"
+#include "accelerate/mesh/mesh.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/parallel/before_backward.h"
 #include "accelerate/parallel/replicate.h"
@@ -299,7 +303,6 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Modu
       options_(options),
       ordinal_(next_ordinal(group_->getGroupName())),
       refresh_(module_->buffers(), options.broadcast_buffers),
-      replica_check_(group_),
       hook_(std::move(hook)) {
   check_ddp_options(options_);
   replicate(group_, *module_);
@@ -364,19 +367,25 @@ void DistributedDataParallel::follow_training() {
 DistributedDataParallel::~DistributedDataParallel() = default;
 
 std::unique_ptr<Technique> make_ddp_technique(const TechniqueContext& context) {
-  if (context.group == nullptr || context.plan.roles.shards != nullptr) return nullptr;
-  const DistributedDataParallelKwargs& options = context.plan.handlers.ddp;
+  const ModelPlan& plan = context.plan;
+  if (context.group == nullptr || plan.roles.shards != nullptr) return nullptr;
+  const DistributedDataParallelKwargs& options = plan.handlers.ddp;
   std::unique_ptr<CommunicationHook> hook = make_communication_hook(options);
-  const ZeroConfig* zero = context.plan.zero;
-  if (zero != nullptr) hook = zero_communication_hook(*zero, std::move(hook));
+  if (plan.zero != nullptr) hook = zero_communication_hook(*plan.zero, std::move(hook));
   const auto* fp8 = find_technique<Fp8Technique>(context.made);
-  if (fp8 != nullptr && context.plan.precision.fp8_backend() == FP8BackendType::kMsamp) {
+  if (fp8 != nullptr && plan.precision.fp8_backend() == FP8BackendType::kMsamp) {
     if (hook == nullptr) hook = std::make_unique<MeanHook>();
     hook = std::make_unique<Fp8GradientHook>(fp8->model()->weights(), std::move(hook));
   }
   auto replicas = std::make_unique<DistributedDataParallel>(context.model.module(), context.group,
                                                             options, std::move(hook));
-  if (context.plan.compares_ranks) replicas->compare_by_gathering(context.plan);
+  if (plan.compares_ranks) {
+    const AxisSet axes = plan.roles.token_axes;
+    const bool is_plain = plan.mesh.several(axes) == AxisSet{MeshAxis::kDpReplicate};
+    replicas->compare_by_gathering({.axis = is_plain ? MeshAxis::kDpReplicate : MeshAxis::kDpCpSp,
+                                    .group = context.group,
+                                    .ranks = plan.mesh.group(plan.rank, axes)});
+  }
   return replicas;
 }
 
@@ -438,8 +447,16 @@ void DistributedDataParallel::before_forward() {
   // After check_finished(): its error explains an unfinished reduction better than replicas that
   // differ as a result.
   if (reducer_ && grad && require_sync()) {
+    // The replicas of ranks whose data has ended are outdated, so only the other ranks compare
+    // theirs. The check counts ranks by name: the name must be the same on these ranks alone.
+    const std::string ended = absl::StrJoin(peers.ended, ", ");
+    const std::string name = absl::StrCat("the model in group \"", group_->getGroupName(), "\"",
+                                          ended.empty() ? "" : ", without ranks ", ended);
+    const bool compared = Runtime::current().check_replicas(name, group_, peers.ended, replicas_);
     const bool is_inside = torch::autograd::get_current_graph_task_id() >= 0;
-    replica_check_.check(replicas_, peers.ended, join_ == nullptr && !is_inside);
+    if (gathering_ && !compared && join_ == nullptr && !is_inside) {
+      accelerate::compare_by_gathering(*gathering_, "values", replicas_);
+    }
   }
   if (!refresh_buffers) return;
   broadcast_tensors(group_, refresh_.buffers(), peers.leader);

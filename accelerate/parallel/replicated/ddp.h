@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,8 +31,8 @@
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/parallel/buffer_refresh.h"
+#include "accelerate/parallel/equal_along.h"
 #include "accelerate/parallel/replicated/join.h"
-#include "accelerate/parallel/replicated/replica_check.h"
 #include "accelerate/parallel/replicated/trained_set.h"
 
 namespace c10d {
@@ -41,7 +42,6 @@ class Logger;
 namespace accelerate {
 
 class CommunicationHook;
-struct ModelPlan;
 struct TechniqueContext;
 
 /// Checks the options as far as no model and no group is needed, so that jobs whose models are not
@@ -72,8 +72,8 @@ class DistributedDataParallel final : public Technique, public Joinable {
 
   /// From now on ranks compare their parameters before passes that synchronise, which is one more
   /// collective, where the Runtime does not: but not in a join scope, nor in a forward pass inside
-  /// of a backward pass. `plan`: as for ReplicaCheck.
-  void compare_by_gathering(const ModelPlan& plan) { replica_check_.compare_by_gathering(plan); }
+  /// of a backward pass. `along`: with the group.
+  void compare_by_gathering(RanksAlong along) { gathering_ = std::move(along); }
 
   /// To be called around every forward pass. after_forward returns the tensors that the caller uses
   /// instead of the outputs. Where needs_outputs() is false it may be given none; then the pass has
@@ -137,7 +137,7 @@ class DistributedDataParallel final : public Technique, public Joinable {
   const int64_t ordinal_;
   BufferRefresh refresh_;
   std::vector<std::pair<std::string, at::Tensor>> replicas_;  // the trainable parameters
-  ReplicaCheck replica_check_;
+  std::optional<RanksAlong> gathering_;  // that compare the replicas by themselves
   internal::TrainedSet trained_;
   std::shared_ptr<Reducer> reducer_;
   // The Reducer dereferences its logger unconditionally.

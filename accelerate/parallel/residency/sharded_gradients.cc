@@ -10,6 +10,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -21,7 +23,6 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/operators/managed_storage.h"
-#include "accelerate/parallel/residency/late_number.h"
 #include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/runtime/shared_objects.h"
@@ -128,6 +129,28 @@ struct ShardedGradients::HostCopy {
   std::vector<at::Tensor> on_device;  // padded
   std::vector<at::Tensor> on_host;    // padded
   std::optional<internal::SideStream::Mark> end;
+};
+
+// A number of a device that the host reads later, when it need not wait for it.
+class ShardedGradients::LateNumber {
+ public:
+  // `tensor` has one element, and what computes it was given to the current stream before.
+  explicit LateNumber(const at::Tensor& tensor)
+      : value_(at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(true))),
+        done_(tensor.device().type()) {
+    value_.copy_(tensor, /*non_blocking=*/true);
+    done_.record(c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
+  }
+
+  // Waits for it.
+  bool is_nonzero() const {
+    done_.synchronize();
+    return value_.is_nonzero();
+  }
+
+ private:
+  const at::Tensor value_;
+  c10::Event done_;
 };
 
 ShardedGradients::ShardedGradients(ShardGroups groups, c10::Device device,
@@ -516,7 +539,7 @@ bool ShardedGradients::some_rank_departed() {
   if (!departed.defined()) return false;
   if (departed.is_cpu()) return departed.is_nonzero();
   const auto earlier =
-      std::exchange(earlier_departed_, std::make_unique<internal::LateNumber>(departed));
+      std::exchange(earlier_departed_, std::make_unique<LateNumber>(departed));
   return earlier != nullptr && earlier->is_nonzero();
 }
 

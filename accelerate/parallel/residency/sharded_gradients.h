@@ -24,7 +24,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include "accelerate/parallel/residency/late_number.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/shard.h"
 #include "accelerate/parallel/residency/sharding_options.h"
@@ -81,6 +80,7 @@ class ShardedGradients {
   class ReducedGradient;
   struct Reduction;
   struct HostCopy;
+  class LateNumber;
 
   // What a sum of gradients is divided by before and after they are added up.
   struct Division {
@@ -144,7 +144,7 @@ class ShardedGradients {
   // How many ranks had departed, by the reductions of this backward pass, and of the one before
   // where the host did not wait for it. Undefined: nothing was reduced.
   at::Tensor departed_;
-  std::unique_ptr<internal::LateNumber> earlier_departed_;
+  std::unique_ptr<LateNumber> earlier_departed_;
   std::unique_ptr<Reduction> scattering_;                      // on its way to the shards
   std::unique_ptr<Reduction> replicating_;                     // being added up over replicas
   const std::shared_ptr<internal::SideStream> copies_stream_;  // null without offload

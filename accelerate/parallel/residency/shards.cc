@@ -12,17 +12,157 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "accelerate/comm/agree.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/construction_record.h"
+#include "accelerate/operators/deferred_values.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/residency/gathered_group.h"
-#include "accelerate/parallel/residency/initial_parts.h"
 #include "accelerate/parallel/residency/packed_parameters.h"
 #include "accelerate/parallel/residency/shard_disks.h"
 #include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
+
+namespace internal {
+
+// This rank's rows of a model's values, before the model is divided.
+//
+// Values that parameters have, or those of their recorded construction, are made whole, some
+// parameters at a time, and are rank 0's on all ranks. Where values wait in a checkpoint
+// (operators/deferred_values.h), each rank reads its rows alone; where only rank 0 has them, it
+// reads whole ones and sends them.
+class InitialParts {
+ public:
+  // What it refers to outlives it.
+  InitialParts(const ShardGroups& groups, c10::Device device, const ShardingOptions& options)
+      : groups_(groups), device_(device), options_(options) {}
+
+  struct Wanted {
+    at::Tensor parameter;
+    at::ScalarType dtype = at::kFloat;  // of its shard
+    bool on_host = false;               // where that is
+  };
+
+  // The rows of parameters that have values, padded, as memory of shards. Collective.
+  std::vector<at::Tensor> of(const std::vector<Wanted>& wanted) {
+    std::vector<at::Tensor> values, empty, parts;
+    if (wanted.empty()) return parts;
+    for (const Wanted& each : wanted) {
+      if (each.parameter.is_meta()) empty.push_back(each.parameter);
+    }
+    if (options_.initialise && !empty.empty()) {
+      options_.initialise(empty);
+      std::erase_if(empty, [](const at::Tensor& parameter) { return !parameter.is_meta(); });
+    }
+    empty = recorded(empty);
+    auto next = empty.begin();
+    for (const Wanted& each : wanted) {
+      values.push_back(values_of(each.parameter.is_meta() ? *next++ : each.parameter));
+    }
+    empty.clear();
+    broadcast_tensors(groups_.all, values, 0);
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const at::Tensor& parameter = wanted[i].parameter;
+      parts.push_back(padded_to(flat_rows(values[i], rows_of_rank(parameter, groups_.shards)),
+                                padded_numel(parameter, size_of(groups_.shards)),
+                                place_of(wanted[i]), MemoryKind::kParameter));
+    }
+    return parts;
+  }
+
+  // The same of parameters on "meta", in the order of the model, in which random numbers were
+  // drawn. No more than a group's bytes, or one parameter, is whole at a time. Collective.
+  // Errors: those of reading, on all ranks, naming the ranks.
+  std::vector<at::Tensor> of_empty(const std::vector<Wanted>& wanted) {
+    std::vector<at::Tensor> parts(wanted.size());
+    std::vector<Wanted> batch;
+    std::vector<size_t> places;
+    int64_t bytes = 0;
+    const auto make = [&] {
+      std::vector<at::Tensor> made = of(batch);
+      for (size_t i = 0; i < made.size(); ++i) parts[places[i]] = std::move(made[i]);
+      batch.clear();
+      places.clear();
+      bytes = 0;
+    };
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (options_.deferred == DeferredReads::kOwnRows &&
+          deferred_values(wanted[i].parameter) != nullptr) {
+        parts[i] = own_rows(wanted[i]);
+        continue;
+      }
+      batch.push_back(wanted[i]);
+      places.push_back(i);
+      bytes += static_cast<int64_t>(wanted[i].parameter.nbytes());
+      if (bytes >= options_.group_bytes) make();
+    }
+    make();
+    if (options_.deferred != DeferredReads::kNone) {
+      throw_failures(exchange_outcomes(groups_.all, "prepare", reading_), "prepare", reading_);
+    }
+    return parts;
+  }
+
+ private:
+  // The parameter's values on the device, contiguous.
+  at::Tensor values_of(const at::Tensor& parameter) const {
+    if (parameter.device() == device_) return parameter.detach().contiguous();
+    at::Tensor values = at::empty(parameter.sizes(), parameter.options().device(device_));
+    tag_memory(values, MemoryKind::kGatheredParameter);
+    return values.copy_(parameter);
+  }
+
+  // Read straight to where they stay.
+  at::Tensor own_rows(const Wanted& wanted) {
+    const at::Tensor& parameter = wanted.parameter;
+    const ShardRows rows = rows_of_rank(parameter, groups_.shards);
+    const int64_t row = parameter.numel() / rows_of(parameter);
+    at::Tensor part = flat(padded_numel(parameter, size_of(groups_.shards)), place_of(wanted),
+                           MemoryKind::kParameter);
+    const int64_t numel = row * rows.count;
+    part.narrow(0, numel, part.numel() - numel).zero_();
+    if (numel == 0 || !reading_.ok()) return part;
+    reading_ = outcome_of([&]() -> std::string {
+      deferred_values(parameter)->read(row * rows.first, part.narrow(0, 0, numel));
+      return "";
+    });
+    return part;
+  }
+
+  at::TensorOptions place_of(const Wanted& wanted) const {
+    return shard_place(options_, device_, wanted.on_host).dtype(wanted.dtype);
+  }
+
+  // The values of a construction or a checkpoint. A rank that cannot read still takes part in what
+  // follows.
+  std::vector<at::Tensor> recorded(const std::vector<at::Tensor>& tensors) {
+    std::vector<at::Tensor> values;
+    if (tensors.empty()) return values;
+    if (options_.deferred == DeferredReads::kNone) return recorded_values(tensors);
+    if (reading_.ok()) {
+      reading_ = outcome_of([&]() -> std::string {
+        values = recorded_values(tensors);
+        return "";
+      });
+    }
+    if (reading_.ok()) return values;
+    values.clear();
+    for (const at::Tensor& each : tensors) {
+      values.push_back(at::empty(each.sizes(), each.options().device(device_)));
+    }
+    return values;
+  }
+
+  const ShardGroups& groups_;
+  const c10::Device device_;
+  const ShardingOptions& options_;
+  RankOutcome reading_;
+};
+
+}  // namespace internal
 
 using internal::flat_rows;
 using internal::padded_numel;
@@ -329,8 +469,12 @@ void ShardedParameters::make_empty_parts(std::vector<PlannedGroup>& planned,
   for (const auto& [position, each] : empty) *each.second = std::move(*next++);
 }
 
-void ShardedParameters::unshard(int group) {
+void ShardedParameters::refresh_packed() {
   if (options_.packed != nullptr) options_.packed->refresh(shards(), groups_.shards);
+}
+
+void ShardedParameters::unshard(int group) {
+  refresh_packed();
   residency_->unshard(group);
 }
 

@@ -93,6 +93,8 @@ class ShardedParameters {
 
   const std::vector<Shard>& shards() const { return gradients_.shards(); }
   const std::shared_ptr<Residency>& residency() const { return residency_; }
+  /// Before groups are gathered in a pass: see PackedParameters::refresh.
+  void refresh_packed();
   /// See Residency::unshard. Collective.
   void unshard(int group);
   const ProcessGroupPtr& group() const { return groups_.shards; }

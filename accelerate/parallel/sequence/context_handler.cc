@@ -1,14 +1,9 @@
 #include "accelerate/parallel/sequence/context_handler.h"
 
-#include <utility>
-
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/base/mesh_axis.h"
-#include "accelerate/operators/attention_calls.h"
-#include "accelerate/operators/call_arguments.h"
 
 namespace accelerate {
 namespace {
@@ -25,27 +20,7 @@ at::Tensor with_heads(const at::Tensor& x) { return x.dim() == 3 ? x.unsqueeze(1
 
 }  // namespace
 
-ContextHandler::ContextHandler(ContextRing ring, int rank, int64_t tokens)
-    : OperatorHandler(OperatorOrder::kAttention),
-      ring_(std::move(ring)),
-      rank_(rank),
-      tokens_(tokens) {}
-
-void ContextHandler::call(const OperatorCall& call) {
-  static const c10::OperatorHandle attention_op =
-      find_operator("aten::scaled_dot_product_attention");
-  if (call.op() == attention_op) {
-    at::Tensor output = attention(call);
-    torch::jit::drop(call.stack(), arguments_of(call).size());
-    torch::jit::push(call.stack(), std::move(output));
-    return;
-  }
-  check_attention_by_hand(call, tokens_, rank_, MeshAxis::kCp);
-  call.proceed();
-}
-
-at::Tensor ContextHandler::attention(const OperatorCall& call) {
-  const c10::ArrayRef<c10::IValue> arguments = arguments_of(call);
+at::Tensor ContextHandler::attention(c10::ArrayRef<c10::IValue> arguments) {
   const auto check = [this](bool is_fine, const auto&... why) {
     TORCH_CHECK_VALUE(is_fine, on_this_rank(),
                       "scaled_dot_product_attention inside maybe_context_parallel ", why...);
@@ -71,18 +46,15 @@ at::Tensor ContextHandler::attention(const OperatorCall& call) {
   const bool shares = arguments[7].toBool();
   check(heads == shared || (shares && shared > 0 && heads % shared == 0), "has ", heads,
         " heads of queries and ", shared, " of keys; with enable_gqa as many queries share each");
-  const int64_t tokens = queries.size(2);
-  check(tokens == keys.size(2) && (tokens_ == 0 || tokens == tokens_), "has ", tokens,
+  const int64_t length = queries.size(2);
+  check(length == keys.size(2) && (tokens() == 0 || length == tokens()), "has ", length,
         " queries and ", keys.size(2), " keys, but each rank along cp has ",
-        tokens_ == 0 ? "as many of both" : absl::StrCat(tokens_, " tokens of a sequence"),
+        tokens() == 0 ? "as many of both" : absl::StrCat(tokens(), " tokens of a sequence"),
         "; generate tokens, and attend to other sequences, outside of the scope");
   const at::Tensor output = ring_attention(
       queries, keys, values,
       {.is_causal = arguments[5].toBool(), .scale = arguments[6].toOptional<double>()}, ring_);
-  ++num_calls_;
   return given.dim() == 3 ? output.squeeze(1) : output;
 }
-
-std::string ContextHandler::on_this_rank() const { return absl::StrCat("rank ", rank_, ": "); }
 
 }  // namespace accelerate

@@ -1,31 +1,46 @@
 #include "accelerate/parallel/sharded/sharded.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <variant>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
 
+#include "absl/strings/str_cat.h"
+#include "accelerate/base/checksum.h"
+#include "accelerate/comm/agree.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/modules/value_at_use.h"
+#include "accelerate/operators/construction_record.h"
+#include "accelerate/operators/deferred_values.h"
+#include "accelerate/operators/operator_mode.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/replicate.h"
+#include "accelerate/parallel/residency/packed_parameters.h"
 #include "accelerate/parallel/sharded/calls.h"
-#include "accelerate/parallel/sharded/fp8_shards.h"
-#include "accelerate/parallel/sharded/initial_values.h"
 #include "accelerate/parallel/sharded/options.h"
 #include "accelerate/parallel/sharded/units.h"
 #include "accelerate/plan/plan.h"
 #include "accelerate/precision/fp8_gradients.h"
+#include "accelerate/precision/fp8_model.h"
+#include "accelerate/precision/fp8_quantize.h"
 #include "accelerate/precision/job_precision.h"
 #include "accelerate/precision/techniques.h"
 #include "accelerate/runtime/runtime.h"
@@ -92,11 +107,10 @@ bool needs_gradient(const at::Tensor& output) { return output.defined() && outpu
 
 ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
                            const ShardingOptions& options, const ShardedPrecision& precision,
-                           bool broadcast_buffers, std::shared_ptr<Fp8Shards> fp8)
+                           bool broadcast_buffers)
     : all_((check_same_model(groups.all, module), groups.all)),
       precision_(precision),
       reduces_each_pass_(options.reduces_each_pass),
-      fp8_(std::move(fp8)),
       parameters_(std::make_shared<ShardedParameters>(module, std::move(groups), device, options)),
       refresh_(moved_buffers(module, device, precision.buffer_dtype), broadcast_buffers) {
   move_parameters(module, options.ignored, device);
@@ -106,6 +120,11 @@ ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, 
   trained_.on_disk = {
       .disk = parameters_->disk(), .updated = parameters_->keeps_rows(), .group = all_};
   trained_.overwriting_scopes = residency()->writers();
+  trained_.set_gradient = [parameters = parameters_](size_t place, at::Tensor gradient) {
+    const at::NoGradGuard no_grad;
+    parameters->gradients().set_gradient(place, std::move(gradient));
+  };
+  trained_.has_all_rows = [residency = residency()] { return residency->is_whole(); };
   for (const ShardedParameters::Shard& each : parameters_->shards()) {
     trained_.tensors.push_back({each.name, each.parameter, each.shard});
   }
@@ -134,7 +153,7 @@ void ShardedModel::forward(ForwardPass& pass) {
     broadcast_tensors(all_, refresh_.buffers(), 0);
     refresh_.copied();
   }
-  if (fp8_ != nullptr) fp8_->refresh(parameters_->shards(), parameters_->group());
+  parameters_->refresh_packed();
   pass.set_synchronises(synchronises);
   pass.set_input_dtype(precision_.input_dtype);
   {
@@ -154,13 +173,6 @@ void ShardedModel::forward(ForwardPass& pass) {
   parameters_->set_synchronises(synchronises);
   if (synchronises) refresh_.set_may_differ(true);
   if (refresh_.is_used()) refresh_.wait_for_backward(pass.outputs());
-}
-
-void ShardedModel::set_gradients(std::vector<at::Tensor> gradients) {
-  at::NoGradGuard no_grad;
-  for (size_t i = 0; i < trained_.tensors.size(); ++i) {
-    parameters_->gradients().set_gradient(i, std::move(gradients[i]));
-  }
 }
 
 StateDict ShardedModel::state_dict() const {
@@ -230,9 +242,257 @@ GatheredParameters::~GatheredParameters() noexcept(false) {
 
 namespace {
 
+bool values_come_from_rank_0(const FullyShardedDataParallelPlugin* plugin,
+                             const ProcessGroupPtr& all) {
+  return plugin != nullptr && all != nullptr && all->getRank() != 0 &&
+         (plugin->cpu_ram_efficient_loading.value_or(false) ||
+          plugin->sync_module_states.value_or(false));
+}
+
+// A module's own parameters and buffers.
+std::vector<at::Tensor> own_tensors(const torch::nn::Module& module) {
+  std::vector<at::Tensor> tensors = module.parameters(/*recurse=*/false);
+  for (const at::Tensor& buffer : module.buffers(/*recurse=*/false)) tensors.push_back(buffer);
+  return tensors;
+}
+
+// The values that a model has before it is divided: its own, or for tensors on "meta" those of the
+// recorded construction, of a checkpoint that they wait for (operators/deferred_values.h), of the
+// plugin's param_init_fn, or of rank 0.
+// Mirrors: accelerate utils/fsdp_utils.py, what fsdp2_prepare_model does for
+//          cpu_ram_efficient_loading; param_init_fn of torch.distributed.fsdp, which makes the
+//          memory as well.
+class InitialValues {
+ public:
+  // `plugin` is resolved, or null; `all` are the ranks that begin with its rank 0's values.
+  InitialValues(std::shared_ptr<torch::nn::Module> module,
+                const FullyShardedDataParallelPlugin* plugin, const ProcessGroupPtr& all,
+                c10::Device device)
+      : module_(std::move(module)),
+        init_(plugin != nullptr ? plugin->param_init_fn : nullptr),
+        all_(all),
+        from_rank_0_(values_come_from_rank_0(plugin, all)),
+        device_(device) {
+    for (const auto& part : module_->modules()) {
+      for (const at::Tensor& tensor : own_tensors(*part)) {
+        // A tied tensor belongs to the first module that has it.
+        if (tensor.defined()) owners_.try_emplace(tensor.unsafeGetTensorImpl(), part.get());
+      }
+    }
+  }
+
+  // Collective. Errors: c10::ValueError, on all ranks, naming the ranks and a parameter or buffer
+  // of theirs that has no values and no way to them; or a rank that waits for other values than
+  // rank 0.
+  void check() {
+    const std::vector<internal::RankOutcome> ranks = internal::agree(all_, "prepare", [&]() {
+      const auto check_all = [&](const auto& named, const char* kind) {
+        for (const auto& item : named) {
+          TORCH_CHECK_VALUE(
+              !item.value().defined() || can_be_made(item.value()), kind, " \"", item.key(),
+              "\" has no values to be divided among ranks: it is on \"meta\" and was not made in "
+              "init_empty_weights; load a checkpoint into it, make it there, or give a "
+              "param_init_fn");
+        }
+      };
+      check_all(module_->named_parameters(), "parameter");
+      check_all(module_->named_buffers(), "buffer");
+      return deferred_text();
+    });
+    // Where it is may differ, as on disks of their own.
+    const auto what = [&](size_t rank) {
+      const std::string& text = ranks[rank].text;
+      return text.substr(std::min(text.find('\n'), text.size()));
+    };
+    bool is_on_all = true;
+    for (size_t rank = 1; rank < ranks.size(); ++rank) {
+      if (what(rank) == what(0)) continue;
+      is_on_all = false;
+      const auto text_of = [&](size_t each) {
+        const std::string& text = ranks[each].text;
+        return absl::StrCat("rank ", each, " waits for ",
+                            text.empty() ? "none" : text.substr(0, text.find('\n')));
+      };
+      TORCH_CHECK_VALUE(ranks[rank].text.empty(),
+                        "prepare: ranks wait for different values of the "
+                        "model: ",
+                        text_of(0), ", and ", text_of(rank),
+                        "; load the same checkpoint with `lazy` on all ranks, or on rank 0 alone");
+    }
+    if (ranks.front().text.empty()) return;
+    deferred_ = is_on_all ? DeferredReads::kOwnRows : DeferredReads::kFromRank0;
+  }
+
+  // Who has the values that parameters wait for. After check().
+  DeferredReads deferred() const { return deferred_; }
+
+  // Gives tensors on "meta", parameters or buffers of the module, memory on the device, and what
+  // param_init_fn makes of their module; that is called once, when all the module's own tensors
+  // have memory. Recorded tensors are left alone, but for a rank whose values do not count
+  // (cpu_ram_efficient_loading, or version 1's sync_module_states, on another rank than 0; what
+  // waits for a checkpoint of which rank 0 sends the values), where memory is as it comes. They
+  // stay the same tensors, so ties stay.
+  void materialise(const std::vector<at::Tensor>& tensors) {
+    const at::NoGradGuard no_grad;
+    const auto give_memory = [&](const at::Tensor& tensor) {
+      internal::rebind(tensor, at::empty(tensor.sizes(), tensor.options().device(device_)));
+    };
+    for (const at::Tensor& tensor : tensors) {
+      if (!tensor.is_meta()) continue;
+      const bool is_sent = deferred_ == DeferredReads::kFromRank0 && all_->getRank() != 0 &&
+                           deferred_values(tensor) != nullptr;
+      if (from_rank_0_ || is_sent) {
+        give_memory(tensor);
+      } else if (!is_recorded(tensor)) {
+        torch::nn::Module& owner = *owners_.at(tensor.unsafeGetTensorImpl());
+        if (!initialised_.insert(&owner).second) continue;
+        for (const at::Tensor& own : own_tensors(owner)) {
+          if (own.is_meta() && !is_recorded(own)) give_memory(own);
+        }
+        init_(owner);
+      }
+    }
+  }
+
+  // The same for all buffers, and for those that were recorded their values. Collective where some
+  // wait for a checkpoint. Errors: those of reading, on all ranks.
+  void materialise_buffers() {
+    std::vector<at::Tensor> buffers = module_->buffers();
+    std::erase_if(buffers,
+                  [](const at::Tensor& buffer) { return !buffer.defined() || !buffer.is_meta(); });
+    materialise(buffers);
+    std::erase_if(buffers, [](const at::Tensor& buffer) { return !buffer.is_meta(); });
+    const auto make = [&]() -> std::string {
+      if (!buffers.empty()) replay_construction(buffers, device_);
+      return "";
+    };
+    if (deferred_ == DeferredReads::kNone) {
+      make();
+    } else {
+      internal::agree(all_, "prepare", make);
+    }
+  }
+
+ private:
+  bool can_be_made(const at::Tensor& tensor) const {
+    return !tensor.is_meta() || from_rank_0_ || init_ != nullptr || is_recorded(tensor);
+  }
+
+  // What this rank's tensors wait for: where that is, and in a line of its own what ranks compare.
+  // Nothing if none waits.
+  std::string deferred_text() const {
+    size_t count = 0;
+    std::string place, names;
+    const auto add = [&](const auto& named) {
+      for (const auto& item : named) {
+        const DeferredValues* const values = deferred_values(item.value());
+        if (values == nullptr) continue;
+        if (count++ == 0) place = values->place();
+        absl::StrAppend(&names, item.key(), " ", item.value().scalar_type(), " ",
+                        values->description(), "\n");
+      }
+    };
+    add(module_->named_parameters());
+    add(module_->named_buffers());
+    if (count == 0) return "";
+    return absl::StrCat(count, " tensors of ", place, "\n", sha256(names));
+  }
+
+  const std::shared_ptr<torch::nn::Module> module_;
+  const std::function<void(torch::nn::Module&)> init_;  // may be null
+  const ProcessGroupPtr all_;
+  const bool from_rank_0_;
+  const c10::Device device_;
+  DeferredReads deferred_ = DeferredReads::kNone;
+  std::unordered_map<const c10::TensorImpl*, torch::nn::Module*> owners_;
+  std::unordered_set<const torch::nn::Module*> initialised_;
+};
+
+// The weights of layers in fp8 whose shards are gathered in 8 bits.
+//
+// A weight has one scale, from its largest value on all ranks, so that the gathered weight has the
+// bits of one that was quantised whole. The scales of all weights are one small all-reduce, in the
+// first pass after shards have changed. Only current scaling (torchao's recipe) has such weights: a
+// delayed scale needs the values of past steps, and blocks cross shards.
+// Mirrors: torchao.float8, enable_fsdp_float8_all_gather and
+//          precompute_float8_dynamic_scale_for_fsdp.
+class Fp8Shards final : public PackedParameters {
+ public:
+  // `model`: its weights are the parameters' tensors; those that a module other than a Linear has
+  // as well are left alone.
+  Fp8Shards(const torch::nn::Module& module, std::shared_ptr<Fp8Model> model)
+      : model_(std::move(model)) {
+    for (const at::Tensor& weight : model_->weights()) {
+      weights_.emplace(weight.unsafeGetTensorImpl(), Weight());
+    }
+    // One that is tied to an embedding is needed in high precision as well.
+    for (const auto& part : module.modules()) {
+      if (dynamic_cast<const torch::nn::LinearImpl*>(part.get()) != nullptr) continue;
+      for (const at::Tensor& parameter : part->parameters(/*recurse=*/false)) {
+        if (parameter.defined()) weights_.erase(parameter.unsafeGetTensorImpl());
+      }
+    }
+  }
+
+  at::ScalarType dtype() const override { return kE4M3; }
+
+  bool packs(const at::Tensor& parameter) const override {
+    return weights_.contains(parameter.unsafeGetTensorImpl());
+  }
+
+  void set_values(const at::Tensor& parameter, at::Tensor values) override {
+    weights_.at(parameter.unsafeGetTensorImpl()).values = std::move(values);
+  }
+
+  at::Tensor pack(const at::Tensor& parameter, const at::Tensor& rows) override {
+    return fp8_cast(rows, weights_.at(parameter.unsafeGetTensorImpl()).scale, kE4M3);
+  }
+
+  void refresh(const std::vector<ParameterShard>& shards, const ProcessGroupPtr& group) override {
+    int64_t versions = 0;
+    for (const auto& each : shards) {
+      if (packs(each.parameter)) versions += each.shard._version();
+    }
+    if (weights_.empty() || versions == versions_) return;
+    const at::NoGradGuard no_grad;
+    const OperatorModeScope plain{OperatorHandlers()};
+    std::vector<at::Tensor> largest;
+    std::vector<const at::Tensor*> parameters;
+    for (const auto& each : shards) {
+      if (!packs(each.parameter)) continue;
+      largest.push_back(fp8_amax(each.shard));
+      parameters.push_back(&each.parameter);
+    }
+    if (parameters.empty()) return;
+    const at::Tensor amax =
+        amax_of_ranks(at::stack(largest).to(parameters.front()->device()), group.get());
+    const at::Tensor scales = fp8_scale(amax, kE4M3);
+    // amax - amax is 0, or NaN where amax is not finite.
+    const at::Tensor inverse = scales.reciprocal().add_(amax - amax);
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const auto place = static_cast<int64_t>(i);
+      Weight& weight = weights_.at(parameters[i]->unsafeGetTensorImpl());
+      weight.scale = scales.select(0, place);
+      model_->set_gathered_weight(*parameters[i], {weight.values, inverse.select(0, place)});
+    }
+    versions_ = versions;
+  }
+
+ private:
+  struct Weight {
+    at::Tensor values;
+    at::Tensor scale;
+  };
+
+  const std::shared_ptr<Fp8Model> model_;
+  std::unordered_map<const at::TensorImpl*, Weight> weights_;
+  // The sum over the shards that the scales are of; versions only grow.
+  int64_t versions_ = -1;
+};
+
 // The weights whose shards are gathered in 8 bits, as the recipe says; null for none. The option is
 // FSDP's: ZeRO gathers parameters in the dtype of its configuration.
-std::shared_ptr<Fp8Shards> gathered_in_fp8(const TechniqueContext& context) {
+std::shared_ptr<PackedParameters> gathered_in_fp8(const TechniqueContext& context) {
   if (context.plan.zero != nullptr) return nullptr;
   const std::optional<Fp8Plan>& plan = context.plan.precision.fp8();
   const auto* technique = find_technique<Fp8Technique>(context.made);
@@ -287,8 +547,7 @@ std::unique_ptr<Technique> make_sharded_technique(const TechniqueContext& contex
   options.initialise = [values](const std::vector<at::Tensor>& parameters) {
     values->materialise(parameters);
   };
-  const std::shared_ptr<Fp8Shards> fp8 = gathered_in_fp8(context);
-  options.packed = fp8;
+  options.packed = gathered_in_fp8(context);
   options.before_reduction = gradients_in_fp8(context);
   values->materialise_buffers();
   if (options.param_dtype) warn_of_widened(module, all);
@@ -298,7 +557,7 @@ std::unique_ptr<Technique> make_sharded_technique(const TechniqueContext& contex
                                                             .all = all,
                                                             .after_forward = plan.after_forward},
                                                 plan.device, options, sharded_precision(plan),
-                                                plan.handlers.ddp.broadcast_buffers, fp8);
+                                                plan.handlers.ddp.broadcast_buffers);
   internal::bind_marked_units(module, sharded->parameters());
   if (plan.roles.replicas != nullptr) {
     const MeshAxis axis = MeshAxis::kDpReplicate;

@@ -34,7 +34,6 @@
 
 namespace accelerate {
 
-class Fp8Shards;
 struct TechniqueContext;
 
 class ShardedModel final : public Technique {
@@ -42,7 +41,7 @@ class ShardedModel final : public Technique {
   /// `groups.all` is null for one rank alone. Parameters and buffers are on `device` afterwards.
   ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
                const ShardingOptions& options, const ShardedPrecision& precision,
-               bool broadcast_buffers, std::shared_ptr<Fp8Shards> fp8 = nullptr);
+               bool broadcast_buffers);
 
   static constexpr std::string_view kName = "sharded";
   std::string_view name() const override { return kName; }
@@ -72,16 +71,12 @@ class ShardedModel final : public Technique {
   /// check_equal_along, whose errors such passes throw from now on.
   void compare_replicas(RanksAlong replicas, bool gathers);
 
-  /// Gives the shards these reduced gradients, in the order of trained(); undefined: none. Local.
-  void set_gradients(std::vector<at::Tensor> gradients);
-
  private:
   void check_replicas() const;
 
   const ProcessGroupPtr all_;
   const ShardedPrecision precision_;
   const bool reduces_each_pass_;
-  const std::shared_ptr<Fp8Shards> fp8_;  // null where nothing is gathered in 8 bits
   const std::shared_ptr<ShardedParameters> parameters_;
   BufferRefresh refresh_;
   TrainedInPlace trained_;

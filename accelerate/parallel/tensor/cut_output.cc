@@ -1,7 +1,6 @@
 #include "accelerate/parallel/tensor/cut_output.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,6 +13,8 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "absl/strings/string_view.h"
+#include "accelerate/base/words.h"
 #include "accelerate/operators/managed_storage.h"
 
 namespace accelerate {
@@ -22,56 +23,19 @@ namespace {
 // What is computed of logits and needs all of them. The largest number and sums of exponentials may
 // be those of a part, as in parallel_cross_entropy.
 bool needs_all(std::string_view name) {
-  constexpr auto kNames = std::to_array<std::string_view>({"aten::cross_entropy_loss",
-                                                           "aten::nll_loss",
-                                                           "aten::nll_loss_nd",
-                                                           "aten::nll_loss2d",
-                                                           "aten::multi_margin_loss",
-                                                           "aten::multilabel_margin_loss",
-                                                           "aten::ctc_loss",
-                                                           "aten::log_softmax",
-                                                           "aten::_log_softmax",
-                                                           "aten::softmax",
-                                                           "aten::_softmax",
-                                                           "aten::logsumexp",
-                                                           "aten::logcumsumexp",
-                                                           "aten::argmax",
-                                                           "aten::argmin",
-                                                           "aten::max",
-                                                           "aten::min",
-                                                           "aten::aminmax",
-                                                           "aten::cummax",
-                                                           "aten::cummin",
-                                                           "aten::topk",
-                                                           "aten::kthvalue",
-                                                           "aten::median",
-                                                           "aten::nanmedian",
-                                                           "aten::mode",
-                                                           "aten::sort",
-                                                           "aten::argsort",
-                                                           "aten::multinomial",
-                                                           "aten::mean",
-                                                           "aten::nanmean",
-                                                           "aten::std",
-                                                           "aten::std_mean",
-                                                           "aten::var",
-                                                           "aten::var_mean",
-                                                           "aten::prod",
-                                                           "aten::cumprod",
-                                                           "aten::cumsum",
-                                                           "aten::norm",
-                                                           "aten::linalg_vector_norm",
-                                                           "aten::layer_norm",
-                                                           "aten::rms_norm",
-                                                           "aten::cosine_similarity",
-                                                           "aten::mse_loss",
-                                                           "aten::l1_loss",
-                                                           "aten::smooth_l1_loss",
-                                                           "aten::huber_loss",
-                                                           "aten::binary_cross_entropy",
-                                                           "aten::binary_cross_entropy_with_logits",
-                                                           "aten::kl_div"});
-  return std::ranges::count(kNames, name) > 0;
+  constexpr std::string_view kSpace = "aten::";
+  static const auto& words = *new WordMap<bool>(word_map<bool>({
+      {true,
+       "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d multi_margin_loss "
+       "multilabel_margin_loss ctc_loss log_softmax _log_softmax softmax _softmax logsumexp "
+       "logcumsumexp argmax argmin max min aminmax cummax cummin topk kthvalue median nanmedian "
+       "mode sort argsort multinomial mean nanmean std std_mean var var_mean prod cumprod cumsum "
+       "norm linalg_vector_norm layer_norm rms_norm cosine_similarity mse_loss l1_loss "
+       "smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div"},
+  }));
+  if (!name.starts_with(kSpace)) return false;
+  name.remove_prefix(kSpace.size());
+  return words.contains(absl::string_view(name.data(), name.size()));
 }
 
 class CutOutput final : public StorageOwner {

@@ -1,6 +1,5 @@
 #include "accelerate/parallel/tensor/operator_facts.h"
 
-#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -93,9 +92,6 @@ bool gives_same_values_of(const c10::FunctionSchema& schema) {
 
 OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
-  const auto position = [&schema](const std::string& name) {
-    return schema.argumentIndexWithName(name).value_or(-1);
-  };
   const std::string_view name = name_of(op);
   kind = kind_of(name);
   gives_same_values = gives_same_values_of(schema);
@@ -105,24 +101,9 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   adds = name == "add";
   arguments = schema.arguments().size();
   results = schema.returns().size();
-  dim = position("dim");
-  dim0 = position("dim0");
-  dim1 = position("dim1");
-  dims = position("dims");
-  normalized_shape = position("normalized_shape");
-  other = position("other");
-  start = position("start");
-  end = position("end");
-  step = position("step");
-  length = position("length");
-  chunks = position("chunks");
-  split_size = position("split_size");
-  indices = position("indices");
-  equation = position("equation");
-  tensors = position("tensors");
-  start_dim = position("start_dim");
-  dimension = position("dimension");
-  training = position("training");
+  visit_fields(static_cast<ArgumentPositions&>(*this), [&schema](const char* of, int& position) {
+    position = schema.argumentIndexWithName(of).value_or(-1);
+  });
   last_dims = kind == Kind::kLastDims ? last_dims_of(name) : 0;
 }
 

@@ -10,11 +10,22 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
+#include "accelerate/base/fields.h"
 #include "accelerate/operators/operator_mode.h"
 
 namespace accelerate {
 
-struct OperatorFacts {
+/// The positions of arguments with these names; -1 for an operator without one.
+struct ArgumentPositions {
+  int dim, dim0, dim1, dims, normalized_shape, other;
+  int start, end, step, length, chunks, split_size, indices, equation, tensors, start_dim;
+  int dimension, training;
+};
+ACCELERATE_FIELDS(ArgumentPositions, dim, dim0, dim1, dims, normalized_shape, other, start, end,
+                  step, length, chunks, split_size, indices, equation, tensors, start_dim,
+                  dimension, training)
+
+struct OperatorFacts : ArgumentPositions {
   enum class Kind : uint8_t {
     kPointwise,  ///< element by element, or made of other operators
     kSameDims,
@@ -60,10 +71,6 @@ struct OperatorFacts {
   bool adds;
   size_t arguments, results;
 
-  /// The positions of arguments with these names; -1 for an operator without one.
-  int dim, dim0, dim1, dims, normalized_shape, other;
-  int start, end, step, length, chunks, split_size, indices, equation, tensors, start_dim;
-  int dimension, training;
   /// For kLastDims: how many.
   int last_dims;
 };

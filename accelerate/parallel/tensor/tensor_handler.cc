@@ -15,6 +15,7 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/thread_scope.h"
 #include "accelerate/comm/differentiable.h"
 #include "accelerate/operators/call_arguments.h"
 #include "accelerate/operators/checkpoint.h"
@@ -75,17 +76,8 @@ at::ScalarType product_dtype(const at::Tensor& input) {
 
 // While an operator runs of which is known what it makes of a part. How it is computed, as by views
 // with other dims, says nothing more.
-class InsideKnownOperator {
- public:
-  InsideKnownOperator() { ++depth_; }
-  ~InsideKnownOperator() { --depth_; }
-  InsideKnownOperator(const InsideKnownOperator&) = delete;
-  InsideKnownOperator& operator=(const InsideKnownOperator&) = delete;
-
-  static bool is_active() { return depth_ > 0; }
-
- private:
-  static inline thread_local int depth_ = 0;
+struct InsideKnownOperator : internal::ThreadScope<InsideKnownOperator, bool> {
+  InsideKnownOperator() : ThreadScope(true) {}
 };
 
 // Whose part the result is: that of `part`, one of the arguments' marks, unless neighbours have it
@@ -167,7 +159,7 @@ TensorHandler::Operands TensorHandler::operands_of(const OperatorCall& call) {
 
 void TensorHandler::call(const OperatorCall& call) {
   const Operands operands = operands_of(call);
-  if (operands.empty() || InsideKnownOperator::is_active() || is_backward_of_operator_scope()) {
+  if (operands.empty() || InsideKnownOperator::current() || is_backward_of_operator_scope()) {
     return call.proceed();
   }
   const OperatorFacts& facts = facts_of(call.op());

@@ -1,47 +1,36 @@
 /// Models whose sequences the ranks along sp divide, by Ulysses: each rank computes the tokens that
-/// it has of each sequence, and for attention ranks exchange tokens for heads (ulysses_handler.h).
+/// it has of each sequence, with all heads. For scaled_dot_product_attention ranks exchange parts
+/// of sequences for heads (an all-to-all of the queries, one of the keys and one of the values), so
+/// that each attends with all tokens for its own heads, and exchange the results back. Gradients go
+/// the same way. Everything else that a decoder's block computes belongs to one token, and stays as
+/// it is.
+///
+/// Heads of keys that several heads of queries share (enable_gqa) travel once, or once for each
+/// rank where there are fewer of them than ranks.
 ///
 /// Ranks along sp have all parameters, or shards of them, and other tokens: gradients are means
 /// over them, as over ranks with other batches. Where a pass draws random numbers, each rank draws
 /// its own (operators/random_streams.h).
 ///
-/// Threads: the rank's thread.
+/// Errors:  c10::ValueError naming the rank: for numbers of heads that ranks do not divide evenly;
+///          dropout, which would leave out other places than on one rank; a mask that is not of
+///          whole sequences, or has other values for each head; an operator that computes attention
+///          by hand, since that would be among the rank's own tokens alone; a pass that has
+///          attended, but got tokens without their positions, which would begin at 0 on each rank.
+/// Collective over the ranks along sp: attention, and its backward pass.
+/// Threads: the rank's thread; attention those of the model's passes.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <string>
 #include <string_view>
-#include <utility>
 
-#include "accelerate/comm/process_group.h"
 #include "accelerate/forward/technique.h"
-#include "accelerate/operators/random_streams.h"
-#include "accelerate/plan/plan.h"
 
 namespace accelerate {
 
-class UlyssesTechnique final : public Technique {
- public:
-  /// `group`: the ranks along sp. `rank`: this one in the job.
-  UlyssesTechnique(ProcessGroupPtr group, int rank, std::shared_ptr<RandomStreams> streams)
-      : group_(std::move(group)), rank_(rank), streams_(std::move(streams)) {}
+struct TechniqueContext;
 
-  static constexpr std::string_view kName = "ulysses";
-  std::string_view name() const override { return kName; }
-
-  /// Errors: c10::ValueError where the pass has attended, but got tokens without their positions,
-  ///         which would begin at 0 on each rank.
-  void forward(ForwardPass& pass) override;
-  std::string passes_text() const override;
-
- private:
-  int64_t num_attention_calls_ = 0;
-  const ProcessGroupPtr group_;
-  const int rank_;
-  const std::shared_ptr<RandomStreams> streams_;
-  bool knows_positions_ = false;
-};
+inline constexpr std::string_view kUlyssesTechnique = "ulysses";
 
 /// Null where the mesh has one rank along sp. Collective over the ranks along sp, see
 /// RandomStreams::along.

@@ -1,6 +1,6 @@
 /// c10d's Gloo backend with three additions: pending operations can be interrupted from outside,
 /// ranks can exchange hashes of calls without a detour through its worker threads, and gathers and
-/// reduce-scatters of several tensors send no more than they must (see coalesced.h).
+/// reduce-scatters of several tensors send no more than they must.
 ///
 /// LibTorch contains Gloo and comes without its headers, and those that a machine has may be of
 /// another release. Between releases a gloo::Context is laid out differently, so none of its
@@ -8,7 +8,8 @@
 /// from LibTorch 2.6 to 2.15 whichever headers describe them.
 ///
 /// Linking it registers the backend "gloo".
-/// Errors: those of Gloo.
+/// Errors: those of Gloo; c10::ValueError for sizes or dtypes of several tensors that do not fit
+///         each other.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +22,6 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "accelerate/comm/backends/backend_registry.h"
-#include "accelerate/comm/backends/gloo/coalesced.h"
 #include "accelerate/comm/backends/gloo/gloo_work.h"
 
 namespace accelerate {

@@ -1,15 +1,10 @@
-#include "accelerate/parallel/residency/rows_to_gather.h"
+#include "accelerate/parallel/residency/gathered_group.h"
 
-#include <exception>
 #include <limits>
-#include <utility>
 
 #include <ATen/core/grad_mode.h>
-#include <c10/util/Exception.h>
 
 #include "accelerate/operators/managed_storage.h"
-#include "accelerate/parallel/residency/shard_memory.h"
-#include "accelerate/runtime/runtime.h"
 
 namespace accelerate::internal {
 namespace {
