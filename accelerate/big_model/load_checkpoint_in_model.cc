@@ -68,12 +68,11 @@ class Progress {
     }
     // The last name of the path, because a line is short.
     const std::string path = checkpoint.substr(0, checkpoint.find_last_not_of('/') + 1);
-    bar_.emplace(
-        *runtime,
-        ProgressBarOptions{
-            .total = total,
-            .description = absl::StrCat("Loading ", path.substr(path.find_last_of('/') + 1)),
-            .counts_bytes = true});
+    bar_.emplace(*runtime,
+                 ProgressBarOptions{.total = total,
+                                    .description = absl::StrCat(
+                                        "Loading ", path.substr(path.find_last_of('/') + 1)),
+                                    .counts_bytes = true});
   }
   void advance(int64_t bytes) {
     if (bar_) bar_->advance(bytes);

@@ -250,8 +250,8 @@ class AlignDevicesPlan {
              bool is_served) {
     Module& module = target.module();
     const std::string class_name = module_class_name(module);
-    const bool whole = options.offload &&
-                       std::ranges::count(options.preload_module_classes, class_name) > 0;
+    const bool whole =
+        options.offload && std::ranges::count(options.preload_module_classes, class_name) > 0;
     is_served = expect_served(target, name, is_served || whole);
     if (target.slot() != nullptr || whole) {
       if (whole || serves_tensors(module)) {

@@ -126,8 +126,7 @@ NamedTensors parameters_of_layers(const Module& root, const LayerwiseCastingOpti
     if (is_supported(module)) return append_parameters(module, name, /*recurse=*/false, parameters);
     for (const auto& child : module.named_children()) {
       if (!child.value()) continue;
-      self(self, *child.value(),
-           name.empty() ? child.key() : absl::StrCat(name, ".", child.key()));
+      self(self, *child.value(), name.empty() ? child.key() : absl::StrCat(name, ".", child.key()));
     }
   };
   collect(collect, root, "");

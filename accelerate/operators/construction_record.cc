@@ -336,7 +336,7 @@ namespace {
 // The tensors of one record.
 struct Group {
   RecordPtr record;
-  std::vector<Index> slots = {};  // without repetition
+  std::vector<Index> slots = {};                      // without repetition
   absl::flat_hash_map<Index, size_t> positions = {};  // of the slots
   std::vector<c10::Storage> memory = {};
 };

@@ -520,18 +520,18 @@ NewStates load_states(const OptimizerKind& kind, const Optimizer& optimizer, con
     const auto one = saved.extract(std::to_string(number));
     if (!one) return nullptr;
     const std::string prefix = state_prefix(number);
-    return kind.read_state(
-        *one.mapped(), absl::StrCat("state[", number, "] of ", where), owner,
-        [&](const std::string& field, const StateTensorRule& rule) {
-          const std::string name = prefix + field;
-          at::Tensor tensor = tensors.take(name);
-          TORCH_CHECK_VALUE(tensor.defined() || !rule.required, where, " has no \"", name, "\"");
-          if (!tensor.defined()) return tensor;
-          check_rule(tensor, rule, name, where);
-          const at::ScalarType dtype = rule.dtype.value_or(tensor.scalar_type());
-          return internal::conform_to_parameter(std::move(tensor), owner.parameter, dtype,
-                                                rule.like_parameter);
-        });
+    return kind.read_state(*one.mapped(), absl::StrCat("state[", number, "] of ", where), owner,
+                           [&](const std::string& field, const StateTensorRule& rule) {
+                             const std::string name = prefix + field;
+                             at::Tensor tensor = tensors.take(name);
+                             TORCH_CHECK_VALUE(tensor.defined() || !rule.required, where,
+                                               " has no \"", name, "\"");
+                             if (!tensor.defined()) return tensor;
+                             check_rule(tensor, rule, name, where);
+                             const at::ScalarType dtype = rule.dtype.value_or(tensor.scalar_type());
+                             return internal::conform_to_parameter(
+                                 std::move(tensor), owner.parameter, dtype, rule.like_parameter);
+                           });
   };
   NewStates states;
   std::unordered_map<const at::TensorImpl*, int64_t> loaded;

@@ -56,8 +56,7 @@ void check_equal_gradients(const EqualAlong& equal, Runtime& runtime, bool gathe
     if (!trained.requires_grad()) continue;
     const at::Tensor& gradient = trained.grad();
     // A rank without a gradient must not have another number of tensors than the others.
-    gradients.emplace_back(name,
-                           gradient.defined() ? gradient : at::zeros_like(trained.detach()));
+    gradients.emplace_back(name, gradient.defined() ? gradient : at::zeros_like(trained.detach()));
   }
   check_equal_along(equal.along, "gradients", gradients, runtime, gathers);
 }

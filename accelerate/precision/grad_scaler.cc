@@ -389,8 +389,7 @@ std::optional<GradScaler> zero_grad_scaler(const ZeroConfig& zero, ProcessGroupP
                                 .min_scale = fp16.min_loss_scale});
 }
 
-SharedScaler::User::User(std::shared_ptr<SharedScaler> shared,
-                         torch::optim::Optimizer& optimizer) {
+SharedScaler::User::User(std::shared_ptr<SharedScaler> shared, torch::optim::Optimizer& optimizer) {
   if (!shared) return;
   entry_.reset(new Entry{.shared = std::move(shared), .optimizer = &optimizer});
   entry_->shared->users_.push_back(entry_.get());

@@ -128,8 +128,8 @@ class Background::Task final : public BackgroundTask {
   bool is_next() {
     auto number = static_cast<int64_t>(shared_->random.below(one_in_));
     if (RunWitness* witness = shared_->fabric->witness()) {
-      number = witness->choose(shared_->rank, static_cast<int64_t>(one_in_), number,
-                               shared_->now_ns());
+      number =
+          witness->choose(shared_->rank, static_cast<int64_t>(one_in_), number, shared_->now_ns());
     }
     const bool drawn = number == 0;
     return drawn && !waits_for_files();

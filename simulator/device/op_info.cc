@@ -543,8 +543,8 @@ bool is_composed(const c10::OperatorHandle& op) {
   constexpr DispatchKey kComposites[] = {DispatchKey::CompositeImplicitAutograd,
                                          DispatchKey::CompositeExplicitAutograd,
                                          DispatchKey::CompositeExplicitAutogradNonFunctional};
-  return std::ranges::any_of(
-      kComposites, [&op](DispatchKey key) { return op.hasKernelForDispatchKey(key); });
+  return std::ranges::any_of(kComposites,
+                             [&op](DispatchKey key) { return op.hasKernelForDispatchKey(key); });
 }
 
 OpSupport op_support(const c10::OperatorHandle& op) {

@@ -90,11 +90,13 @@ class Writer {
     field("places", places());
     sums();
     field("tracks", tracks());
-    field("operations", rows_of(shown_operations_, [&](int64_t shown) -> Json {
-            const TraceOperation& each = trace_.operations[shown];
-            return {each.name, each.group, each.algorithm, each.bytes, rank_ranges(each.ranks),
-                    each.first_rank, each.last_rank, each.spread_ns};
-          }));
+    field(
+        "operations", rows_of(shown_operations_, [&](int64_t shown) -> Json {
+          const TraceOperation& each = trace_.operations[shown];
+          return {
+              each.name,       each.group,     each.algorithm, each.bytes, rank_ranges(each.ranks),
+              each.first_rank, each.last_rank, each.spread_ns};
+        }));
     field("memory", memory());
     field("matrix", matrix());
     file_.append("\n}");
@@ -180,9 +182,10 @@ class Writer {
                     each.bytes, each.total_ns,  each.bus_bytes, each.shared_ns};
           }));
     field("links", rows_of(trace_.links, [](const LinkSummary& each) -> Json {
-            return {to_string(each.kind), each.links,    each.bytes_per_second, each.bytes,
-                    each.use,             each.step_use, each.worst_step_use,   each.worst,
-                    each.mean_busy_ns,    each.step_bytes};
+            return {to_string(each.kind), each.links, each.bytes_per_second,
+                    each.bytes,           each.use,   each.step_use,
+                    each.worst_step_use,  each.worst, each.mean_busy_ns,
+                    each.step_bytes};
           }));
     const LinkSummary* busiest = busiest_links(trace_);
     field("busiestLinks", busiest != nullptr ? busiest - trace_.links.data() : -1);

@@ -167,10 +167,9 @@ std::string path_label(const Trace& trace, const PathShare& share) {
 std::vector<std::string> report_lines(const Trace& trace, const std::string& directory) {
   const std::string path = absl::StrCat("report: ", directory, "/report.html");
   if (!models_time(trace)) return {absl::StrCat(path, " (time is not modelled)")};
-  std::vector<std::string> lines = {time_line(trace, path), path_line(trace),
-                                    stages_line(trace),     exchanges_line(trace),
-                                    links_line(trace),      predicted_line(trace),
-                                    modules_line(trace)};
+  std::vector<std::string> lines = {
+      time_line(trace, path), path_line(trace),      stages_line(trace), exchanges_line(trace),
+      links_line(trace),      predicted_line(trace), modules_line(trace)};
   std::erase(lines, "");
   return lines;
 }

@@ -394,12 +394,11 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   if (unknown_values == kNan) {
     unknown_value = [](const std::string&) { return std::nan(""); };
   }
-  ClusterOptions options = {
-      .seed = seed,
-      .numerics = shapes ? Numerics::kShapes : Numerics::kReal,
-      .max_trace_slices = max_trace_slices,
-      .unknown_value = std::move(unknown_value),
-      .host_files_take_time = true};
+  ClusterOptions options = {.seed = seed,
+                            .numerics = shapes ? Numerics::kShapes : Numerics::kReal,
+                            .max_trace_slices = max_trace_slices,
+                            .unknown_value = std::move(unknown_value),
+                            .host_files_take_time = true};
   // Rank 0 may initialise the model, save and log.
   if (folds) {
     options.fold = Folding{.rank_0_apart = true, .mesh = mesh_of(run.environment(), *parsed)};

@@ -84,10 +84,10 @@ void install_shape_rules() {
     auto& meta = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__,
                                      __LINE__);
     const OpsByName ops = all_ops();
-    for (const Rules& rules : {shape_rules::pointwise_rules(), shape_rules::reduction_rules(),
-                               shape_rules::indexing_rules(), shape_rules::convolution_rules(),
-                               shape_rules::layer_rules(), shape_rules::loss_rules(),
-                               shape_rules::linalg_rules()}) {
+    for (const Rules& rules :
+         {shape_rules::pointwise_rules(), shape_rules::reduction_rules(),
+          shape_rules::indexing_rules(), shape_rules::convolution_rules(),
+          shape_rules::layer_rules(), shape_rules::loss_rules(), shape_rules::linalg_rules()}) {
       for (const Rule& rule : rules) {
         for (const absl::string_view op : absl::StrSplit(rule.ops, ' ')) {
           register_rule(meta, ops, std::string(op), rule.kernel);

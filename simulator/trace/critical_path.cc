@@ -262,9 +262,8 @@ std::vector<PathShare> shares_of(const std::vector<PathSegment>& path) {
 std::optional<CriticalPath> critical_path(const Trace& trace) {
   const std::optional<Interval> step = median_step(trace);
   if (!step) return std::nullopt;
-  CriticalPath path{.step = step_times(trace)->median_step,
-                    .start_ns = step->start_ns,
-                    .end_ns = step->end_ns};
+  CriticalPath path{
+      .step = step_times(trace)->median_step, .start_ns = step->start_ns, .end_ns = step->end_ns};
   std::vector<PathSegment> segments = Walk(trace, path.start_ns, path.end_ns).run();
   path.shares = shares_of(segments);
   // Ties by name and rank: the order of recording would depend on the interleaving of ranks.

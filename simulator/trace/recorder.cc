@@ -168,8 +168,7 @@ void Recorder::synchronisation(int rank, uint32_t name, int64_t waited_ns) {
 
 void Recorder::file(int rank, absl::string_view operation, int64_t bytes, int64_t waited_ns) {
   if (state_of(rank).weight == 0) return;
-  add_calls(files_,
-            {.name = intern(operation), .calls = 1, .bytes = bytes, .total_ns = waited_ns});
+  add_calls(files_, {.name = intern(operation), .calls = 1, .bytes = bytes, .total_ns = waited_ns});
 }
 
 void Recorder::module_cost(int rank, int device, uint32_t module, int64_t ns, double flops,

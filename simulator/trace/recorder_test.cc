@@ -400,8 +400,8 @@ TEST(Recorder, CountsTheLinksOfFoldedRanksAndDivides) {
   recorder.link(0, LinkKind::kNicOut, 100, 0, 10);
   recorder.link(0, LinkKind::kDiskRead, 70, 0, 10);
   // Four NICs for two ranks, and one disk for all.
-  const Trace trace = recorder.finish(
-      {.device = "h100"}, {{LinkKind::kNicOut, 1e9, 4}, {LinkKind::kDiskRead, 1e9, 0}});
+  const Trace trace = recorder.finish({.device = "h100"},
+                                      {{LinkKind::kNicOut, 1e9, 4}, {LinkKind::kDiskRead, 1e9, 0}});
   ASSERT_EQ(trace.links.size(), 2);
   EXPECT_EQ(trace.links[0].links, 8);
   EXPECT_DOUBLE_EQ(trace.links[0].bytes, 400);

@@ -321,8 +321,8 @@ ShardedObject TrainingParts::model_object(const NamedTensors& weights,
 ShardedObject TrainingParts::optimizer_object(SharedOptimizer& optimizer,
                                               const NamedTensors& parameters,
                                               const ShardPlaces& shards) const {
-  PlacedState placed = state_of_stages(stages, optimizer, shards,
-                                       optimizer.state_dict({.parameters = parameters}));
+  PlacedState placed =
+      state_of_stages(stages, optimizer, shards, optimizer.state_dict({.parameters = parameters}));
   return {
       .root = kOptimizerName, .state = std::move(placed.state), .places = std::move(placed.places)};
 }

@@ -279,9 +279,9 @@ template <typename KindOptions>
 BatchSchedule<KindOptions>::BatchSchedule(torch::optim::Optimizer& optimizer,
                                           const Options& options)
     : Scheduler(optimizer),
-      options_(resolved(options, {.iteration = options.last_batch_iteration,
-                                  .base = base_lrs(),
-                                  .optimizer = optimizer})),
+      options_(resolved(
+          options,
+          {.iteration = options.last_batch_iteration, .base = base_lrs(), .optimizer = optimizer})),
       first_iteration_(options.last_batch_iteration) {
   start();
 }
@@ -289,9 +289,9 @@ BatchSchedule<KindOptions>::BatchSchedule(torch::optim::Optimizer& optimizer,
 template <typename KindOptions>
 std::vector<double> BatchSchedule<KindOptions>::rates_at(int64_t epoch) {
   if (epoch == 0 && first_iteration_ >= 0) return get_current_lrs();
-  return rates_after(options_, {.iteration = first_iteration_ + epoch,
-                                .base = base_lrs(),
-                                .optimizer = optimizer()});
+  return rates_after(
+      options_,
+      {.iteration = first_iteration_ + epoch, .base = base_lrs(), .optimizer = optimizer()});
 }
 
 template <typename KindOptions>

@@ -538,8 +538,7 @@ bool ShardedGradients::some_rank_departed() {
   const at::Tensor departed = std::exchange(departed_, {});
   if (!departed.defined()) return false;
   if (departed.is_cpu()) return departed.is_nonzero();
-  const auto earlier =
-      std::exchange(earlier_departed_, std::make_unique<LateNumber>(departed));
+  const auto earlier = std::exchange(earlier_departed_, std::make_unique<LateNumber>(departed));
   return earlier != nullptr && earlier->is_nonzero();
 }
 
