@@ -29,7 +29,6 @@
 #include <memory>
 #include <optional>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 
 #include <c10/util/Exception.h>

@@ -22,7 +22,6 @@
 #include "accelerate/device_map/max_memory.h"
 #include "accelerate/device_map/module_sizes.h"
 #include "accelerate/device_map/module_tree.h"
-#include "accelerate/values/module_class.h"
 
 namespace accelerate {
 

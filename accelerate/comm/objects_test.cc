@@ -1,6 +1,5 @@
 #include "accelerate/comm/objects.h"
 
-#include <mutex>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,5 @@
 #include "accelerate/config/deepspeed_plugin.h"
 
-#include <functional>
 #include <limits>
 #include <optional>
 #include <string>

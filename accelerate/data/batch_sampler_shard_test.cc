@@ -1,8 +1,6 @@
 #include "accelerate/data/batch_sampler_shard.h"
 
 #include <memory>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>

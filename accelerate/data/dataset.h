@@ -30,7 +30,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <type_traits>
 #include <utility>
 
 #include <ATen/core/Generator.h>

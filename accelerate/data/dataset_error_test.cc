@@ -3,7 +3,6 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

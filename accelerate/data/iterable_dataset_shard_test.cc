@@ -1,7 +1,6 @@
 #include "accelerate/data/iterable_dataset_shard.h"
 
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>

@@ -2,7 +2,6 @@
 #include "accelerate/data/loader_core.h"
 
 #include <memory>
-#include <vector>
 
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>

@@ -2,7 +2,6 @@
 // the shares together have each sample once.
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>

@@ -3,7 +3,6 @@
 
 #include <limits>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>

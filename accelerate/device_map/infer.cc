@@ -8,7 +8,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/base/number_text.h"
 #include "accelerate/base/status.h"
 #include "accelerate/device_map/remaining_items.h"
 

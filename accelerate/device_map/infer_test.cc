@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <random>
-#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,8 +4,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>

@@ -17,7 +17,6 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <string>
 #include <vector>
 

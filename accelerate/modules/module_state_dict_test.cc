@@ -1,6 +1,5 @@
 #include "accelerate/modules/module_state_dict.h"
 
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -24,7 +24,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/comm/random.h"
 #include "accelerate/operators/call_arguments.h"
 #include "accelerate/operators/default_device.h"
 #include "accelerate/operators/deferred_values.h"

@@ -1,7 +1,6 @@
 #include "accelerate/operators/managed_storage.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <stdexcept>
 #include <string>
 #include <utility>

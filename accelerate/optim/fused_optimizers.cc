@@ -3,7 +3,6 @@
 #include <cmath>
 #include <type_traits>
 #include <typeinfo>
-#include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>

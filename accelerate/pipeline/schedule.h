@@ -15,7 +15,6 @@
 /// Threads: values and pure functions.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

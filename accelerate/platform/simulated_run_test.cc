@@ -1,6 +1,5 @@
 #include "accelerate/platform/simulated_run.h"
 
-#include <cerrno>
 #include <map>
 #include <string>
 

@@ -1,7 +1,5 @@
 #include "accelerate/precision/autocast.h"
 
-#include <string>
-
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>

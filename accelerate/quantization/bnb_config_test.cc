@@ -1,6 +1,5 @@
 #include "accelerate/quantization/bnb_config.h"
 
-#include <cmath>
 #include <limits>
 #include <string>
 #include <variant>

@@ -2,8 +2,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <string>
-#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

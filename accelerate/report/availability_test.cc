@@ -1,5 +1,4 @@
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>

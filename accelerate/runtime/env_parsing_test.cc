@@ -2,7 +2,6 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

@@ -2,12 +2,10 @@
 
 #include <sched.h>
 
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

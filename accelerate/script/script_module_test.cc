@@ -1,8 +1,5 @@
 #include "accelerate/script/script_module.h"
 
-#include <string>
-#include <vector>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,7 +1,6 @@
 #include "accelerate/state/logger.h"
 
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <vector>
 

@@ -19,7 +19,6 @@
 #include "accelerate/config/dummy_objects.h"
 #include "accelerate/config/dynamo_plugin.h"
 #include "accelerate/config/fsdp_plugin.h"
-#include "accelerate/config/zero_config.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/mesh/mesh.h"

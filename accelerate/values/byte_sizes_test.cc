@@ -1,6 +1,5 @@
 #include "accelerate/values/byte_sizes.h"
 
-#include <concepts>
 #include <limits>
 #include <string>
 

@@ -1,7 +1,5 @@
 #include "accelerate/values/json_values.h"
 
-#include <string>
-
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <limits>
-#include <string>
 #include <utility>
 
 #include <c10/util/Exception.h>

@@ -2,7 +2,6 @@
 #include "launch/estimate/parts.h"
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>

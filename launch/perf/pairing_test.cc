@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <random>
-#include <string>
 #include <utility>
 #include <vector>
 

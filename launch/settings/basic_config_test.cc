@@ -9,7 +9,6 @@
 #include <gtest/gtest.h>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/settings/config_file.h"
 #include "launch/settings/machine.h"

@@ -1,7 +1,6 @@
 #include "launch/settings/endpoint.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

@@ -1,7 +1,6 @@
 #include "launch/settings/validate.h"
 
 #include <string>
-#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

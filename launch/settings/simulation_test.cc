@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "absl/status/status.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 #include "launch/settings/validate.h"

@@ -4,7 +4,6 @@
 #include <iostream>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/dumps/dump_folder.h"
 #include "simulator/cluster/reenact.h"

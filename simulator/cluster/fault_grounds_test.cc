@@ -1,5 +1,4 @@
 // Plans of faults on clusters that fold ranks and compute shapes.
-#include "simulator/cluster/cluster_setup.h"
 
 #include <string>
 

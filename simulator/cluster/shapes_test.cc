@@ -2,7 +2,6 @@
 // that of a run with values.
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include <ATen/ATen.h>

@@ -1,5 +1,4 @@
 // The simulated key-value store, beside LibTorch's own of one process.
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>

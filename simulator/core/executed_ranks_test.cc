@@ -1,7 +1,5 @@
 #include "simulator/core/executed_ranks.h"
 
-#include <vector>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -27,7 +27,6 @@
 #include <limits>
 #include <map>
 #include <memory_resource>
-#include <set>
 #include <tuple>
 #include <vector>
 

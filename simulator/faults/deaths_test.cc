@@ -2,7 +2,6 @@
 #include "simulator/faults/deaths.h"
 
 #include <optional>
-#include <string>
 
 #include <gtest/gtest.h>
 

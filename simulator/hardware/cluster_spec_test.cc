@@ -1,6 +1,5 @@
 #include "simulator/hardware/cluster_spec.h"
 
-#include <cstdlib>
 #include <fstream>
 
 #include <gmock/gmock.h>

@@ -2,7 +2,6 @@
 #include "simulator/hardware/kernel_time.h"
 
 #include <cmath>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>

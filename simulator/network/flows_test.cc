@@ -1,7 +1,6 @@
 #include "simulator/network/flows.h"
 
 #include <map>
-#include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,6 @@
 #include "simulator/report/level_of_detail.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,6 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "simulator/report/report_text.h"
 #include "simulator/testing/report/sample_trace.h"

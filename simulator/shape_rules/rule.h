@@ -4,7 +4,6 @@
 /// argument.
 #pragma once
 
-#include <array>
 #include <initializer_list>
 #include <optional>
 #include <string>

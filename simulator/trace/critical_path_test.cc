@@ -1,6 +1,5 @@
 #include "simulator/trace/critical_path.h"
 
-#include <numeric>
 #include <string>
 #include <vector>
 

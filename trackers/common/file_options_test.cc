@@ -7,7 +7,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "absl/time/time.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/tracking/tracker.h"
 #include "simulator/disk/sim_disk.h"

@@ -1,7 +1,6 @@
 #include "trackers/common/formats.h"
 #include "accelerate/base/json_text.h"
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>

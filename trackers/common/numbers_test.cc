@@ -1,6 +1,5 @@
 #include "trackers/common/numbers.h"
 
-#include <cmath>
 #include <limits>
 #include <numeric>
 

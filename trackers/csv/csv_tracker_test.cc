@@ -1,7 +1,6 @@
 #include "trackers/csv/csv_tracker.h"
 
 #include <cmath>
-#include <map>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,5 @@
 #include "trackers/prometheus/metrics_text.h"
 
-#include <cmath>
 #include <limits>
 #include <string>
 

@@ -1,6 +1,5 @@
 #include "accelerate/checkpoint/folder/save_load.h"
 
-#include <cmath>
 #include <limits>
 #include <string>
 

@@ -1,6 +1,5 @@
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>

@@ -1,7 +1,6 @@
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 
 #include <set>
-#include <string>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/equal.h>

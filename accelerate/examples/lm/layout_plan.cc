@@ -1,11 +1,9 @@
 #include "accelerate/examples/lm/layout_plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <utility>
 

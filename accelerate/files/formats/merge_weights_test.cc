@@ -1,7 +1,6 @@
 #include "accelerate/files/formats/merge_weights.h"
 
 #include <cstring>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>

@@ -1,7 +1,6 @@
 #include "accelerate/files/formats/weight_files.h"
 
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 

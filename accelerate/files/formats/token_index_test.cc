@@ -7,7 +7,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "absl/status/status.h"
 #include "accelerate/platform/host_files.h"
 
 namespace accelerate {

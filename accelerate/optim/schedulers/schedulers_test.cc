@@ -5,7 +5,6 @@
 #include <cmath>
 #include <memory>
 #include <numbers>
-#include <string>
 #include <tuple>
 #include <vector>
 

@@ -10,7 +10,6 @@
 
 #include <concepts>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 #include <c10/util/Exception.h>

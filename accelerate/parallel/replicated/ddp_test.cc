@@ -1,6 +1,5 @@
 #include "accelerate/parallel/replicated/ddp.h"
 
-#include <cmath>
 #include <limits>
 #include <string>
 

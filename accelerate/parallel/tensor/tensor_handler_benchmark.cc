@@ -6,7 +6,6 @@
 //
 // The cost is the difference of the medians; wanted is at most 0.1 us.
 #include <memory>
-#include <vector>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

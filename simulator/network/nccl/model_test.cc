@@ -1,6 +1,5 @@
 #include "simulator/network/nccl/model.h"
 
-#include <cmath>
 #include <map>
 #include <string>
 #include <vector>

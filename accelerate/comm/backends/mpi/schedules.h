@@ -20,7 +20,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -1,6 +1,5 @@
 #include "accelerate/examples/by_feature/tensor_parallel/model.h"
 
-#include <memory>
 #include <vector>
 
 #include <ATen/ops/gelu.h>

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
 
 #include <torch/optim/adamw.h>
 #include <torch/types.h>
