@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/string_view.h"
-#include "accelerate/base/document.h"
+#include "accelerate/base/document_options.h"
 
 namespace accelerate::internal {
 
