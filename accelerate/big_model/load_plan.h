@@ -19,7 +19,7 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/accumulate.h>
 
-#include "accelerate/big_model/load_checkpoint_in_model.h"
+#include "accelerate/big_model/load_checkpoint_options.h"
 #include "accelerate/big_model/offload.h"
 #include "accelerate/modules/module_state_dict.h"
 

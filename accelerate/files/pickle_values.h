@@ -21,7 +21,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "absl/status/status.h"
-#include "accelerate/files/torch_file.h"
+#include "accelerate/files/torch_state_dict.h"
 
 namespace accelerate::internal {
 

@@ -20,33 +20,16 @@
 ///          its reader of zips is used, on bytes that FileSystem gives.
 #pragma once
 
-#include <functional>
 #include <string>
-#include <vector>
 
 #include <ATen/core/ivalue.h>
-#include <c10/core/Storage.h>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "accelerate/files/torch_state_dict.h"
 #include "accelerate/platform/file_system.h"
-#include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
-
-/// What has a name in a file.
-struct TorchStateDict {
-  /// In the order of the file.
-  NamedTensors tensors;
-  struct Other {
-    std::string name;
-    /// What it is, and if it cannot be read, why.
-    std::string why;
-    /// Whether it is a tensor that cannot be read.
-    bool is_tensor = false;
-  };
-  std::vector<Other> others;
-};
 
 /// Local.
 c10::IValue read_torch_file(FileSystem& files, const std::string& path);
@@ -63,9 +46,6 @@ TorchStateDict read_torch_state_dict(FileSystem& files, const std::string& path)
 bool is_torch_file(FileSystem& files, const std::string& path);
 
 namespace internal {
-
-/// The bytes that tensors refer to by a key; asked once for each key.
-using StorageOf = std::function<absl::StatusOr<c10::Storage>(const std::string& key)>;
 
 /// Converts a pickle, the contents of such a file, into a value without executing any of it.
 ///

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/torch_file.h"
+#include "accelerate/files/torch_state_dict.h"
 
 namespace accelerate {
 namespace {

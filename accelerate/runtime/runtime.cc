@@ -17,12 +17,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "accelerate/runtime/shared_objects.h"
 
 namespace accelerate {
 namespace {
 thread_local Runtime* current_runtime = nullptr;
-thread_local int64_t own_optimizer_steps = 0;
 
 // How soon a step that had nothing to do is asked again.
 constexpr auto kPoll = std::chrono::milliseconds(5);
@@ -104,31 +102,6 @@ bool Runtime::is_on_first_rank() {
 void tag_memory(const at::Tensor& tensor, MemoryKind kind) {
   if (current_runtime != nullptr) current_runtime->tag_memory(tensor, kind);
 }
-
-void name_memory(const at::Tensor& tensor, std::string_view name) {
-  if (current_runtime == nullptr) return;
-  if (auto* names = current_runtime->find_shared<MemoryNames>()) names->name(tensor, name);
-}
-
-HostWork* HostWork::find() {
-  return current_runtime != nullptr ? current_runtime->find_shared<HostWork>() : nullptr;
-}
-
-bool has_shapes_alone(const Runtime& runtime) {
-  return runtime.find_shared<ShapesAlone>() != nullptr;
-}
-
-FileSystem& lasting_files(Runtime& runtime) {
-  const auto* shapes = runtime.find_shared<ShapesAlone>();
-  return shapes != nullptr ? shapes->lasting_files : runtime.files();
-}
-
-void note_optimizer_step() {
-  ++own_optimizer_steps;
-  if (current_runtime != nullptr) current_runtime->note_step();
-}
-
-int64_t optimizer_steps() { return own_optimizer_steps; }
 
 FreeMemory Runtime::free_memory() const {
   FreeMemory free;

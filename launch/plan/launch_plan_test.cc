@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "accelerate/base/message_text.h"
 #include "launch/settings/validate.h"
 
 namespace accelerate::launcher::plan {
@@ -286,12 +285,11 @@ TEST(SimulationPlan, SaysWhatRepeatsTheRun) {
 }
 
 TEST(SimulationPlan, RemovesWhatAnOuterRunSaidAboutRanks) {
-  const process::EnvironmentOverlay variables = variables_of({.typed = {{"simulate", {"2x4"}}}});
+  const auto variables = variables_of({.typed = {{"simulate", {"2x4"}}}});
   EXPECT_THAT(variables, Contains(Pair("ACCELERATE_SIMULATE", "2x4")));
   for (const auto& [name, removed] : process::without_outer_run()) {
     EXPECT_THAT(variables, Contains(Pair(name, removed)));
   }
-  // What the environment says of these counts where no flag does.
   for (const char* choice : {"SEED", "NUMERICS", "UNKNOWN_VALUES", "FOLD"}) {
     EXPECT_FALSE(variables.contains(absl::StrCat("ACCELERATE_SIMULATE_", choice))) << choice;
   }
@@ -688,21 +686,14 @@ TEST(SageMakerPlan, HasTheRegionTheProfileAndTheKeysForAws) {
 }
 
 TEST(SageMakerArguments, ArePairs) {
-  const auto parameters = sagemaker_hyperparameters(
-      {"--learning-rate", "1e-3", "-n", "1e3", "--flag", "False", "--name", "x"});
-  ASSERT_TRUE(parameters.ok());
-  EXPECT_EQ(*parameters,
+  EXPECT_EQ(*sagemaker_hyperparameters(
+                {"--learning-rate", "1e-3", "-n", "1e3", "--flag", "False", "--name", "x"}),
             (nlohmann::ordered_json{
                 {"learning_rate", 1e-3}, {"n", 1000}, {"flag", false}, {"name", "x"}}));
   for (std::vector<std::string> bad :
        {std::vector<std::string>{"--a"}, {"--a", "--b"}, {"x", "y"}, {"--a", "1", "--a", "2"}}) {
     EXPECT_FALSE(sagemaker_hyperparameters(bad).ok());
   }
-}
-
-TEST(ShellLine, ComesBack) {
-  const std::vector<std::string> words = {"a", "b c", "it's", ""};
-  EXPECT_EQ(shell_line(words), "a 'b c' 'it'\\''s' ''");
 }
 
 }  // namespace

@@ -10,13 +10,11 @@
 /// Threads: as the tensors'.
 #pragma once
 
-#include <functional>
-#include <string>
-
 #include <c10/core/Scalar.h>
 #include <c10/core/ScalarType.h>
 
 #include "accelerate/base/libtorch_fwd.h"
+#include "simulator/device/unknown_value.h"
 
 namespace accelerate::simulator {
 
@@ -25,10 +23,6 @@ enum class Numerics {
   kReal,    ///< everything, bit for bit
   kShapes,  ///< see above
 };
-
-/// The number that the host gets when `operation` gives it a value that was not computed. Where the
-/// tensor holds integers, what is not finite counts as 0.
-using UnknownValue = std::function<double(const std::string& operation)>;
 
 /// Whether a tensor has no bytes. A CPU tensor has some; a sparse tensor is as its parts are.
 bool is_hollow(const at::Tensor& tensor);

@@ -37,7 +37,7 @@
 #include "simulator/device/compiled_regions.h"
 #include "simulator/device/device_memory.h"
 #include "simulator/device/kernel_chain.h"
-#include "simulator/device/shapes.h"
+#include "simulator/device/unknown_value.h"
 #include "simulator/faults/sites.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/kernel_time.h"

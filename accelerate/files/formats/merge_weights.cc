@@ -229,7 +229,7 @@ std::string normal(const std::string& path) {
 absl::Status write_merged(FileSystem& files, const std::string& path, const Checkpoint& checkpoint,
                           const std::vector<std::string>& names,
                           const std::function<void(int64_t)>& progress) {
-  // An owner's other values are in it, as where one rank writes.
+  // As where one rank writes, the header has the other values of the owner.
   SafetensorsHeader header{.metadata = internal::state_metadata(checkpoint.metadata.values)};
   for (const std::string& name : names) {
     const ShardedTensor& tensor = checkpoint.metadata.tensors.at(name);

@@ -75,7 +75,7 @@ namespace internal {
 /// values that their owner has.
 SafetensorsMetadata state_metadata(const std::string& values);
 
-/// That text; null where there is none.
+/// The JSON text of state_metadata(); null where the header has none.
 const std::string* find_state_values(const SafetensorsHeader& header);
 
 }  // namespace internal
