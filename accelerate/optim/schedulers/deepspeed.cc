@@ -227,7 +227,7 @@ std::vector<double> rates_after(const OneCycleOptions& options, const BatchNow& 
                         " would have a momentum of ", momentum,
                         ", where it must be less than 1; lower decay_mom_rate");
     }
-    set_betas(now.optimizer, momenta, kBeta2);
+    optim::set_betas(now.optimizer, momenta, kBeta2);
   }
   std::vector<double> rates =
       between(options.cycle_min_lr.values(), options.cycle_max_lr.values(), part);
