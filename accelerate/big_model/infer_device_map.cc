@@ -25,6 +25,7 @@
 #include "accelerate/runtime/device_cache.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/values/dtypes.h"
+#include "accelerate/values/module_class.h"
 
 namespace accelerate {
 namespace {

@@ -30,11 +30,15 @@
 #include <c10/util/SmallVector.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/operators/default_device.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate::internal::construction {
 

@@ -4,6 +4,7 @@
 /// argument.
 #pragma once
 
+#include <array>
 #include <initializer_list>
 #include <optional>
 #include <string>
