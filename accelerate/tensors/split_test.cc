@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace user {
+namespace split_user {
 
 struct Batch {
   at::Tensor images;
@@ -24,7 +24,7 @@ struct Squares {
   size_t size() const { return 5; }
 };
 
-}  // namespace user
+}  // namespace split_user
 
 namespace accelerate {
 namespace {
@@ -70,8 +70,8 @@ TEST(SplitBetweenProcesses, SplitsMapsAndStructsMemberByMember) {
   const auto share = split_between_processes(1, 2, nested);
   EXPECT_THAT(share.at("a").at("y"), ElementsAre(6));
   EXPECT_THAT(nested.at("a").at("y"), ElementsAre(4, 5, 6));
-  const user::Batch batch =
-      split_between_processes(1, 2, user::Batch{at::arange(3), {"a", "b", "c"}}, true);
+  const split_user::Batch batch =
+      split_between_processes(1, 2, split_user::Batch{at::arange(3), {"a", "b", "c"}}, true);
   EXPECT_TRUE(at::equal(batch.images, at::tensor({2, 2})));
   EXPECT_THAT(batch.names, ElementsAre("c", "c"));
   const std::map<int, Numbers> unequal{{0, {1, 2, 3}}, {1, {1, 2}}};
@@ -97,14 +97,14 @@ TEST(SplitBetweenProcesses, SplitsDynamicValues) {
 }
 
 TEST(SplitBetweenProcesses, ViewsADataset) {
-  auto share = split_between_processes(1, 2, user::Squares(), true);
+  auto share = split_between_processes(1, 2, split_user::Squares(), true);
   ASSERT_EQ(share.size(), 3);
   EXPECT_EQ(share.get(0), 9);
   EXPECT_EQ(share.get(1), 16);
   EXPECT_EQ(share.get(2), 16);
   EXPECT_EQ(share.source_index(2), 4);
   EXPECT_THROW(share.get(3), c10::IndexError);
-  EXPECT_EQ(split_between_processes(0, 1, user::Squares()).size(), 5);
+  EXPECT_EQ(split_between_processes(0, 1, split_user::Squares()).size(), 5);
 }
 
 TEST(SplitBetweenProcesses, RefusesRanksThatAreNone) {
