@@ -32,7 +32,7 @@ MAX_LINES = 120
 LINE_WIDTH = 120
 
 # Pages that a reader follows from top to bottom, or reads for a task.
-READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_accuracy", "debug_a_hang",
+READERS_PAGES = ("install", "install_other", "quicktour", "migration", "simulator", "simulator_accuracy", "debug_a_hang",
                  "from_cluster_to_simulator", "find_oom", "plan_a_cluster", "perf_ci", "perf_bench", "slurm", "weights_from_python",
                  "write_a_simulated_test", "troubleshooting", "troubleshooting_simulator", "performance",
                  "pipelines", "tensor_parallelism", "long_sequences", "process_control", "evaluation", "inference",
