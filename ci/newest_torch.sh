@@ -9,8 +9,8 @@
 #
 # The other packages are those of the build root; where ACCELERATE_DEPENDENCIES names a folder that
 # ci/gpu_dependencies.sh filled, those of this machine and of the folder. A BUILD_DIR that is given stays, and
-# serves the next run. accelerate/docs/libtorch_releases.md tells what differs from release to release; install.md has the
-# same commands for users.
+# serves the next run. accelerate/docs/libtorch_releases.md tells what differs from release to release;
+# install_other.md has the same commands for users.
 #
 # ci/pip_torch.sh says what TORCH and PYTHON are.
 set -euo pipefail

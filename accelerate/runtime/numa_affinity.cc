@@ -121,6 +121,11 @@ std::string NumaAffinity::to_string(int local_process_index) const {
                       " of NUMA node ", rank_ranges(numa_nodes));
 }
 
+std::string internal::hwloc_version() {
+  const unsigned version = hwloc_get_api_version();
+  return absl::StrCat(version >> 16, ".", version >> 8 & 0xFF, ".", version & 0xFF);
+}
+
 NumaAffinity internal::plan_numa_affinity(const Machine& machine, int local_process_index,
                                           int local_world_size, int near) {
   TORCH_CHECK_VALUE(0 <= local_process_index && local_process_index < local_world_size,

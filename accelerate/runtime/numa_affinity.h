@@ -74,6 +74,9 @@ NumaAffinity override_numa_affinity(int local_process_index,
 
 namespace internal {
 
+/// The version of hwloc's interface that this library is linked with, as in "2.9.0".
+std::string hwloc_version();
+
 /// Where a rank belongs; `near` is the index of the domain near its device, or -1. Pure.
 NumaAffinity plan_numa_affinity(const Machine& machine, int local_process_index,
                                 int local_world_size, int near);

@@ -20,12 +20,17 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
 
 // "CPUs|nodes" of a rank, in the words of the report.
 std::string place(const char* machine, int rank, int ranks, int near = -1) {
   const auto affinity =
       internal::plan_numa_affinity(Machine::synthetic(machine), rank, ranks, near);
   return affinity.to_string(rank);
+}
+
+TEST(NumaAffinity, TellsTheVersionOfHwloc) {
+  EXPECT_THAT(internal::hwloc_version(), MatchesRegex("[1-9][0-9]*[.][0-9]+[.][0-9]+"));
 }
 
 TEST(NumaAffinity, GivesEachRankItsShareOfTheNodes) {

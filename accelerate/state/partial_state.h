@@ -9,6 +9,7 @@
 /// Threads: belongs to its rank's thread.
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <optional>
 #include <sstream>
@@ -84,19 +85,30 @@ class RestrictedFunction {
   /// Whether calls run the function on this rank.
   bool runs() const { return runs_; }
 
-  /// The function's result, where it runs; otherwise nothing.
+  /// The function's result, where it runs; otherwise nothing. A constant RestrictedFunction can be
+  /// called unless its function changes itself, as a mutable lambda does.
   template <typename... Args>
   auto operator()(Args&&... args) {
-    using Result = std::invoke_result_t<Function&, Args...>;
-    if constexpr (std::is_void_v<Result>) {
-      if (runs_) std::invoke(function_, std::forward<Args>(args)...);
-    } else {
-      using Optional = std::optional<std::remove_cvref_t<Result>>;
-      return runs_ ? Optional(std::invoke(function_, std::forward<Args>(args)...)) : Optional();
-    }
+    return call(runs_, function_, std::forward<Args>(args)...);
+  }
+  template <typename... Args>
+    requires std::invocable<const Function&, Args...>
+  auto operator()(Args&&... args) const {
+    return call(runs_, function_, std::forward<Args>(args)...);
   }
 
  private:
+  template <typename Callee, typename... Args>
+  static auto call(bool runs, Callee& function, Args&&... args) {
+    using Result = std::invoke_result_t<Callee&, Args...>;
+    if constexpr (std::is_void_v<Result>) {
+      if (runs) std::invoke(function, std::forward<Args>(args)...);
+    } else {
+      using Optional = std::optional<std::remove_cvref_t<Result>>;
+      return runs ? Optional(std::invoke(function, std::forward<Args>(args)...)) : Optional();
+    }
+  }
+
   bool runs_;
   Function function_;
 };

@@ -2,6 +2,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <ATen/ops/full.h>
@@ -394,6 +395,12 @@ TEST_P(RestrictedFunctions, RunsOnItsRankOnly) {
     count();
     count();
     EXPECT_EQ(calls, me == 1 ? 2 : 0);
+    const auto constant = state.on_process([own = std::make_unique<int>(5)] { return *own; }, 1);
+    EXPECT_EQ(constant(), me == 1 ? std::optional(5) : std::nullopt);
+    auto changes = state.on_process([number = 0]() mutable { return ++number; }, 1);
+    changes();
+    EXPECT_EQ(changes(), me == 1 ? std::optional(2) : std::nullopt);
+    static_assert(!std::is_invocable_v<const decltype(changes)&>);
     auto moved = state.on_main_process([](std::unique_ptr<int> value) { return value; });
     EXPECT_EQ(moved(std::make_unique<int>(5)).has_value(), me == 0);
   });

@@ -18,6 +18,7 @@
 
 #include "accelerate/accelerate.h"
 #include "accelerate/comm/backends/backend_registry.h"
+#include "accelerate/runtime/numa_affinity.h"
 
 namespace {
 
@@ -243,7 +244,8 @@ int main(int argc, char** argv) {
   // For `accelerate --version` and `accelerate env`.
   if (argc == 2 && argv[1] == std::string("--versions")) {
     std::cout << nlohmann::json{{"libtorch", TORCH_VERSION},
-                                {"backends", accelerate::backend_names()}}
+                                {"backends", accelerate::backend_names()},
+                                {"hwloc", accelerate::internal::hwloc_version()}}
               << "\n";
     return 0;
   }

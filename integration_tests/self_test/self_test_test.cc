@@ -29,7 +29,7 @@ TEST(SelfTest, PassesOnProcesses) {
               AllOf(HasSubstr("All checks passed on 2 ranks."), HasSubstr("The self-test passed")));
 }
 
-TEST(SelfTest, ShowsWhichLibTorchProgramsLink) {
+TEST(SelfTest, ShowsWhichLibTorchAndHwlocProgramsLink) {
   const accelerate::ChildResult ran =
       accelerate::run_shell("HF_HOME='" + ::testing::TempDir() + "' '" +
                             std::getenv("ACCELERATE_LAUNCHER") + "' env")
@@ -38,6 +38,7 @@ TEST(SelfTest, ShowsWhichLibTorchProgramsLink) {
   EXPECT_THAT(ran.output,
               ContainsRegex("- LibTorch version: [0-9.]+[^ ]* \\(/.*/libtorch_cpu.so.*, "
                             "which .*accelerate-self-test links\\)\n"));
+  EXPECT_THAT(ran.output, ContainsRegex("- hwloc: API [0-9.]+\n"));
 }
 
 TEST(SelfTest, TellsTheVersionsOfTheInstallation) {

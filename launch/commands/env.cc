@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include <dlfcn.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -40,10 +39,11 @@ struct Libraries {
   std::string error;
   /// The backends of collectives, sorted; unset: unknown.
   std::optional<std::vector<std::string>> backends;
+  std::string hwloc;  // its version; empty: unknown
 };
 
 // LibTorch is that of the programs of this installation; without one, what the machine has. The
-// backends are those that the self-test says it has.
+// backends and hwloc are those that the self-test says it has.
 Libraries find_libraries(const Invocation& invocation) {
   Libraries found;
   const std::string program = companion_path(invocation.executable, kSelfTest);
@@ -62,6 +62,7 @@ Libraries find_libraries(const Invocation& invocation) {
   if (versions.is_object()) {
     found.libtorch = versions.value("libtorch", found.libtorch);
     found.backends = versions.value("backends", std::vector<std::string>());
+    found.hwloc = versions.value("hwloc", found.hwloc);
   }
   return found;
 }
@@ -77,9 +78,16 @@ std::string libtorch_text(const Libraries& libraries) {
       ")");
 }
 
-std::string backends_text(const Libraries& libraries) {
-  if (libraries.backends) return absl::StrJoin(*libraries.backends, ", ");
+std::string unknown_text() {
   return absl::StrCat("unknown: ", kSelfTest, ", which comes with this program, does not run");
+}
+
+std::string backends_text(const Libraries& libraries) {
+  return libraries.backends ? absl::StrJoin(*libraries.backends, ", ") : unknown_text();
+}
+
+std::string hwloc_text(const Libraries& libraries) {
+  return libraries.hwloc.empty() ? unknown_text() : absl::StrCat("API ", libraries.hwloc);
 }
 
 std::string mpi_text() {
@@ -90,19 +98,6 @@ std::string mpi_text() {
     }
   }
   return kNotFound;
-}
-
-std::string hwloc_text() {
-  void* library = dlopen("libhwloc.so.15", RTLD_LAZY | RTLD_LOCAL);
-  if (library == nullptr) return kNotFound;
-  const auto version = reinterpret_cast<unsigned (*)()>(dlsym(library, "hwloc_get_api_version"));
-  std::string text = "unknown";
-  if (version != nullptr) {
-    const unsigned number = version();
-    text = absl::StrCat("API ", number >> 16, ".", number >> 8 & 0xFF, ".", number & 0xFF);
-  }
-  dlclose(library);
-  return text;
 }
 
 // The lines of a configuration, each after a tab and a dash; or what is wrong with it.
@@ -136,7 +131,7 @@ nlohmann::ordered_json json_report(const std::string& config_path, const Librari
                         {"error", known(libraries.error)}};
   report["backends"] = libraries.backends ? Json(*libraries.backends) : Json();
   report["mpi"] = known(mpi_text());
-  report["hwloc"] = known(hwloc_text());
+  report["hwloc"] = libraries.hwloc.empty() ? Json() : Json(hwloc_text(libraries));
   report["memory_bytes"] = static_cast<int64_t>(memory_bytes());
   report["cpu"] = cpu_text();
   report["devices"] = device_texts();
@@ -176,7 +171,7 @@ int run(const Options& options, Invocation& invocation) {
       << "- LibTorch version: " << libtorch_text(libraries) << "\n"
       << "- Backends: " << backends_text(libraries) << "\n"
       << "- MPI: " << mpi_text() << "\n"
-      << "- hwloc: " << hwloc_text() << "\n"
+      << "- hwloc: " << hwloc_text(libraries) << "\n"
       << "- System RAM: " << estimate::bytes_text(memory_bytes()) << "\n"
       << "- CPU: " << cpu_text() << "\n"
       << "- Devices: " << (devices.empty() ? "none" : absl::StrJoin(devices, ", ")) << "\n"

@@ -34,10 +34,19 @@ class Env : public ::testing::Test {
     return path;
   }
 
-  CommandResult run(std::vector<std::string> words = {}) {
-    return run_command(
-        kEnv, std::move(words),
-        {.environment = {"HF_HOME=" + folder_}, .executable = "/opt/bin/accelerate"});
+  CommandResult run(std::vector<std::string> words = {},
+                    const std::string& executable = "/opt/bin/accelerate") {
+    return run_command(kEnv, std::move(words),
+                       {.environment = {"HF_HOME=" + folder_}, .executable = executable});
+  }
+
+  // An installation whose self-test, which stands beside the program, says these versions. Returns
+  // the program.
+  std::string installation(const std::string& versions) {
+    write("bin/accelerate-self-test",
+          "#!/bin/sh\n[ \"$*\" = --versions ] || exit 1\necho '" + versions + "'\n");
+    fs::permissions(folder_ + "/bin/accelerate-self-test", fs::perms::owner_all);
+    return folder_ + "/bin/accelerate";
   }
 
   const TemporaryFolder temporary_;
@@ -82,16 +91,19 @@ TEST_F(Env, PrintsTheSameFactsAsJson) {
   EXPECT_THAT(bad["config"]["error"].get<std::string>(), HasSubstr("num_processs"));
 }
 
-// The self-test of an installation, which stands beside the program.
+TEST_F(Env, TellsTheHwlocThatProgramsAreLinkedWith) {
+  const std::string executable = installation(R"({"libtorch": "9.8.7", "hwloc": "2.7.1"})");
+  EXPECT_THAT(run({}, executable).out, HasSubstr("\n- hwloc: API 2.7.1\n"));
+  EXPECT_EQ(nlohmann::json::parse(run({"--json"}, executable).out)["hwloc"], "API 2.7.1");
+  EXPECT_THAT(run().out, HasSubstr("\n- hwloc: unknown: accelerate-self-test"));
+  EXPECT_TRUE(nlohmann::json::parse(run({"--json"}).out)["hwloc"].is_null());
+}
+
 TEST_F(Env, TheVersionTellsLibTorchAndTheBackendsOfTheInstalledPrograms) {
-  write("bin/accelerate-self-test",
-        "#!/bin/sh\n[ \"$*\" = --versions ] || exit 1\n"
-        "echo '{\"libtorch\": \"9.8.7\", \"backends\": [\"gloo\", \"mpi\"]}'\n");
-  fs::permissions(folder_ + "/bin/accelerate-self-test", fs::perms::owner_all);
   std::istringstream in;
   std::ostringstream out;
   Invocation invocation{in, out, out, {}, false};
-  invocation.executable = folder_ + "/bin/accelerate";
+  invocation.executable = installation(R"({"libtorch": "9.8.7", "backends": ["gloo", "mpi"]})");
   const std::string text = version_text(invocation);
   EXPECT_THAT(text, AllOf(StartsWith("accelerate "), HasSubstr("\nLibTorch "),
                           HasSubstr("\nBackends: gloo, mpi\n")));

@@ -56,8 +56,8 @@ inline constexpr char kPlanProgram[] = "accelerate-plan";
 /// simulator.
 inline constexpr char kDumpReport[] = "accelerate-dump-report";
 
-/// With this word alone accelerate-self-test prints {"libtorch": VERSION, "backends": [NAME, ...]},
-/// and does nothing else.
+/// With this word alone accelerate-self-test prints {"libtorch": VERSION, "backends": [NAME, ...],
+/// "hwloc": VERSION}, and does nothing else.
 inline constexpr char kSelfTestVersions[] = "--versions";
 
 /// A program that comes with `executable`, which is `accelerate`: beside it, as in an installation,

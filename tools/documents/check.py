@@ -8,7 +8,7 @@
   names    a C++ name in `code` stands somewhere in the sources (pages of NAMES_OF_OTHERS aside), and
            accelerate::name in the sources of the library
   settings a variable in `code`, as ACCELERATE_NAME, stands in the sources
-  errors   each error text of troubleshooting.md and troubleshooting_simulator.md (### `text`) stands in the sources
+  errors   each error text of troubleshooting*.md (### `text`, `text`) stands in the sources
   table    migration_names.md is what migration.py prints, from `Mirrors:` lines whose headers have a name for each;
            README.md's table says what the rows of status.md say, and each of these belongs to one of its rows
   changes  CHANGELOG.md has each entry once, below a part of the product, in lines of 120 characters
@@ -32,9 +32,10 @@ MAX_LINES = 120
 LINE_WIDTH = 120
 
 # Pages that a reader follows from top to bottom, or reads for a task.
-READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_accuracy", "debug_a_hang",
+READERS_PAGES = ("install", "install_other", "quicktour", "migration", "simulator", "simulator_accuracy", "debug_a_hang",
                  "from_cluster_to_simulator", "find_oom", "plan_a_cluster", "perf_ci", "perf_bench", "slurm", "weights_from_python",
-                 "write_a_simulated_test", "troubleshooting", "troubleshooting_simulator", "performance",
+                 "write_a_simulated_test", "troubleshooting", "troubleshooting_runs", "troubleshooting_simulator",
+                 "performance",
                  "pipelines", "tensor_parallelism", "long_sequences", "process_control", "evaluation", "inference",
                  "deferred_execution", "comparing_setups", "fsdp_or_deepspeed", "logging", "sharding", "sharding_options",
                  "sharding_calls", "sharding_precision", "offload", "launching", "launch_settings", "launch_failures",
@@ -376,8 +377,8 @@ def words_of(repo, folder, name):
 def check_errors(sources, page, text):
     """A text is cut at `...`; each part must be in a source, where strings may go on over lines."""
     for number, line in text_lines(text):
-        if match := re.match(r"### +`(.*)`", line):
-            for part in match[1].split("..."):
+        for text_of_error in re.findall(r"`([^`]*)`", line) if line.startswith("### ") else []:
+            for part in text_of_error.split("..."):
                 if (part := part.strip()) and part not in sources:
                     yield f'{page}:{number}: no source says "{part}"'
 
@@ -428,7 +429,7 @@ def findings(repo):
         if os.path.dirname(page) == DOCS and name in READERS_PAGES:
             if (lines := text.count("\n")) > MAX_LINES:
                 yield f"{page}: {lines} lines; a page has at most {MAX_LINES}"
-        if page in (f"{DOCS}/troubleshooting.md", f"{DOCS}/troubleshooting_simulator.md"):
+        if page.startswith(f"{DOCS}/troubleshooting"):
             yield from check_errors(strings, page, text)
         if page == f"{DOCS}/hf_pages.md":
             yield from check_covered(page, text)
