@@ -100,6 +100,30 @@ TEST(Names, TellMemoryOfRanksOnDifferentNodesApart) {
   });
 }
 
+// As torch::manual_seed() of newer releases of LibTorch does.
+void seed_all_devices(uint64_t seed) {
+  for (int i = 0; i < c10::impl::VirtualGuardImpl(c10::kPrivateUse1).deviceCount(); ++i) {
+    at::Generator generator = at::globalContext().defaultGenerator(sim(i));
+    generator.set_current_seed(seed);
+  }
+}
+
+TEST(Names, LetSeedsOfOneRankLeaveTheDevicesOfOthersAlone) {
+  Cluster cluster("1x2:h100");
+  cluster.run_on_every_rank([](Rank& rank) {
+    if (rank.index() == 0) rank.runtime().sleep_for(absl::Seconds(1));
+    seed_all_devices(7 + rank.index());
+    if (rank.index() == 1) rank.runtime().sleep_for(absl::Seconds(2));  // Rank 0 seeds in between.
+    at::Generator own = at::detail::createCPUGenerator(7 + rank.index());
+    EXPECT_TRUE(torch::equal(torch::randn({8}, sim(rank.index())).cpu(), torch::randn({8}, own)));
+  });
+}
+
+TEST(Names, LetARankSeedWhereOthersAreFolded) {
+  Cluster cluster("1x8:h100", {.numerics = simulator::Numerics::kShapes, .fold = true});
+  EXPECT_NO_THROW(cluster.run_on_every_rank([](Rank&) { seed_all_devices(7); }));
+}
+
 TEST(Names, GiveEachRankItsOwnGenerator) {
   Cluster cluster("3x1:h100");
   cluster.run_on_every_rank([](Rank& rank) {

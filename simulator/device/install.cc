@@ -156,7 +156,15 @@ class Hooks final : public at::PrivateUse1HooksInterface {
     return index < 0 ? getCurrentDevice() : exchangeDevice(index);
   }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
-    return default_generator(SimDevice::of(device_or_current(index)));
+    const int device = device_or_current(index);
+    if (owns_device(device) || device >= num_node_devices()) {
+      return default_generator(SimDevice::of(device));
+    }
+    // A process has generators of its own for the devices of others, and draws nothing from them.
+    // Newer releases' torch::manual_seed() seeds those of all devices.
+    static thread_local at::Generator of_other;
+    of_other = new_generator(device);
+    return of_other;
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
     return new_generator(device_or_current(index));
