@@ -66,7 +66,18 @@ void TrainingStep::configure_zero(const PreparedTogether& together, bool split_b
     if (!state_.is_main_process()) return;
     for (const std::string& note : completion.notes) TORCH_WARN(note);
   };
-  if (!facts.has_model) return take();
+  // The engine clips and makes the steps of optimizers that are prepared from now on.
+  const auto begin_training = [&](const ZeroConfig& zero) {
+    if (!facts.has_optimizer && facts.dummy_optimizer == nullptr) return;
+    zero_engine().set_steps({.max_norm = zero.gradient_clipping, .elements = zero.sub_group_size});
+  };
+  if (!facts.has_model) {
+    TORCH_CHECK_VALUE(!facts.has_optimizer || training_.division != nullptr,
+                      "prepare: with a deepspeed_plugin an optimizer is prepared together with its "
+                      "model, or after it: the configuration says how its steps are made");
+    if (training_.division != nullptr) begin_training(training_.division->config());
+    return take();
+  }
   ZeroConfig zero = zero_config(completed.deepspeed_config());
   for (const torch::nn::Module* module : together.modules) {
     for (const std::string& name :
@@ -107,9 +118,7 @@ void TrainingStep::configure_zero(const PreparedTogether& together, bool split_b
   training_.division->set_config(zero);
   training_.precision.apply_zero_config(zero, state_.group());
   gradients_.set_num_steps(completion.gradient_accumulation_steps);
-  const bool trains = facts.has_optimizer || facts.dummy_optimizer != nullptr;
-  if (!trains) return;
-  zero_engine().set_steps({.max_norm = zero.gradient_clipping, .elements = zero.sub_group_size});
+  begin_training(zero);
 }
 
 }  // namespace accelerate::internal

@@ -60,6 +60,48 @@ TEST(ZeroArithmetic, ComputesWhatReplicasDoWithAccumulationAndClipping) {
   expect_training_of_replicas<lm::LmImpl>({.adam = true, .accumulation = 3, .max_norm = 0.05});
 }
 
+TEST(ZeroArithmetic, ClipsForAnOptimizerThatIsPreparedAfterItsModel) {
+  const auto weights_of = [](bool is_together) {
+    Tensor weights;
+    Cluster cluster("1x2:h100");
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(options_of({.zero = {{"stage", 0}}, .max_norm = 0.05}));
+      torch::manual_seed(5);
+      torch::nn::Linear net(4, 1);
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      const auto train = [&](auto& model) {
+        accelerator.backward(model(torch::ones({2, 4}, accelerator.device())).sum());
+      };
+      if (is_together) {
+        auto [model, optimizer] = accelerator.prepare(net, sgd);
+        train(model);
+      } else {
+        auto model = accelerator.prepare(net);
+        const auto optimizer = accelerator.prepare(sgd);
+        train(model);
+      }
+      if (rank.index() == 0) weights = net->weight.detach().cpu().clone();
+    });
+    return weights;
+  };
+  const Tensor together = weights_of(true);
+  EXPECT_TRUE(torch::equal(weights_of(false), together));
+  torch::manual_seed(5);
+  const Tensor initial = torch::nn::Linear(4, 1)->weight.detach();
+  EXPECT_NEAR((together - initial).norm().item<double>(), 0.1 * 0.05 * 2 / std::sqrt(5.0), 1e-6);
+}
+
+TEST(ZeroArithmetic, RefusesAnOptimizerThatIsPreparedBeforeItsModel) {
+  Cluster cluster("1x2:h100");
+  cluster.run_on_every_rank([](Rank&) {
+    Accelerator accelerator(options_of({.zero = {{"stage", 1}}}));
+    torch::nn::Linear net(4, 1);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    EXPECT_THAT(value_error_of([&] { (void)accelerator.prepare(sgd); }),
+                HasSubstr("an optimizer is prepared together with its model, or after it"));
+  });
+}
+
 // A group is a module, so that there are many.
 Outcome train_with_ratio(ZeroJob job, int stage, double ratio) {
   job.zero = {{"stage", stage},
