@@ -8,7 +8,7 @@ how long each took. This is the only part of Accelerate for C++ that needs Pytho
 version must be that of the LibTorch that recorded the region; those of other releases are skipped,
 with a line for each release. A package in the form of another version of Accelerate counts as none.
 Training programs load what it makes and never wait for it. A region that cannot be compiled is one line, and the exit code is 1; 3 if
-this Python has no torch, or one of another version than all regions.
+this Python cannot import torch, or has one of another version than all regions.
 """
 
 import argparse
@@ -422,7 +422,7 @@ def main():
         import torch._inductor
         import torch.fx
     except ImportError as error:
-        say(f"{len(regions)} regions have no package: {sys.executable} has no torch ({error})")
+        say(f"{len(regions)} regions have no package: {sys.executable} cannot import torch ({error})")
         return 3
     version = torch.__version__.split("+")[0]
     fitting = [each for each in regions if each[0] == version]

@@ -178,9 +178,6 @@ struct WithEmptyLlama : WithLlama {
     const EmptyInit scope = init_empty_weights();
     return Llama(config);
   }
-  static std::vector<torch::Tensor> adapters(const torch::nn::Module& module) {
-    return module.parameters();
-  }
 };
 
 /// A language model in 8 bits.

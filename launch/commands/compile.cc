@@ -143,7 +143,9 @@ int make_packages(const Options& options, const std::string& cache, Invocation& 
         invocation, kName,
         absl::StrCat(
             counted(before->all()), " in ", cache, " without a package: ", options.python,
-            exit_code.ok() ? " has no torch of that release of LibTorch" : " cannot be started",
+            exit_code.ok()
+                ? " has no torch of that release of LibTorch, or cannot import it (see above)"
+                : " cannot be started",
             "; --python names another one, and `accelerate compile` alone goes on"));
   }
   const absl::StatusOr<Missing> after = missing(cache);

@@ -112,6 +112,20 @@ TEST_F(Compile, SaysWhatIsMissingWithoutTorch) {
   EXPECT_THAT(compile({"--list"}).out, HasSubstr("no package"));
 }
 
+// A torch that was installed without what it depends on.
+TEST_F(Compile, SaysWhyTorchCannotBeImported) {
+  record("{\"op\":1}\n");
+  const std::string stub = folder_.path("stub");
+  const std::string lines = "mkdir -p " + stub + "/torch; echo 'import no_such' >" + stub +
+                            "/torch/__init__.py; PYTHONPATH=" + stub + " python3 \"$@\" >" +
+                            folder_.path("said");
+  const CommandResult without = compile({"--python", script("python", lines)});
+  EXPECT_EQ(without.exit_code, 1);
+  EXPECT_THAT(without.err, HasSubstr("or cannot import it (see above)"));
+  EXPECT_THAT(text("said"), AllOf(HasSubstr("1 regions have no package"),
+                                  HasSubstr("cannot import torch (No module named 'no_such')")));
+}
+
 TEST_F(Compile, FailsWhereARegionWasNotCompiled) {
   record("{\"op\":1}\n");
   const CommandResult failed = compile({"--python", script("python", "exit 0")});
