@@ -92,7 +92,7 @@ constexpr Option kEngineRows[] = {
     fp8("fp8_format", kText, "HYBRID", "number format", {"Which number format?", nullptr, kRecipe})
         .in_any_case("HYBRID|E4M3|E5M2")
         .fills("fp8_format"),
-    fp8("fp8_amax_history_len", kInt, "1024", "steps that are looked back at for a scaling factor",
+    fp8("fp8_amax_history_len", kInt, "1024", "last steps whose maxima give a scaling factor",
         {"Steps that are looked back at?", "1024", kRecipe})
         .once("amax_history_length")
         .between(1, INT32_MAX),

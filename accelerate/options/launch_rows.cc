@@ -138,7 +138,9 @@ constexpr Option kLaunchRows[] = {
         .shortened('t')
         .or_else("0"),
     common(kLogs, "log_dir", kText, "folder for the output of each rank").called("DIR"),
-    peer(kLogs, "role", kText, "name of this group of ranks in messages").or_else("default"),
+    peer(kLogs, "role", kText,
+         "value of ROLE_NAME in the environment of the ranks, for programs that read it")
+        .or_else("default"),
     common(kLogs, "max_restarts", kInt, "how often to start the ranks anew after a failure")
         .or_else("0")
         .between(0, INT32_MAX),

@@ -64,7 +64,7 @@ constexpr Option kMachineRows[] = {
                "Use a container image of your own?"}),
     sagemaker("profile", "AWS profile", {"Name of the profile", "default"}),
     sagemaker("region", "AWS region", {"AWS region", "us-east-1"}).or_else("us-east-1"),
-    sagemaker("base_job_name", "beginning of the job's name"),
+    sagemaker("base_job_name", "beginning of the job's name, before the moment of its start"),
     sagemaker("pytorch_version",
               "has no effect: image_uri names the container with all that is in it")
         .or_else("1.10.2"),

@@ -169,7 +169,7 @@ ln -s build/train "$work/pages/train"
 export HOME=$work/home OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 for page in accelerate/docs/{quicktour,install,simulator_accuracy,slurm,from_cluster_to_simulator,find_oom,concepts_seed} \
   accelerate/docs/{debug_a_hang,write_a_simulated_test,weights_from_python,launching,debugging,backends} \
-  accelerate/docs/{deepspeed,sharding,concepts_sharding,comparing_setups,logging,estimate_memory,cpus,devices,precision} \
+  accelerate/docs/{deepspeed,sharding,concepts_sharding,comparing_setups,logging,estimate_memory,cpus,devices,precision,sagemaker} \
   simulator/hardware/README accelerate/docs/commands; do
   PATH=$work/installed/bin:$work/examples:$PATH CMAKE_PREFIX_PATH=$work/installed OMP_NUM_THREADS=1 \
     python3 "$repo/tools/documents/run_page.py" "$repo/$page.md" "$work/pages" ||
