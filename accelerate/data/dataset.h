@@ -8,15 +8,13 @@
 /// Streams: samples in a sequence of the dataset's own. One of
 ///     std::optional<Sample> next()        nothing at the end
 ///     Batch get_batch(size_t count)       torch::data's StreamDataset (a std::vector of samples,
-///     to
-///                                         the end of its size()) and StatefulDataset (optional)
+///                                         up to its size()) and StatefulDataset (an optional)
 ///   with `void reset()`, which begins a pass, if the sequence can begin again.
 ///
 /// Any dataset may have
 ///     void set_epoch(int64_t)             called before each pass
 ///     at::Generator& generator()          streams: reseeded with the epoch at each pass of a
-///     shard,
-///                                         unless there is set_epoch
+///                                         shard, unless there is set_epoch
 ///     nlohmann::json state_dict(), void load_state_dict(const nlohmann::json&)
 ///                                         streams: their position, so that resuming need not read
 ///                                         the samples before it

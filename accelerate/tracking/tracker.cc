@@ -1,6 +1,7 @@
 #include "accelerate/tracking/tracker.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 #include "absl/algorithm/container.h"
@@ -17,17 +18,23 @@ std::string reason_against(const TrackerClass& tracker_class, const TrackerServi
   return tracker_class.unavailable ? tracker_class.unavailable(services) : std::string();
 }
 
+// The trackers of //trackers that HF Accelerate does not have.
+constexpr std::string_view kFurtherNames[] = {"csv", "jsonl", "prometheus", "python"};
+
 // HF Accelerate's names in its order, then all others.
 std::vector<std::string> known_names(const TrackerRegistry& registry) {
   std::vector<std::string> names(std::begin(EnumTable<LoggerType>::kTexts),
                                  std::end(EnumTable<LoggerType>::kTexts));
+  names.insert(names.end(), std::begin(kFurtherNames), std::end(kFurtherNames));
   for (const TrackerClass& tracker_class : registry.classes()) {
     if (!absl::c_linear_search(names, tracker_class.name)) names.push_back(tracker_class.name);
   }
   return names;
 }
 
-bool is_peers(std::string_view name) { return contains<LoggerType>(name); }
+bool can_be_linked(std::string_view name) {
+  return contains<LoggerType>(name) || absl::c_linear_search(kFurtherNames, name);
+}
 
 }  // namespace
 
@@ -95,7 +102,7 @@ std::vector<TrackerClass> filter_trackers(const std::vector<TrackerChoice>& log_
     const std::string& name = choice.name();
     const TrackerClass* tracker_class = registry.find(name);
     if (tracker_class == nullptr) {
-      if (!is_peers(name)) {
+      if (!can_be_linked(name)) {
         const std::vector<std::string> names = known_names(registry);
         throw std::invalid_argument(
             absl::StrCat("Unsupported logging capability: ", name, ". Choose between ['",
@@ -125,7 +132,7 @@ std::vector<TrackerClass> filter_trackers(const std::vector<TrackerChoice>& log_
 }
 
 bool is_known_tracker(std::string_view name, const TrackerRegistry& registry) {
-  return registry.find(name) != nullptr || is_peers(name);
+  return registry.find(name) != nullptr || can_be_linked(name);
 }
 
 std::vector<std::string> get_available_trackers(const TrackerRegistry& registry,

@@ -225,14 +225,15 @@ struct TrackerFilter {
 
 /// The requested classes in their order, each once, and the user's own as often as they are given.
 /// "all" stands for every class that can be used here, besides the user's own classes in the list.
-/// A class that cannot be used is left out with a warning to `services.warn`.
+/// A class that cannot be used, or a tracker of //trackers that is not linked, is left out with a
+/// warning to `services.warn`.
 /// Errors: std::invalid_argument for an unknown name, and if a tracker needs a logging_dir that is
 ///         not given.
 std::vector<TrackerClass> filter_trackers(const std::vector<TrackerChoice>& log_with,
                                           const TrackerRegistry& registry,
                                           const TrackerFilter& filter);
 
-/// Whether the name is that of a registered tracker, or of a tracker of HF Accelerate.
+/// Whether the name is that of a registered tracker, or of one that a program could link.
 bool is_known_tracker(std::string_view name, const TrackerRegistry& registry);
 
 /// The names of the trackers that can be used here.

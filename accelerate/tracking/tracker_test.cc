@@ -92,9 +92,9 @@ TEST_F(RegistryTest, UnknownNamesAreAnErrorThatListsTheKnownOnes) {
               ThrowsMessage<std::invalid_argument>(
                   "Unsupported logging capability: spreadsheet. Choose between ['all', 'aim', "
                   "'tensorboard', 'wandb', 'trackio', 'comet_ml', 'mlflow', 'clearml', 'dvclive', "
-                  "'swanlab', 'printer']"));
+                  "'swanlab', 'csv', 'jsonl', 'prometheus', 'python', 'printer']"));
   const std::pair<const char*, const char*> kMisspelt[] = {
-      {"tensorbord", "tensorboard"}, {"wanddb", "wandb"}, {"pinter", "printer"}};
+      {"tensorbord", "tensorboard"}, {"wanddb", "wandb"}, {"jsnl", "jsonl"}, {"pinter", "printer"}};
   for (const auto& pair : kMisspelt) {
     const auto choose = [&] { filter({pair.first}, "logs"); };
     EXPECT_THAT(choose, ThrowsMessage<std::invalid_argument>(::testing::EndsWith(
@@ -108,6 +108,15 @@ TEST_F(RegistryTest, WhatCannotBeUsedIsLeftOutAndSaid) {
               ElementsAre(HasSubstr("mlflow is left out: no server is known"),
                           HasSubstr("aim is left out: no tracker of that name is linked")));
   EXPECT_THAT(get_available_trackers(registry_, services_), ElementsAre("tensorboard", "wandb"));
+}
+
+TEST_F(RegistryTest, TrackersThatAreNotLinkedAreLeftOutWhoseverTheyAre) {
+  EXPECT_THAT(filter({"dvclive", "csv", "jsonl", "prometheus", "python", "wandb"}, "logs"),
+              ElementsAre("wandb"));
+  EXPECT_THAT(warnings_,
+              ElementsAre(HasSubstr("dvclive is left out"), HasSubstr("csv is left out"),
+                          HasSubstr("jsonl is left out: no tracker of that name is linked"),
+                          HasSubstr("prometheus is left out"), HasSubstr("python is left out")));
 }
 
 TEST_F(RegistryTest, AClassSaysAllThatIsNeeded) {

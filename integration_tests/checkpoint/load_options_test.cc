@@ -134,6 +134,31 @@ TEST_P(LoadState, IfThereIsOne) {
               Each(IsEmpty()));
 }
 
+TEST_P(LoadState, SaysWhichFileMakesItSkipACheckpoint) {
+  auto disk = std::make_shared<SimDisk>();
+  const auto train = [&](bool resumes) {
+    return run(on(disk), [=](Rank&) {
+      Accelerator accelerator(of_project());
+      Net net;
+      auto model = accelerator.prepare(net);
+      if (resumes) {
+        accelerator.load_state();
+      } else {
+        for (int save = 0; save < 2; ++save) accelerator.save_state();
+      }
+    });
+  };
+  EXPECT_THAT(train(/*resumes=*/false), Each(IsEmpty()));
+  constexpr char kFile[] = "/sim/run/checkpoints/checkpoint_1/model.safetensors";
+  ASSERT_TRUE(disk->remove(kFile).ok());
+  testing::internal::CaptureStderr();
+  const Errors errors = train(/*resumes=*/true);
+  const std::string console = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(errors, Each(IsEmpty()));
+  EXPECT_THAT(console,
+              HasSubstr(absl::StrCat("load_state skips a checkpoint: ", kFile, " is missing")));
+}
+
 // The value of the net's parameters is the number of its checkpoint.
 Errors train_with_metrics(const std::shared_ptr<SimDisk>& disk,
                           const std::vector<std::optional<double>>& metrics) {

@@ -97,6 +97,15 @@ TEST_P(SimulatedTrackers, AFullDiskIsSaidOnceAndTrainingGoesOn) {
   EXPECT_THAT(console, HasSubstr("records are lost"));
 }
 
+// Otherwise a program that asks for it fails where it does not link the trackers.
+TEST(LinkedTrackers, AreKnownWithoutBeingLinked) {
+  const std::vector<TrackerClass>& linked = TrackerRegistry::linked().classes();
+  EXPECT_GE(linked.size(), 13u);
+  for (const TrackerClass& each : linked) {
+    EXPECT_TRUE(is_known_tracker(each.name, TrackerRegistry())) << each.name;
+  }
+}
+
 // The contents of that file in all runs below a folder.
 std::vector<std::string> mlflow_files(FileSystem& files, const std::string& folder,
                                       const std::string& name) {

@@ -572,7 +572,7 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
     for (const auto& [path, number, why] : all.skipped) {
       // An unreachable checkpoint may be the latest.
       if (number > latest && !internal::is_damage(why)) internal::check_ok(why);
-      logger(runtime).warning(absl::StrCat("load_state skips ", why.message()),
+      logger(runtime).warning(absl::StrCat("load_state skips a checkpoint: ", why.message()),
                               {.main_process_only = false});
     }
     for (const FoundCheckpoint& each :
