@@ -115,6 +115,7 @@ RunCommand with_options(App& app) {
                                       const std::vector<std::string>&, Invocation&>) {
       return run(*options, app.remaining(), invocation);
     } else {
+      static_cast<void>(app);
       return run(*options, invocation);
     }
   };
