@@ -10,39 +10,16 @@
 /// Threads: the rank's thread.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <string>
 #include <string_view>
-#include <utility>
 
 #include "accelerate/forward/technique.h"
-#include "accelerate/operators/random_streams.h"
-#include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
 
 struct TechniqueContext;
 
-class ContextParallelTechnique final : public Technique {
- public:
-  /// `has_stages`: passes are those of stages of a pipeline, which may have no attention.
-  ContextParallelTechnique(Runtime& runtime, std::shared_ptr<RandomStreams> streams,
-                           bool has_stages)
-      : runtime_(runtime), streams_(std::move(streams)), has_stages_(has_stages) {}
-
-  static constexpr std::string_view kName = "context_parallel";
-  std::string_view name() const override { return kName; }
-  void forward(ForwardPass& pass) override;
-  std::string passes_text() const override;
-
- private:
-  Runtime& runtime_;
-  int64_t num_attention_calls_ = 0;
-  const std::shared_ptr<RandomStreams> streams_;
-  const bool has_stages_;
-  bool knows_positions_ = false;
-};
+inline constexpr std::string_view kContextParallelTechnique = "context_parallel";
 
 /// Null without ranks along cp. Collective over them, see RandomStreams::along.
 std::unique_ptr<Technique> make_context_parallel_technique(const TechniqueContext& context);
