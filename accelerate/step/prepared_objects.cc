@@ -138,12 +138,11 @@ void train_parts(torch::optim::Optimizer& optimizer, const ModelState& model) {
 using TrainedByParameter = std::unordered_map<const at::TensorImpl*, TrainedParameter>;
 
 bool trains_one_of(const torch::optim::Optimizer& optimizer, const TrainedByParameter& trained) {
-  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      if (trained.contains(parameter.unsafeGetTensorImpl())) return true;
-    }
-  }
-  return false;
+  return std::ranges::any_of(optimizer.param_groups(), [&](const auto& group) {
+    return std::ranges::any_of(group.params(), [&](const at::Tensor& parameter) {
+      return trained.contains(parameter.unsafeGetTensorImpl());
+    });
+  });
 }
 
 // Gives the optimizer the shards of the model's parameters that it has.

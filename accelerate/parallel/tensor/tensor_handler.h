@@ -29,7 +29,6 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/SmallVector.h>
 
 #include "accelerate/comm/process_group.h"
 #include "accelerate/operators/operator_mode.h"
