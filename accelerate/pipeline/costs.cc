@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "accelerate/base/status.h"
-#include "accelerate/pipeline/action_index.h"
 #include "accelerate/pipeline/check.h"
 
 namespace accelerate::pipeline {

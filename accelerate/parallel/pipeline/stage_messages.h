@@ -24,7 +24,6 @@
 
 #include "accelerate/comm/process_group.h"
 #include "accelerate/mesh/device_mesh.h"
-#include "accelerate/pipeline/action_index.h"
 #include "accelerate/pipeline/messages.h"
 #include "accelerate/pipeline/schedule.h"
 
