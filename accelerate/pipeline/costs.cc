@@ -13,12 +13,9 @@ namespace {
 // Sums of sums of this stay below 2^63.
 constexpr double kMostTime = 4e18;
 
-const StageCosts& costs_of(const PipelineCosts& costs, int stage) {
-  return costs.stages.size() == 1 ? costs.stages.front() : costs.stages[static_cast<size_t>(stage)];
-}
-
 int64_t cost_of(const PipelineCosts& costs, const Action& action) {
-  const StageCosts& stage = costs_of(costs, action.stage);
+  const size_t number = costs.stages.size() == 1 ? 0 : static_cast<size_t>(action.stage);
+  const StageCosts& stage = costs.stages[number];
   switch (action.pass) {
     case Pass::kForward: return stage.forward_ns;
     case Pass::kBackward: return stage.input_gradient_ns + stage.weight_gradient_ns;
