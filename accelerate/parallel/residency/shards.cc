@@ -19,7 +19,6 @@
 #include "accelerate/operators/deferred_values.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/residency/gathered_group.h"
-#include "accelerate/parallel/residency/packed_parameters.h"
 #include "accelerate/parallel/residency/shard_disks.h"
 #include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/runtime/runtime.h"
