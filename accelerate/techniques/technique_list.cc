@@ -13,7 +13,7 @@
 #include "accelerate/parallel/pipeline/model_stages.h"
 #include "accelerate/parallel/pipeline/pipeline_technique.h"
 #include "accelerate/parallel/replicated/ddp.h"
-#include "accelerate/parallel/sequence/context_technique.h"
+#include "accelerate/parallel/sequence/context_scope.h"
 #include "accelerate/parallel/sharded/activation_checkpointing.h"
 #include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/parallel/tensor/cut.h"
