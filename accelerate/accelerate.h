@@ -55,7 +55,7 @@
 #include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/parallel/sharded/units.h"
 #include "accelerate/parallel/tensor/layout_report.h"
-#include "accelerate/parallel/tensor/model_loss.h"
+#include "accelerate/parallel/tensor/loss.h"
 #include "accelerate/parallel/tensor/sequence_shards.h"
 #include "accelerate/precision/fp8_model.h"
 #include "accelerate/process/launchers.h"

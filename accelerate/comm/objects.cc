@@ -76,11 +76,6 @@ std::vector<c10::IValue> characters(const std::string& text) {
 
 using Description = std::optional<std::pair<at::ScalarType, std::vector<int64_t>>>;
 
-Description describe(const at::Tensor& tensor) {
-  if (!tensor.defined()) return std::nullopt;
-  return Description({tensor.scalar_type(), tensor.sizes().vec()});
-}
-
 }  // namespace
 
 namespace internal {
@@ -163,7 +158,9 @@ TensorSource gather_tensor_shape(const ProcessGroupPtr& group, const at::Tensor&
   std::optional<TensorSource> source;
   std::string owners;
   int count = 0;
-  const std::vector<std::string> by_rank = all_gather_bytes(group, to_bytes(describe(tensor)));
+  Description own;
+  if (tensor.defined()) own.emplace(tensor.scalar_type(), tensor.sizes().vec());
+  const std::vector<std::string> by_rank = all_gather_bytes(group, to_bytes(own));
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     Description described = from_bytes<Description>(by_rank[rank]);
     if (!described) continue;

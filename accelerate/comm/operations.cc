@@ -393,11 +393,6 @@ bool is_value_of(const c10::Scalar& number, at::ScalarType dtype) {
   return std::trunc(value) == value && low <= value && value < end;
 }
 
-void check_pad_index(const c10::Scalar& pad_index, at::ScalarType dtype) {
-  TORCH_CHECK_VALUE(is_value_of(pad_index, dtype), "pad_across_processes: ", dtype,
-                    " tensors cannot be padded with ", pad_index);
-}
-
 // LibTorch fills tensors of unsigned types with negative numbers, if these are integers.
 c10::Scalar filling(const c10::Scalar& number, at::ScalarType dtype) {
   const bool is_negative = number.isFloatingPoint() && number.toDouble() < 0;
@@ -524,7 +519,10 @@ std::vector<at::Tensor> pad_tensors_across_processes(const ProcessGroupPtr& grou
     }
     check_extents(extents, i, options.dim);
     const auto [least, most] = std::minmax_element(extents.sizes.begin(), extents.sizes.end());
-    if (*least != *most) check_pad_index(options.pad_index, tensors[i].scalar_type());
+    const at::ScalarType dtype = tensors[i].scalar_type();
+    TORCH_CHECK_VALUE(*least == *most || is_value_of(options.pad_index, dtype),
+                      "pad_across_processes: ", dtype, " tensors cannot be padded with ",
+                      options.pad_index);
     padded.push_back(own[2 * i] < *most ? padded_to_size(tensors[i], *most, options) : tensors[i]);
   }
   return padded;

@@ -87,7 +87,7 @@ struct TensorParallelPlan {
   /// and send more.
   bool keep_gathered_inputs = false;
   /// Outputs that the rules would gather, such as logits, stay parts, for parallel_cross_entropy
-  /// (parallel/tensor/model_loss.h).
+  /// (parallel/tensor/loss.h).
   bool parallel_loss = false;
   /// The class of the models that the plan is for, as module_class_name() has it ("Lm" for LmImpl);
   /// empty: all models. kwargs_handlers take one plan for each class.

@@ -1,13 +1,18 @@
 #include "accelerate/dispatch/dispatch_technique.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <optional>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
+#include <c10/core/Device.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/plan/plan.h"
@@ -18,6 +23,63 @@ namespace accelerate {
 namespace {
 
 using DispatchedModels = std::vector<std::shared_ptr<DispatchedModel>>;
+
+class DispatchTechnique final : public Technique {
+ public:
+  // `models`: those of the module and inside of it, at least one. Local.
+  DispatchTechnique(const torch::nn::Module& module, DispatchedModels models)
+      : models_(std::move(models)) {
+    if (models_.front()->module().get() == &module) outputs_ = models_.front()->main_device();
+    TrainedInPlace in_place;
+    const auto home_of = [&](const at::Tensor& parameter) {
+      for (const auto& model : models_) {
+        const auto* const offloaded = model->find_offloaded(parameter);
+        if (offloaded == nullptr || !offloaded->home.defined()) continue;
+        // Scopes that write back are the same for all parameters that have a home: there are none.
+        if (in_place.overwriting_scopes == nullptr) {
+          in_place.overwriting_scopes = model->residency()->writers();
+        }
+        return offloaded->home;
+      }
+      return at::Tensor();
+    };
+    for (const auto& item : module.named_parameters()) {
+      const at::Tensor home = home_of(item.value());
+      in_place.tensors.push_back({item.key(), item.value(), home.defined() ? home : item.value()});
+    }
+    if (in_place.overwriting_scopes != nullptr) trained_ = std::move(in_place);
+  }
+
+  std::string_view name() const override { return kDispatchTechnique; }
+  void forward(ForwardPass& pass) override { proceed_within(pass, 0); }
+  const TrainedInPlace* trained() const override { return trained_ ? &*trained_ : nullptr; }
+
+ private:
+  // In the passes of the models from that one on.
+  void proceed_within(ForwardPass& pass, size_t next) {
+    if (next < models_.size()) {
+      DispatchedModel::Pass scope(*models_[next]);
+      proceed_within(pass, next + 1);
+      if (std::ranges::none_of(pass.outputs(), [](const at::Tensor& output) {
+            return output.defined() && output.requires_grad();
+          })) {
+        scope.expect_no_backward();
+      }
+      return;
+    }
+    pass.proceed();
+    if (!outputs_) return;
+    std::vector<at::Tensor> outputs = pass.outputs();
+    for (at::Tensor& output : outputs) {
+      if (output.defined()) output = output.to(*outputs_);
+    }
+    pass.set_outputs(std::move(outputs));
+  }
+
+  const DispatchedModels models_;
+  std::optional<c10::Device> outputs_;     // where outputs go
+  std::optional<TrainedInPlace> trained_;  // absent: optimizers train the parameters themselves
+};
 
 }  // namespace
 
@@ -81,52 +143,6 @@ std::unique_ptr<Technique> make_dispatch_technique(const TechniqueContext& conte
   DispatchedModels dispatched = internal::dispatched_within(module);
   if (dispatched.empty()) return nullptr;
   return std::make_unique<DispatchTechnique>(module, std::move(dispatched));
-}
-
-DispatchTechnique::DispatchTechnique(const torch::nn::Module& module,
-                                     std::vector<std::shared_ptr<DispatchedModel>> models)
-    : models_(std::move(models)) {
-  if (models_.front()->module().get() == &module) outputs_ = models_.front()->main_device();
-  TrainedInPlace in_place;
-  const auto home_of = [&](const at::Tensor& parameter) {
-    for (const auto& model : models_) {
-      const auto* const offloaded = model->find_offloaded(parameter);
-      if (offloaded == nullptr || !offloaded->home.defined()) continue;
-      // Scopes that write back are the same for all parameters that have a home: there are none.
-      if (in_place.overwriting_scopes == nullptr) {
-        in_place.overwriting_scopes = model->residency()->writers();
-      }
-      return offloaded->home;
-    }
-    return at::Tensor();
-  };
-  for (const auto& item : module.named_parameters()) {
-    const at::Tensor home = home_of(item.value());
-    in_place.tensors.push_back({item.key(), item.value(), home.defined() ? home : item.value()});
-  }
-  if (in_place.overwriting_scopes != nullptr) trained_ = std::move(in_place);
-}
-
-void DispatchTechnique::forward(ForwardPass& pass) { proceed_within(pass, 0); }
-
-void DispatchTechnique::proceed_within(ForwardPass& pass, size_t next) {
-  if (next < models_.size()) {
-    DispatchedModel::Pass scope(*models_[next]);
-    proceed_within(pass, next + 1);
-    if (std::ranges::none_of(pass.outputs(), [](const at::Tensor& output) {
-          return output.defined() && output.requires_grad();
-        })) {
-      scope.expect_no_backward();
-    }
-    return;
-  }
-  pass.proceed();
-  if (!outputs_) return;
-  std::vector<at::Tensor> outputs = pass.outputs();
-  for (at::Tensor& output : outputs) {
-    if (output.defined()) output = output.to(*outputs_);
-  }
-  pass.set_outputs(std::move(outputs));
 }
 
 }  // namespace accelerate

@@ -9,41 +9,16 @@
 /// Threads: the rank's thread.
 #pragma once
 
-#include <cstddef>
 #include <memory>
-#include <optional>
 #include <string_view>
-#include <vector>
 
-#include <c10/core/Device.h>
-
-#include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/forward/technique.h"
 
 namespace accelerate {
 
 struct TechniqueContext;
 
-class DispatchTechnique final : public Technique {
- public:
-  static constexpr std::string_view kName = "dispatch";
-
-  /// `models`: those of the module and inside of it, at least one. Local.
-  DispatchTechnique(const torch::nn::Module& module,
-                    std::vector<std::shared_ptr<DispatchedModel>> models);
-
-  std::string_view name() const override { return kName; }
-  void forward(ForwardPass& pass) override;
-  const TrainedInPlace* trained() const override { return trained_ ? &*trained_ : nullptr; }
-
- private:
-  // In the passes of the models from that one on.
-  void proceed_within(ForwardPass& pass, size_t next);
-
-  const std::vector<std::shared_ptr<DispatchedModel>> models_;
-  std::optional<c10::Device> outputs_;     // where outputs go
-  std::optional<TrainedInPlace> trained_;  // absent: optimizers train the parameters themselves
-};
+inline constexpr std::string_view kDispatchTechnique = "dispatch";
 
 /// Whether a model that a device map has placed, or one inside of it, can be prepared. Local.
 /// Errors: c10::ValueError for a model on several devices in a job of several ranks, unless

@@ -15,7 +15,6 @@
 #include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/big_model/load_plan.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/dispatch/gradient_home.h"
 #include "accelerate/files/formats/offload_index.h"
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/modules/module_tensors.h"

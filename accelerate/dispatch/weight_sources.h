@@ -1,5 +1,5 @@
 /// Where a dispatched model's offloaded tensors come from, as sources of the residency engine: host
-/// memory, from which they are copied, and files, from which they are read.
+/// memory, from which they are copied, and files, from which they are read; and where gradients go.
 ///
 /// Copies to the device go on a stream of their own. Where the device has no room for a group
 /// beside the one in use, it is copied when its turn comes, in place of that. A file is read into
@@ -141,5 +141,16 @@ class FileReading {
   int num_buffers_ = 0;
   int64_t buffer_bytes_ = 0;
 };
+
+// ---- Gradients of parameters that are on a device only while they are used. LibTorch's backward
+//      threads call the hook; the rest is for the rank's thread.
+
+/// The parameter's gradients are added up in that of `home`, on the CPU, and the parameter has none
+/// itself. A hook that it has already goes first. `home` is undefined for a parameter in a file: a
+/// gradient of it is a c10::ValueError of the backward pass, naming it.
+void set_gradient_home(const at::Tensor& parameter, std::string name, at::Tensor home);
+
+/// The parameter has gradients, and the hook it had, itself again.
+void end_gradient_home(const at::Tensor& parameter);
 
 }  // namespace accelerate::internal

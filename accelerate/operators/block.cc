@@ -5,21 +5,10 @@
 #include "accelerate/operators/operator_mode.h"
 
 namespace accelerate {
-namespace {
-
-thread_local RecomputationScope* innermost = nullptr;
-
-}  // namespace
-
-RecomputationScope::RecomputationScope(std::shared_ptr<const Recomputation> recomputation)
-    : recomputation_(std::move(recomputation)), outer_(innermost) {
-  innermost = this;
-}
-
-RecomputationScope::~RecomputationScope() { innermost = outer_; }
 
 std::shared_ptr<const Recomputation> RecomputationScope::recomputation_of(
     const torch::nn::Module& module) {
+  RecomputationScope* const innermost = current();
   if (innermost == nullptr) return nullptr;
   const auto& recomputation = innermost->recomputation_;
   if (recomputation->modules && !recomputation->modules->contains(&module)) return nullptr;

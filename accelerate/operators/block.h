@@ -55,12 +55,10 @@ struct Recomputation {
 };
 
 /// While it lives block() recomputes, in this thread. Scopes nest; the innermost one decides.
-class RecomputationScope {
+class RecomputationScope : internal::ThreadScope<RecomputationScope, RecomputationScope*> {
  public:
-  explicit RecomputationScope(std::shared_ptr<const Recomputation> recomputation);
-  ~RecomputationScope();
-  RecomputationScope(const RecomputationScope&) = delete;
-  RecomputationScope& operator=(const RecomputationScope&) = delete;
+  explicit RecomputationScope(std::shared_ptr<const Recomputation> recomputation)
+      : ThreadScope(this), recomputation_(std::move(recomputation)) {}
 
   /// How many calls of block() have been checkpoints in the scope.
   int calls() const { return calls_; }
@@ -71,7 +69,6 @@ class RecomputationScope {
 
  private:
   const std::shared_ptr<const Recomputation> recomputation_;
-  RecomputationScope* const outer_;
   int calls_ = 0;
 };
 

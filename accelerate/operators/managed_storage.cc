@@ -56,6 +56,20 @@ void bring_arguments(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   op.redispatchBoxed(keys & kBelowManaged, stack);
 }
 
+class Refused final : public StorageOwner {
+ public:
+  explicit Refused(std::string why) : why_(std::move(why)) {}
+
+  void acquire(const at::Tensor& /*tensor*/, const c10::OperatorHandle& op,
+               bool /*writes*/) override {
+    TORCH_CHECK(false, op.schema().name(), " ", why_);
+  }
+  void release() override {}
+
+ private:
+  const std::string why_;
+};
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
@@ -118,6 +132,10 @@ c10::DataPtr StorageOwner::allocate(size_t bytes) {
 
 void StorageOwner::copy_data(void* to, const void* from, size_t bytes) const {
   default_copy_data(to, from, bytes);
+}
+
+at::Tensor make_refused(const at::Tensor& like, c10::Device device, std::string why) {
+  return c10::make_intrusive<Refused>(std::move(why))->make_absent(like, device);
 }
 
 StorageOwner* storage_owner(const at::Tensor& tensor) {

@@ -63,6 +63,10 @@ class StorageOwner : public c10::intrusive_ptr_target, public c10::Allocator {
   c10::DataPtr nothing(c10::Device device);
 };
 
+/// A tensor like that of make_absent, whose values nothing brings: an operator that uses it gets a
+/// c10::Error with the operator's name and `why`, as "uses ...".
+at::Tensor make_refused(const at::Tensor& like, c10::Device device, std::string why);
+
 /// The owner of the tensor's storage; null for an ordinary one.
 StorageOwner* storage_owner(const at::Tensor& tensor);
 

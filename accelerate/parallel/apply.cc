@@ -38,16 +38,12 @@ size_t outer(TechniqueList list, const Techniques& techniques, int depth) {
   return static_cast<size_t>(inner - techniques.begin());
 }
 
-bool has_trainable_parameters(const torch::nn::Module& module) {
-  return std::ranges::any_of(module.parameters(),
-                             [](const at::Tensor& parameter) { return parameter.requires_grad(); });
-}
-
 // A frozen model has nothing to reduce. On CPUs, as in HF Accelerate, its buffers still follow
 // rank 0.
 bool has_replicas(const torch::nn::Module& module, const ModelPlan& plan) {
   return plan.distributed_type != DistributedType::kXla &&
-         (has_trainable_parameters(module) || plan.distributed_type == DistributedType::kMultiCpu);
+         (plan.distributed_type == DistributedType::kMultiCpu ||
+          std::ranges::any_of(module.parameters(), &at::Tensor::requires_grad));
 }
 
 // The tensors whose rows techniques divide. A rank divides those of its stages alone, and knows

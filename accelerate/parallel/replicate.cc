@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate::pipeline {
 namespace {
@@ -19,24 +20,22 @@ struct PlacedAction {
   size_t rank = 0;
 };
 
-absl::Status invalid(const auto&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat("the pipeline schedule: ", parts...));
-}
+absl::Status refused(const auto&... parts) { return invalid("the pipeline schedule: ", parts...); }
 
 absl::Status check_ranges(const Schedule& schedule) {
   if (schedule.stages < 1 || schedule.micro_batches < 1 || schedule.ranks.empty()) {
-    return invalid(schedule.ranks.size(), " ranks, ", schedule.stages, " stages and ",
+    return refused(schedule.ranks.size(), " ranks, ", schedule.stages, " stages and ",
                    schedule.micro_batches, " micro-batches; each must be at least 1");
   }
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    if (schedule.ranks[rank].empty()) return invalid("rank ", rank, " has no actions");
+    if (schedule.ranks[rank].empty()) return refused("rank ", rank, " has no actions");
     for (const Action& action : schedule.ranks[rank]) {
       if (action.stage < 0 || action.stage >= schedule.stages) {
-        return invalid("rank ", rank, " has ", action_text(action), ", but stages are 0 to ",
+        return refused("rank ", rank, " has ", action_text(action), ", but stages are 0 to ",
                        schedule.stages - 1);
       }
       if (action.micro_batch < 0 || action.micro_batch >= schedule.micro_batches) {
-        return invalid("rank ", rank, " has ", action_text(action), ", but micro-batches are 0 to ",
+        return refused("rank ", rank, " has ", action_text(action), ", but micro-batches are 0 to ",
                        schedule.micro_batches - 1);
       }
     }
@@ -61,10 +60,10 @@ absl::Status check_once(const std::vector<PlacedAction>& sorted) {
     const auto& [action, rank] = sorted[i];
     const auto& [before, rank_before] = sorted[i - 1];
     if (action == before && rank == rank_before) {
-      return invalid("rank ", rank, " has ", action_text(action), " twice");
+      return refused("rank ", rank, " has ", action_text(action), " twice");
     }
     if (action.stage == before.stage && rank != rank_before) {
-      return invalid("stage ", action.stage, " is on rank ", rank_before, ", which has ",
+      return refused("stage ", action.stage, " is on rank ", rank_before, ", which has ",
                      action_text(before), ", and on rank ", rank, ", which has ",
                      action_text(action));
     }
@@ -76,14 +75,14 @@ absl::Status check_once(const std::vector<PlacedAction>& sorted) {
 absl::Status check_passes(const std::array<bool, 4>& has, bool has_backward, int stage,
                           int micro_batch) {
   const auto missing = [&](Pass pass) {
-    return invalid(action_text({pass, stage, micro_batch}), " is missing");
+    return refused(action_text({pass, stage, micro_batch}), " is missing");
   };
   const auto given = [&](Pass pass) { return has[static_cast<size_t>(pass)]; };
   if (!given(kForward)) return missing(kForward);
   if (!has_backward) return absl::OkStatus();
   const bool has_half = given(kInputGradient) || given(kWeightGradient);
   if (given(kBackward) && has_half) {
-    return invalid("there is ", action_text({kBackward, stage, micro_batch}), ", and a half of it");
+    return refused("there is ", action_text({kBackward, stage, micro_batch}), ", and a half of it");
   }
   if (!given(kBackward) && !has_half) return missing(kBackward);
   if (has_half && !given(kInputGradient)) return missing(kInputGradient);
@@ -92,9 +91,9 @@ absl::Status check_passes(const std::array<bool, 4>& has, bool has_backward, int
 }
 
 absl::Status check_complete(const Schedule& schedule) {
-  if (absl::Status status = check_ranges(schedule); !status.ok()) return status;
+  ACCELERATE_RETURN_IF_ERROR(check_ranges(schedule));
   const std::vector<PlacedAction> sorted = sorted_actions(schedule);
-  if (absl::Status status = check_once(sorted); !status.ok()) return status;
+  ACCELERATE_RETURN_IF_ERROR(check_once(sorted));
   const bool has_backward = has_backward_passes(schedule);
   auto next = sorted.begin();
   // Ends at the first one that is missing, however many a table says that there are.
@@ -106,8 +105,7 @@ absl::Status check_complete(const Schedule& schedule) {
            ++next) {
         has[static_cast<size_t>(next->action.pass)] = true;
       }
-      absl::Status status = check_passes(has, has_backward, stage, micro_batch);
-      if (!status.ok()) return status;
+      ACCELERATE_RETURN_IF_ERROR(check_passes(has, has_backward, stage, micro_batch));
     }
   }
   return absl::OkStatus();
@@ -163,7 +161,7 @@ class Walk {
           action_text(next_action(each)), " for ", action_text(action_at(schedule_, need)),
           need.rank == each ? ", which it has later" : absl::StrCat(" of rank ", need.rank));
     }
-    return path.size() == 1 ? invalid(text) : invalid("ranks wait for each other: ", text);
+    return path.size() == 1 ? refused(text) : refused("ranks wait for each other: ", text);
   }
 
   const Schedule& schedule_;
@@ -197,7 +195,7 @@ bool has_backward_passes(const Schedule& schedule) {
 absl::Status check_schedule(const Schedule& schedule) { return causal_order(schedule).status(); }
 
 absl::StatusOr<std::vector<ActionPlace>> causal_order(const Schedule& schedule) {
-  if (absl::Status status = check_complete(schedule); !status.ok()) return status;
+  ACCELERATE_RETURN_IF_ERROR(check_complete(schedule));
   return Walk(schedule).run();
 }
 
@@ -213,14 +211,14 @@ std::vector<int64_t> most_in_flight(const Schedule& schedule,
 
 absl::Status check_in_flight(const Schedule& schedule, int64_t limit,
                              absl::Span<const int64_t> stage_sizes) {
-  if (absl::Status status = check_schedule(schedule); !status.ok()) return status;
+  ACCELERATE_RETURN_IF_ERROR(check_schedule(schedule));
   if (!has_backward_passes(schedule)) return absl::OkStatus();
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     const std::vector<int64_t> each = kept(schedule.ranks[rank], stage_sizes);
     const auto beyond = std::ranges::find_if(each, [&](int64_t now) { return now > limit; });
     if (beyond == each.end()) continue;
     const Action& action = schedule.ranks[rank][static_cast<size_t>(beyond - each.begin())];
-    return invalid("rank ", rank, " keeps ", *beyond, " for backward passes from ",
+    return refused("rank ", rank, " keeps ", *beyond, " for backward passes from ",
                    action_text(action), " on, more than ", limit);
   }
   return absl::OkStatus();

@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "accelerate/pipeline/action_index.h"
 #include "accelerate/pipeline/schedule.h"
 
 namespace accelerate::pipeline {

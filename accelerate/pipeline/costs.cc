@@ -4,9 +4,7 @@
 #include <cstddef>
 #include <numeric>
 
-#include "absl/strings/str_cat.h"
 #include "accelerate/base/status.h"
-#include "accelerate/pipeline/action_index.h"
 #include "accelerate/pipeline/check.h"
 
 namespace accelerate::pipeline {
@@ -15,12 +13,9 @@ namespace {
 // Sums of sums of this stay below 2^63.
 constexpr double kMostTime = 4e18;
 
-const StageCosts& costs_of(const PipelineCosts& costs, int stage) {
-  return costs.stages.size() == 1 ? costs.stages.front() : costs.stages[static_cast<size_t>(stage)];
-}
-
 int64_t cost_of(const PipelineCosts& costs, const Action& action) {
-  const StageCosts& stage = costs_of(costs, action.stage);
+  const size_t number = costs.stages.size() == 1 ? 0 : static_cast<size_t>(action.stage);
+  const StageCosts& stage = costs.stages[number];
   switch (action.pass) {
     case Pass::kForward: return stage.forward_ns;
     case Pass::kBackward: return stage.input_gradient_ns + stage.weight_gradient_ns;
@@ -32,29 +27,23 @@ int64_t cost_of(const PipelineCosts& costs, const Action& action) {
 
 absl::Status check_costs(const Schedule& schedule, const PipelineCosts& costs) {
   if (costs.stages.size() != 1 && costs.stages.size() != static_cast<size_t>(schedule.stages)) {
-    return absl::InvalidArgumentError(absl::StrCat("a pipeline of ", schedule.stages,
-                                                   " stages has costs of ", costs.stages.size()));
+    return invalid("a pipeline of ", schedule.stages, " stages has costs of ", costs.stages.size());
   }
-  if (costs.hop_ns < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("a hop takes ", costs.hop_ns, " ns"));
-  }
+  if (costs.hop_ns < 0) return invalid("a hop takes ", costs.hop_ns, " ns");
   // Each action and one hop for each: nothing takes longer.
   double total = 0;
   for (size_t i = 0; i < costs.stages.size(); ++i) {
     const auto& [forward, input, weight] = costs.stages[i];
     for (const int64_t cost : {forward, input, weight}) {
-      if (cost < 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("a pass of stage ", i, " takes ", cost, " ns"));
-      }
+      if (cost < 0) return invalid("a pass of stage ", i, " takes ", cost, " ns");
       total += static_cast<double>(cost) + static_cast<double>(costs.hop_ns);
     }
   }
   total *= static_cast<double>(schedule.stages) / static_cast<double>(costs.stages.size());
   total *= static_cast<double>(schedule.micro_batches);
   if (total < kMostTime) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the actions of a pipeline take ", total,
-                                                 " ns together, more than can be counted"));
+  return invalid("the actions of a pipeline take ", total,
+                 " ns together, more than can be counted");
 }
 
 }  // namespace

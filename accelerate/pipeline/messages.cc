@@ -5,7 +5,6 @@
 #include <map>
 #include <utility>
 
-#include "accelerate/pipeline/action_index.h"
 
 namespace accelerate::pipeline {
 namespace {

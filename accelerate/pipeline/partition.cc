@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/numeric/int128.h"
-#include "absl/strings/str_cat.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/base/status.h"
 
@@ -13,26 +12,19 @@ namespace accelerate::pipeline {
 namespace {
 
 absl::Status check_stages(size_t parts, int stages) {
-  if (stages < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a pipeline has at least 1 stage, but got ", stages));
-  }
+  if (stages < 1) return invalid("a pipeline has at least 1 stage, but got ", stages);
   if (static_cast<size_t>(stages) <= parts) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("a model of ", parts, " parts cannot have ",
-                                                 stages, " stages; it can have ", parts,
-                                                 " at most"));
+  return invalid("a model of ", parts, " parts cannot have ", stages, " stages; it can have ",
+                 parts, " at most");
 }
 
 // The sums of the weights before each part, and of all.
 absl::StatusOr<std::vector<int64_t>> sums_of(absl::Span<const int64_t> weights) {
   std::vector<int64_t> sums = {0};
   for (const int64_t weight : weights) {
-    if (weight < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("part ", sums.size() - 1, " has the weight ", weight));
-    }
+    if (weight < 0) return invalid("part ", sums.size() - 1, " has the weight ", weight);
     if (weight > std::numeric_limits<int64_t>::max() - sums.back()) {
-      return absl::InvalidArgumentError("the weights of the parts are more than 2^63 - 1 together");
+      return invalid("the weights of the parts are more than 2^63 - 1 together");
     }
     sums.push_back(sums.back() + weight);
   }
@@ -140,20 +132,18 @@ absl::StatusOr<StageCuts> cut_by_names(absl::Span<const std::string> parts,
   for (const std::string& name : begins) {
     const auto found = std::find(parts.begin(), parts.end(), name);
     if (found == parts.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("a stage is to begin at \"", name,
-                                                     "\", which is not a part of the model; ",
-                                                     suggestion(name, parts)));
+      return invalid("a stage is to begin at \"", name, "\", which is not a part of the model; ",
+                     suggestion(name, parts));
     }
     const auto place = static_cast<size_t>(found - parts.begin());
     if (place == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a stage is to begin at \"", name,
-          "\", the first part, at which the first stage begins anyway; name later parts"));
+      return invalid("a stage is to begin at \"", name,
+                     "\", the first part, at which the first stage begins anyway; name later "
+                     "parts");
     }
     if (place <= cuts.back()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a stage is to begin at \"", name, "\" behind one that begins at \"",
-                       parts[cuts.back()], "\"; name parts once and in the model's order"));
+      return invalid("a stage is to begin at \"", name, "\" behind one that begins at \"",
+                     parts[cuts.back()], "\"; name parts once and in the model's order");
     }
     cuts.push_back(place);
   }

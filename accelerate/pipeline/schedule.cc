@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/status.h"
 
 namespace accelerate::pipeline {
 namespace {
@@ -182,35 +183,28 @@ absl::Status check_rounds(const PipelineShape& shape) {
   while (!divides(fewer)) --fewer;
   int more = shape.micro_batches + 1;
   while (!divides(more)) ++more;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the pipeline schedule interleaved cannot divide ", shape.micro_batches,
-      " micro-batches into ", shape.micro_batches / shape.ranks, " equal groups, with ",
-      shape.ranks, " ranks; it can divide ", fewer, " or ", more));
+  return invalid("the pipeline schedule interleaved cannot divide ", shape.micro_batches,
+                 " micro-batches into ", shape.micro_batches / shape.ranks, " equal groups, with ",
+                 shape.ranks, " ranks; it can divide ", fewer, " or ", more);
 }
 
 absl::Status check_shape(ScheduleKind kind, const PipelineShape& shape) {
-  const auto check_size = [](absl::string_view what, int size) {
-    if (size >= 1) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("a pipeline has at least 1 ", what, ", but got ", size));
-  };
-  for (const absl::Status& status :
-       {check_size("rank", shape.ranks), check_size("stage a rank", shape.stages_per_rank),
-        check_size("micro-batch", shape.micro_batches)}) {
-    if (!status.ok()) return status;
+  for (const auto& [what, size] :
+       {std::pair("rank", shape.ranks), std::pair("stage a rank", shape.stages_per_rank),
+        std::pair("micro-batch", shape.micro_batches)}) {
+    if (size < 1) return invalid("a pipeline has at least 1 ", what, ", but got ", size);
   }
   const StagesRule rule = stages_rule(kind);
   if (shape.stages_per_rank < rule.least || shape.stages_per_rank > rule.most) {
-    return absl::InvalidArgumentError(absl::StrCat("the pipeline schedule ", to_string(kind),
-                                                   " has ", rule.text, " a rank, but got ",
-                                                   shape.stages_per_rank, rule.advice));
+    return invalid("the pipeline schedule ", to_string(kind), " has ", rule.text,
+                   " a rank, but got ", shape.stages_per_rank, rule.advice);
   }
   // Division, as the product may be too large for a number.
   const int64_t most = kMostActions / 3 / shape.ranks / shape.stages_per_rank;
   if (shape.micro_batches > most) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a pipeline of ", shape.ranks, " ranks with ", shape.stages_per_rank,
-        " stages each has at most ", most, " micro-batches, but got ", shape.micro_batches));
+    return invalid("a pipeline of ", shape.ranks, " ranks with ", shape.stages_per_rank,
+                   " stages each has at most ", most, " micro-batches, but got ",
+                   shape.micro_batches);
   }
   return kind == ScheduleKind::kInterleaved ? check_rounds(shape) : absl::OkStatus();
 }
@@ -223,12 +217,11 @@ absl::StatusOr<ScheduleKind> parse_schedule_kind(absl::string_view text) {
   for (const ScheduleKind kind : kinds) names.emplace_back(to_string(kind));
   const int index = internal::index_of_text<ScheduleKind>({text.data(), text.size()});
   if (index >= 0) return kinds[static_cast<size_t>(index)];
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", text, "\" is not a pipeline schedule; ", suggestion(text, names)));
+  return invalid("\"", text, "\" is not a pipeline schedule; ", suggestion(text, names));
 }
 
 absl::StatusOr<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& shape) {
-  if (absl::Status status = check_shape(kind, shape); !status.ok()) return status;
+  ACCELERATE_RETURN_IF_ERROR(check_shape(kind, shape));
   Schedule schedule = {.stages = shape.ranks * shape.stages_per_rank,
                        .micro_batches = shape.micro_batches};
   for (int rank = 0; rank < shape.ranks; ++rank) {
@@ -257,6 +250,35 @@ std::vector<int> stage_ranks(const Schedule& schedule) {
 
 std::string action_text(const Action& action) {
   return absl::StrCat(action.stage, to_string(action.pass), action.micro_batch);
+}
+
+ActionIndex::ActionIndex(const Schedule& schedule)
+    : stages_(schedule.stages),
+      micro_batches_(static_cast<size_t>(schedule.micro_batches)),
+      forward_(static_cast<size_t>(stages_) * micro_batches_),
+      gradients_(forward_.size()) {
+  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    for (size_t i = 0; i < schedule.ranks[rank].size(); ++i) {
+      const auto& [pass, stage, micro_batch] = schedule.ranks[rank][i];
+      if (pass == Pass::kWeightGradient) continue;
+      std::vector<ActionPlace>& places = pass == Pass::kForward ? forward_ : gradients_;
+      places[cell(stage, micro_batch)] = {rank, i};
+    }
+  }
+}
+
+std::vector<ActionPlace> ActionIndex::needs(const Action& action) const {
+  const auto& [pass, stage, micro_batch] = action;
+  switch (pass) {
+    case Pass::kForward:
+      if (stage == 0) return {};
+      return {forward(stage - 1, micro_batch)};
+    case Pass::kWeightGradient: return {gradient(stage, micro_batch)};
+    case Pass::kBackward:
+    case Pass::kInputGradient: break;
+  }
+  if (stage == stages_ - 1) return {forward(stage, micro_batch)};
+  return {forward(stage, micro_batch), gradient(stage + 1, micro_batch)};
 }
 
 }  // namespace accelerate::pipeline

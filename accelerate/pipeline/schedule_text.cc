@@ -137,9 +137,8 @@ absl::StatusOr<Schedule> checked(std::vector<std::vector<Action>> ranks, absl::s
     }
   }
   schedule.ranks = std::move(ranks);
-  const absl::Status status = check_schedule(schedule);
-  if (status.ok()) return schedule;
-  return absl::InvalidArgumentError(absl::StrCat(name, ": ", status.message()));
+  ACCELERATE_RETURN_IF_ERROR(in_file(name, check_schedule(schedule)));
+  return schedule;
 }
 
 absl::StatusOr<Schedule> parse_table(absl::string_view text, absl::string_view name) {
@@ -153,9 +152,8 @@ absl::StatusOr<Schedule> parse_table(absl::string_view text, absl::string_view n
     for (const absl::string_view word : words) {
       const std::optional<Action> action = parse_action(word, ranks.size());
       if (!action) {
-        return absl::InvalidArgumentError(absl::StrCat(name, ":", number, ": expected ",
-                                                       kExpectedAction, ", found ",
-                                                       excerpt_of(std::string(word))));
+        return invalid(name, ":", number, ": expected ", kExpectedAction, ", found ",
+                       excerpt_of(std::string(word)));
       }
       actions.push_back(*action);
     }

@@ -16,10 +16,10 @@
 
 namespace accelerate::internal {
 
-class LomoEngine final : public SurroundingEngine {
+class LomoEngine final : public StepEngine {
  public:
-  using SurroundingEngine::prepare;
-  using SurroundingEngine::SurroundingEngine;
+  using StepEngine::prepare;
+  using StepEngine::StepEngine;
 
   /// Whether such an optimizer is prepared, and not freed. Local.
   bool has_optimizer() const;

@@ -16,17 +16,7 @@ namespace accelerate::internal {
 
 class LoopEngine final : public StepEngine {
  public:
-  explicit LoopEngine(const StepJob& job) : job_(job) {}
-
-  StepEngine* inside() const override { return nullptr; }
-
-  void check(const torch::optim::Optimizer& optimizer) const override {}
-  void prepare(const std::shared_ptr<SharedOptimizer>& optimizer,
-               const ProcessGroupPtr& ranks) override {}
-  void prepare(const std::shared_ptr<SharedScheduler>& scheduler) override {}
-  void prepare_models() override {}
-  void end_backward() override {}
-  at::Tensor norm() const override { return {}; }
+  using StepEngine::StepEngine;
 
   /// Autograd's, of the loss times the scale where losses are scaled.
   void backward(const at::Tensor& loss, const BackwardOptions& options) override {
@@ -66,8 +56,6 @@ class LoopEngine final : public StepEngine {
     loss.backward(options.gradient, options.retain_graph, options.create_graph,
                   at::TensorList(*options.inputs));
   }
-
-  const StepJob job_;
 };
 
 }  // namespace accelerate::internal

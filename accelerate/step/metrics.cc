@@ -6,7 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
-#include "accelerate/comm/watch/metric_values.h"
+#include "accelerate/comm/watch/collective_call.h"
 
 namespace accelerate::internal {
 

@@ -65,10 +65,6 @@ void check_trains_shard(const torch::optim::Optimizer& optimizer, const at::Tens
                     "\", which is sharded over ranks; prepare it before its first step");
 }
 
-bool is_trainable(const torch::nn::Module& module) {
-  return std::ranges::any_of(module.parameters(), &at::Tensor::requires_grad);
-}
-
 // Whether an optimizer can train shards of those of its parameters that the module has.
 // Errors: those of check_trains_shard.
 void check_trains_shards(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
@@ -138,12 +134,11 @@ void train_parts(torch::optim::Optimizer& optimizer, const ModelState& model) {
 using TrainedByParameter = std::unordered_map<const at::TensorImpl*, TrainedParameter>;
 
 bool trains_one_of(const torch::optim::Optimizer& optimizer, const TrainedByParameter& trained) {
-  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      if (trained.contains(parameter.unsafeGetTensorImpl())) return true;
-    }
-  }
-  return false;
+  return std::ranges::any_of(optimizer.param_groups(), [&](const auto& group) {
+    return std::ranges::any_of(group.params(), [&](const at::Tensor& parameter) {
+      return trained.contains(parameter.unsafeGetTensorImpl());
+    });
+  });
 }
 
 // Gives the optimizer the shards of the model's parameters that it has.
@@ -242,7 +237,9 @@ void TrainingStep::check_before_sharding(
     for (const torch::nn::Module* module : modules) {
       TORCH_CHECK_VALUE(module != nullptr, "prepare: the model is null");
       // A frozen model is not divided.
-      if (divides && is_trainable(*module)) check_trains_shards(*optimizer, *module, plugin);
+      if (divides && std::ranges::any_of(module->parameters(), &at::Tensor::requires_grad)) {
+        check_trains_shards(*optimizer, *module, plugin);
+      }
     }
     for (const auto& model : training_.models) {
       if (model->trains_other_tensors() && (divides || zero_divides(model))) {

@@ -59,99 +59,96 @@ struct StepJob {
   TrainingState& training;
 };
 
+/// An engine around another engine, which does every verb that this engine does not override. The
+/// innermost has none inside: it overrides backward and the verbs of gradients, and others that it
+/// does not override do nothing, or what a StepOwner does.
 class StepEngine : public StepOwner {
  public:
+  explicit StepEngine(const StepJob& job, std::shared_ptr<StepEngine> inside = nullptr)
+      : job_(job), inside_(std::move(inside)) {}
+
   /// The engine that this one surrounds; null for the innermost.
-  virtual StepEngine* inside() const = 0;
+  StepEngine* inside() const { return inside_.get(); }
 
   // ---- Preparing.
 
   /// Before an optimizer gets its handle. Local. Errors: c10::ValueError for an optimizer that
   /// cannot step in this job.
-  virtual void check(const torch::optim::Optimizer& optimizer) const = 0;
+  virtual void check(const torch::optim::Optimizer& optimizer) const {
+    if (inside_ != nullptr) inside_->check(optimizer);
+  }
   /// Gives the optimizer what its steps need, and remembers it. `ranks`: those that average
   /// gradients; null for one. Local.
   virtual void prepare(const std::shared_ptr<SharedOptimizer>& optimizer,
-                       const ProcessGroupPtr& ranks) = 0;
+                       const ProcessGroupPtr& ranks) {
+    if (inside_ != nullptr) inside_->prepare(optimizer, ranks);
+  }
   /// The same for the schedule that a placeholder became. Local.
-  virtual void prepare(const std::shared_ptr<SharedScheduler>& scheduler) = 0;
+  virtual void prepare(const std::shared_ptr<SharedScheduler>& scheduler) {
+    if (inside_ != nullptr) inside_->prepare(scheduler);
+  }
   /// To be called when a model or an optimizer was prepared: decides which models synchronise their
   /// gradients. Local. Errors: c10::ValueError for a model of which an engine's optimizer has some
   /// parameters only, but needs all or none.
-  virtual void prepare_models() = 0;
+  virtual void prepare_models() {
+    if (inside_ != nullptr) inside_->prepare_models();
+  }
 
   // ---- The backward pass.
 
   /// A backward pass of a loss that is divided by micro-steps or tokens already. Collective where
   /// gradients are synchronised.
-  virtual void backward(const at::Tensor& loss, const BackwardOptions& options) = 0;
+  virtual void backward(const at::Tensor& loss, const BackwardOptions& options) {
+    inside_->backward(loss, options);
+  }
   /// What follows a backward pass where the engine makes steps: the step, if gradients are
   /// synchronised. Collective.
-  virtual void end_backward() = 0;
+  virtual void end_backward() {
+    if (inside_ != nullptr) inside_->end_backward();
+  }
 
   // ---- Gradients, where they are synchronised. Collective.
 
   /// Makes gradients what the optimizers' steps will see: means over ranks, without a scale.
-  virtual void finalise_gradients() = 0;
+  virtual void finalise_gradients() { inside_->finalise_gradients(); }
   /// As Accelerator::clip_grad_norm_; where the engine clips, the norm that it clipped.
   virtual at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
-                                    const ClipGradNormOptions& options) = 0;
-  /// As Accelerator::clip_grad_value_.
-  virtual void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) = 0;
-  /// The norm of the last step's gradients before the engine clipped them; undefined before that
-  /// step, and where the engine clips nothing. Local.
-  virtual at::Tensor norm() const = 0;
-};
-
-/// An engine around another engine, which does every verb that this engine does not override.
-class SurroundingEngine : public StepEngine {
- public:
-  SurroundingEngine(const StepJob& job, std::shared_ptr<StepEngine> inside)
-      : job_(job), inside_(std::move(inside)) {}
-
-  StepEngine* inside() const override { return inside_.get(); }
-
-  void check(const torch::optim::Optimizer& optimizer) const override { inside_->check(optimizer); }
-  void prepare(const std::shared_ptr<SharedOptimizer>& optimizer,
-               const ProcessGroupPtr& ranks) override {
-    inside_->prepare(optimizer, ranks);
-  }
-  void prepare(const std::shared_ptr<SharedScheduler>& scheduler) override {
-    inside_->prepare(scheduler);
-  }
-  void prepare_models() override { inside_->prepare_models(); }
-  void backward(const at::Tensor& loss, const BackwardOptions& options) override {
-    inside_->backward(loss, options);
-  }
-  void end_backward() override { inside_->end_backward(); }
-  void finalise_gradients() override { inside_->finalise_gradients(); }
-  at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
-                            const ClipGradNormOptions& options) override {
+                                    const ClipGradNormOptions& options) {
     return inside_->clip_grad_norm(parameters, max_norm, options);
   }
-  void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) override {
+  /// As Accelerator::clip_grad_value_.
+  virtual void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {
     inside_->clip_grad_value(parameters, clip_value);
   }
-  at::Tensor norm() const override { return inside_->norm(); }
+  /// The norm of the last step's gradients before the engine clipped them; undefined before that
+  /// step, and where the engine clips nothing. Local.
+  virtual at::Tensor norm() const { return inside_ != nullptr ? inside_->norm() : at::Tensor(); }
 
   at::Tensor step(SharedOptimizer& optimizer, GradientState& gradient_state,
                   torch::optim::Optimizer::LossClosure closure) override {
-    return inside_->step(optimizer, gradient_state, std::move(closure));
+    return owner().step(optimizer, gradient_state, std::move(closure));
   }
   void zero_grad(SharedOptimizer& optimizer, bool set_to_none) override {
-    inside_->zero_grad(optimizer, set_to_none);
+    owner().zero_grad(optimizer, set_to_none);
   }
-  void schedule(absl::FunctionRef<void()> move) override { inside_->schedule(move); }
+  void schedule(absl::FunctionRef<void()> move) override { owner().schedule(move); }
   StepState state(const SharedOptimizer& optimizer) const override {
-    return inside_->state(optimizer);
+    return owner().state(optimizer);
   }
   void load_state(SharedOptimizer& optimizer, const StepState& state) const override {
-    inside_->load_state(optimizer, state);
+    owner().load_state(optimizer, state);
   }
 
  protected:
   const StepJob job_;
   const std::shared_ptr<StepEngine> inside_;
+
+ private:
+  // Who does the verbs of a StepOwner that this engine does not override.
+  StepOwner& owner() const {
+    static StepOwner plain;
+    return inside_ != nullptr ? *inside_ : plain;
+  }
 };
 
 /// The engine of type T in the chain; null if there is none.

@@ -33,7 +33,6 @@
 #include "accelerate/parallel/pipeline/checked.h"
 #include "accelerate/parallel/pipeline/late_gradients.h"
 #include "accelerate/parallel/pipeline/pipeline_technique.h"
-#include "accelerate/parallel/pipeline/stage_draws.h"
 #include "accelerate/parallel/pipeline/stage_messages.h"
 #include "accelerate/parallel/pipeline/window.h"
 #include "accelerate/pipeline/check.h"

@@ -31,16 +31,14 @@ Part part_of(const TrainingState& training, const at::Tensor& parameter) {
 }  // namespace
 
 bool has_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
-  const auto& groups = optimizer.param_groups();
-  return std::any_of(groups.begin(), groups.end(), [&](const auto& group) {
-    return std::any_of(group.params().begin(), group.params().end(),
-                       [&](const at::Tensor& other) { return other.is_same(parameter); });
+  return std::ranges::any_of(optimizer.param_groups(), [&](const auto& group) {
+    return std::ranges::any_of(
+        group.params(), [&](const at::Tensor& other) { return other.is_same(parameter); });
   });
 }
 
 bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model) {
-  const std::vector<TrainedParameter> parameters = model.trained();
-  return std::any_of(parameters.begin(), parameters.end(), [&](const TrainedParameter& each) {
+  return std::ranges::any_of(model.trained(), [&](const TrainedParameter& each) {
     return has_parameter(optimizer, each.trained);
   });
 }

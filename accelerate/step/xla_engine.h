@@ -14,10 +14,10 @@
 
 namespace accelerate::internal {
 
-class XlaEngine final : public SurroundingEngine {
+class XlaEngine final : public StepEngine {
  public:
-  using SurroundingEngine::prepare;
-  using SurroundingEngine::SurroundingEngine;
+  using StepEngine::prepare;
+  using StepEngine::StepEngine;
 
   /// The optimizer's step averages its gradients, unless the optimizer reduces them by itself.
   void prepare(const std::shared_ptr<SharedOptimizer>& optimizer,

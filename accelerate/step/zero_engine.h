@@ -19,9 +19,9 @@
 
 namespace accelerate::internal {
 
-class ZeroEngine final : public SurroundingEngine {
+class ZeroEngine final : public StepEngine {
  public:
-  using SurroundingEngine::SurroundingEngine;
+  using StepEngine::StepEngine;
 
   /// How the steps of one optimizer are made.
   struct Steps {

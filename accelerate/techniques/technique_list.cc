@@ -13,7 +13,7 @@
 #include "accelerate/parallel/pipeline/model_stages.h"
 #include "accelerate/parallel/pipeline/pipeline_technique.h"
 #include "accelerate/parallel/replicated/ddp.h"
-#include "accelerate/parallel/sequence/context_technique.h"
+#include "accelerate/parallel/sequence/context_scope.h"
 #include "accelerate/parallel/sharded/activation_checkpointing.h"
 #include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/parallel/tensor/cut.h"
@@ -95,7 +95,7 @@ constexpr TechniqueRow kTechniques[] = {
      .depth = kUlysses,
      .layout = &layout_dividing_sequences<MeshAxis::kSp>,
      .make = &make_ulysses_technique},
-    {.name = ContextParallelTechnique::kName,
+    {.name = kContextParallelTechnique,
      .depth = kContextParallel,
      .layout = &layout_dividing_sequences<MeshAxis::kCp>,
      .make = &make_context_parallel_technique},
@@ -135,7 +135,7 @@ constexpr TechniqueRow kTechniques[] = {
     // Quantised weights are kept as they are, and trained beside.
     {.name = "quantized", .depth = kNone, .check = &check_quantized_model},
     // What the optimizer trains in place of parameters on the host is known when all else is made.
-    {.name = DispatchTechnique::kName,
+    {.name = kDispatchTechnique,
      .depth = kDispatch,
      .check = &check_dispatched_model,
      .moves = &move_around_dispatched,

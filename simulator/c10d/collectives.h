@@ -18,7 +18,6 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "accelerate/comm/watch/collective_call.h"
-#include "accelerate/comm/watch/metric_values.h"
 #include "simulator/faults/sites.h"
 #include "simulator/network/network.h"
 

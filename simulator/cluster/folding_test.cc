@@ -13,7 +13,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "accelerate/comm/watch/metric_values.h"
+#include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/testing/value_error.h"

@@ -87,6 +87,15 @@ struct ComparedCalls : internal::ThreadScope<ComparedCalls, bool> {
   ComparedCalls() : ThreadScope(true) {}
 };
 
+/// While it lives, collectives that this thread calls gather the values of metrics. Predictions,
+/// labels and counts differ between ranks that otherwise do the same, and decide nothing that a
+/// rank does next. A simulation that counts one rank for others (folding) takes them as they are;
+/// other whole numbers that ranks gather it compares, because lengths, sizes and names decide what
+/// ranks do.
+struct MetricValues : internal::ThreadScope<MetricValues, bool> {
+  MetricValues() : ThreadScope(true) {}
+};
+
 /// "all_reduce", "broadcast", ...
 const char* op_name(c10d::OpType op);
 /// "sum", "avg", ...

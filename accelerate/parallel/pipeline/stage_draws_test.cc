@@ -1,4 +1,4 @@
-#include "accelerate/parallel/pipeline/stage_draws.h"
+#include "accelerate/parallel/pipeline/window.h"
 
 #include <stdexcept>
 #include <vector>

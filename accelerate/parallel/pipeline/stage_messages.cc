@@ -163,7 +163,7 @@ void WindowMessages::send_description(const Message& message, const StageOutput&
 
 void WindowMessages::start_send(const Message& message, at::Tensor tensor) {
   Sent& sent = sent_.emplace_back(Sent{.to_rank = message.to_rank,
-                                       .needed_at = user_of(message).index,
+                                       .needed_at = place_of(message, message.to_stage).index,
                                        .tensors = {internal::without_flags(tensor).contiguous()},
                                        .work = nullptr});
   sent.work = channels_.between(message.from_rank, message.to_rank)
@@ -171,7 +171,7 @@ void WindowMessages::start_send(const Message& message, at::Tensor tensor) {
 }
 
 void WindowMessages::drop_arrived(const Message& message) {
-  const size_t made_at = maker_of(message).index;
+  const size_t made_at = place_of(message, message.from_stage).index;
   std::erase_if(sent_, [&](const Sent& each) {
     if (each.to_rank != message.from_rank || each.needed_at > made_at) return false;
     each.work->wait();
@@ -179,14 +179,9 @@ void WindowMessages::drop_arrived(const Message& message) {
   });
 }
 
-ActionPlace WindowMessages::maker_of(const Message& message) const {
-  return message.is_gradient() ? index_.gradient(message.from_stage, message.micro_batch)
-                               : index_.forward(message.from_stage, message.micro_batch);
-}
-
-ActionPlace WindowMessages::user_of(const Message& message) const {
-  return message.is_gradient() ? index_.gradient(message.to_stage, message.micro_batch)
-                               : index_.forward(message.to_stage, message.micro_batch);
+ActionPlace WindowMessages::place_of(const Message& message, int stage) const {
+  return message.is_gradient() ? index_.gradient(stage, message.micro_batch)
+                               : index_.forward(stage, message.micro_batch);
 }
 
 }  // namespace accelerate

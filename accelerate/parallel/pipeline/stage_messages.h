@@ -24,7 +24,6 @@
 
 #include "accelerate/comm/process_group.h"
 #include "accelerate/mesh/device_mesh.h"
-#include "accelerate/pipeline/action_index.h"
 #include "accelerate/pipeline/messages.h"
 #include "accelerate/pipeline/schedule.h"
 
@@ -117,9 +116,8 @@ class WindowMessages {
   void post(Incoming& incoming, size_t ahead);
   // Lets go of what its receiver took before it made this message.
   void drop_arrived(const pipeline::Message& message);
-  // Where the message is made, and the action that needs it.
-  pipeline::ActionPlace maker_of(const pipeline::Message& message) const;
-  pipeline::ActionPlace user_of(const pipeline::Message& message) const;
+  // The stage's action that makes the message, or needs it.
+  pipeline::ActionPlace place_of(const pipeline::Message& message, int stage) const;
 
   StageChannels& channels_;
   const pipeline::ActionIndex index_;

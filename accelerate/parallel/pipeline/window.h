@@ -9,9 +9,13 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 
+#include "absl/functional/function_ref.h"
+#include "accelerate/comm/random.h"
 #include "accelerate/parallel/pipeline/stage_messages.h"
 #include "accelerate/pipeline/schedule.h"
 
@@ -40,5 +44,26 @@ struct StageWork {
 /// Errors: those of the functions, of WindowMessages::send and of the groups.
 void run_window(const pipeline::Schedule& schedule, int rank, WindowMessages* messages,
                 const StageWork& work);
+
+/// Random numbers of a pipeline's forward passes, as of dropout: those of a stage and a micro-batch
+/// are the same in whatever order the schedule has them.
+///
+/// In each window the rank's default generators, the common stream, go on by one number. The
+/// forward pass of a stage on a micro-batch draws from streams that are derived from the common
+/// state then. A recomputation (operators/checkpoint.h) draws what its forward pass drew. Ranks
+/// whose streams were in the same state before a window are so behind it, whatever their stages
+/// draw, and checkpoints need no other state. Threads: the rank's thread.
+class StageDraws {
+ public:
+  /// A window begins.
+  StageDraws();
+
+  /// Runs `body` with the streams of a stage and a micro-batch.
+  void run(int stage, int micro_batch, absl::FunctionRef<void()> body) const;
+
+ private:
+  const NamedGenerators generators_;
+  std::map<std::string, at::Tensor> common_;  // their states
+};
 
 }  // namespace accelerate

@@ -23,7 +23,6 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/config/zero_config.h"
-#include "accelerate/tensors/state_dict.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/fields.h"
 
@@ -80,15 +79,6 @@ CommunicationHook::Future done_with(const at::Tensor& buffer) {
 
 }  // namespace
 
-double CommunicationHook::divisor(const Group& /*group*/) const { return 1; }
-
-CommunicationHook::Future CommunicationHook::reduce_divided(const Group& group,
-                                                            c10d::GradBucket& bucket) {
-  return reduce(group, bucket);
-}
-
-StateDict CommunicationHook::state_dict() const { return {}; }
-
 void CommunicationHook::load_state_dict(const StateDict& state) {
   TORCH_CHECK_VALUE(state.tensors.empty() && state.values.empty(),
                     "this communication hook has no memory, but the state to load has one");
@@ -127,10 +117,6 @@ CommunicationHook::Future CastHook::reduce(const Group& group, c10d::GradBucket&
   return reduce_divided(group, bucket);
 }
 
-CommunicationHook::Future CastHook::reduce_divided(const Group& group, c10d::GradBucket& bucket) {
-  return reduce_cast(&CommunicationHook::reduce_divided, group, bucket);
-}
-
 CommunicationHook::Future CastHook::reduce_cast(Reduce reduce, const Group& group,
                                                 c10d::GradBucket& bucket) {
   at::NoGradGuard no_grad;
@@ -148,10 +134,6 @@ CommunicationHook::Future CastHook::reduce_cast(Reduce reduce, const Group& grou
       },
       c10::TensorType::get());
 }
-
-StateDict CastHook::state_dict() const { return inner_->state_dict(); }
-
-void CastHook::load_state_dict(const StateDict& state) { inner_->load_state_dict(state); }
 
 void internal::orthogonalize(const at::Tensor& matrices, double epsilon) {
   const bool half = matrices.element_size() < 4;
@@ -186,27 +168,25 @@ PowerSgdHook::PowerSgdHook(const PowerSgdOptions& options, Matrices matrices)
       matrices_(matrices),
       logger_(get_logger("accelerate.parallel.power_sgd")),
       generator_(at::detail::createCPUGenerator(static_cast<uint64_t>(options.random_seed))) {
-  TORCH_CHECK_VALUE(options.matrix_approximation_rank >= 1,
-                    "PowerSGD: matrix_approximation_rank must be at least 1, got ",
-                    options.matrix_approximation_rank);
-  TORCH_CHECK_VALUE(options.start_powerSGD_iter >= 0,
-                    "PowerSGD: start_powerSGD_iter must not be negative, got ",
-                    options.start_powerSGD_iter);
+  const auto check = [](bool is_fine, const char* option, const char* rule, const auto& value) {
+    TORCH_CHECK_VALUE(is_fine, "PowerSGD: ", option, " must ", rule, ", got ", value);
+  };
+  check(options.matrix_approximation_rank >= 1, "matrix_approximation_rank", "be at least 1",
+        options.matrix_approximation_rank);
+  check(options.start_powerSGD_iter >= 0, "start_powerSGD_iter", "not be negative",
+        options.start_powerSGD_iter);
   TORCH_CHECK_VALUE(
       options.start_powerSGD_iter > 1 || !(options.use_error_feedback || options.warm_start),
       "PowerSGD: with use_error_feedback or warm_start, start_powerSGD_iter must be at least 2, "
       "because buckets are rebuilt after the first pass; got ",
       options.start_powerSGD_iter);
-  TORCH_CHECK_VALUE(options.min_compression_rate > 0,
-                    "PowerSGD: min_compression_rate must be positive, got ",
-                    options.min_compression_rate);
-  TORCH_CHECK_VALUE(
-      options.orthogonalization_epsilon >= 0 && std::isfinite(options.orthogonalization_epsilon),
-      "PowerSGD: orthogonalization_epsilon must not be negative, got ",
-      options.orthogonalization_epsilon);
-  TORCH_CHECK_VALUE(options.compression_stats_logging_frequency >= 1,
-                    "PowerSGD: compression_stats_logging_frequency must be at least 1, got ",
-                    options.compression_stats_logging_frequency);
+  const double epsilon = options.orthogonalization_epsilon;
+  check(options.min_compression_rate > 0, "min_compression_rate", "be positive",
+        options.min_compression_rate);
+  check(epsilon >= 0 && std::isfinite(epsilon), "orthogonalization_epsilon", "not be negative",
+        epsilon);
+  check(options.compression_stats_logging_frequency >= 1, "compression_stats_logging_frequency",
+        "be at least 1", options.compression_stats_logging_frequency);
 }
 
 CommunicationHook::Future PowerSgdHook::reduce(const Group& group, c10d::GradBucket& bucket) {
@@ -446,12 +426,6 @@ void PowerSgdHook::load_state_dict(const StateDict& state) {
   iteration_ = iteration;
   before_ = before;
   after_ = after;
-}
-
-CommunicationHook::Future Fp8GradientHook::reduce(const Group& group, c10d::GradBucket& bucket) {
-  // The gradients are views of the bucket's buffer.
-  rounding_.round(bucket.getParameters(), bucket.getGradients(), group.get());
-  return inner_->reduce(group, bucket);
 }
 
 std::unique_ptr<CommunicationHook> make_communication_hook(

@@ -21,10 +21,10 @@
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/precision/fp8_gradients.h"
 #include "accelerate/state/logger.h"
+#include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
 
-struct StateDict;
 struct ZeroConfig;
 
 class CommunicationHook {
@@ -39,13 +39,15 @@ class CommunicationHook {
   virtual Future reduce(const Group& group, c10d::GradBucket& bucket) = 0;
 
   /// What reduce divides the bucket by before anything is sent; 1 unless overridden. Local.
-  virtual double divisor(const Group& group) const;
+  virtual double divisor(const Group& /*group*/) const { return 1; }
   /// As reduce, of a bucket that is divided by that already: a hook that casts buckets to a smaller
   /// dtype divides first, because quotients may be in its range where gradients are not.
-  virtual Future reduce_divided(const Group& group, c10d::GradBucket& bucket);
+  virtual Future reduce_divided(const Group& group, c10d::GradBucket& bucket) {
+    return reduce(group, bucket);
+  }
 
   /// This rank's memory from step to step; empty unless overridden. Local.
-  virtual StateDict state_dict() const;
+  virtual StateDict state_dict() const { return {}; }
   /// Errors: c10::ValueError for the state of another kind of hook; nothing has changed then.
   virtual void load_state_dict(const StateDict& state);
 };
@@ -76,9 +78,11 @@ class CastHook final : public CommunicationHook {
 
   Future reduce(const Group& group, c10d::GradBucket& bucket) override;
   double divisor(const Group& group) const override { return inner_->divisor(group); }
-  Future reduce_divided(const Group& group, c10d::GradBucket& bucket) override;
-  StateDict state_dict() const override;
-  void load_state_dict(const StateDict& state) override;
+  Future reduce_divided(const Group& group, c10d::GradBucket& bucket) override {
+    return reduce_cast(&CommunicationHook::reduce_divided, group, bucket);
+  }
+  StateDict state_dict() const override { return inner_->state_dict(); }
+  void load_state_dict(const StateDict& state) override { inner_->load_state_dict(state); }
 
  private:
   using Reduce = Future (CommunicationHook::*)(const Group& group, c10d::GradBucket& bucket);
@@ -179,7 +183,11 @@ class Fp8GradientHook final : public CommunicationHook {
   Fp8GradientHook(std::vector<at::Tensor> weights, std::unique_ptr<CommunicationHook> inner)
       : rounding_(std::move(weights)), inner_(std::move(inner)) {}
 
-  Future reduce(const Group& group, c10d::GradBucket& bucket) override;
+  Future reduce(const Group& group, c10d::GradBucket& bucket) override {
+    // The gradients are views of the bucket's buffer.
+    rounding_.round(bucket.getParameters(), bucket.getGradients(), group.get());
+    return inner_->reduce(group, bucket);
+  }
 
  private:
   const Fp8GradientRounding rounding_;

@@ -28,7 +28,6 @@
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/modules/value_at_use.h"
-#include "accelerate/parallel/before_backward.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/parallel/replicated/communication_hook.h"
 #include "accelerate/parallel/replicated/gradients_in_buckets.h"

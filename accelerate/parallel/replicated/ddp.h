@@ -10,7 +10,7 @@
 /// Threads: the rank's thread.
 /// Mirrors: torch.nn.parallel.DistributedDataParallel.
 /// Differs: several forward passes before a backward pass train a model with buffers as one process
-///          would; see buffer_refresh.h. There it is an error of autograd. Several backward passes
+///          would; see backward_hooks.h. There it is an error of autograd. Several backward passes
 ///          after a forward pass, or after several ones, all synchronise; there the first one does.
 ///          Parameters may be frozen and unfrozen between steps, on all ranks alike.
 #pragma once
@@ -30,7 +30,7 @@
 #include "accelerate/comm/process_group.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/forward/technique.h"
-#include "accelerate/parallel/buffer_refresh.h"
+#include "accelerate/parallel/backward_hooks.h"
 #include "accelerate/parallel/equal_along.h"
 #include "accelerate/parallel/replicated/join.h"
 #include "accelerate/parallel/replicated/trained_set.h"

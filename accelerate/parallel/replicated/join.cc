@@ -96,10 +96,6 @@ struct JoinState {
   bool inside = false;
 };
 
-JoinState& join_state() {
-  return Runtime::current().shared<JoinState>([] { return std::make_unique<JoinState>(); });
-}
-
 // The highest rank that has data, or -1. Errors: c10::Error naming a rank that deviates from it.
 int leader_of(const std::vector<Announcement>& table) {
   int leader = static_cast<int>(table.size()) - 1;
@@ -124,7 +120,8 @@ class JoinScope::Session final : public JoinListener {
   ~Session() override { leave(); }
 
   void open(bool enabled) {
-    JoinState& state = join_state();
+    JoinState& state =
+        Runtime::current().shared<JoinState>([] { return std::make_unique<JoinState>(); });
     TORCH_CHECK(!state.inside, "join_uneven_inputs: rank ", group_->getRank(),
                 " is in such a scope already; these scopes do not nest");
     std::unordered_set<const void*> seen;

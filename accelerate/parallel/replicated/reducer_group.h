@@ -15,7 +15,9 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/comm/process_group.h"
+#include "accelerate/comm/watch/collective_call.h"
 
 namespace accelerate::internal {
 
@@ -59,11 +61,29 @@ class NamedPasses {
 
   /// A pass is prepared behind so many steps. `reduced`: whether the pass that was prepared before
   /// this one, if any, has reduced its gradients. Returns whether the purpose has changed.
-  bool prepare(int64_t steps, bool reduced);
+  bool prepare(int64_t steps, bool reduced) {
+    pass_ = steps_ != steps ? 1 : pass_ + (reduced ? 1 : 0);
+    steps_ = steps;
+    std::string purpose;
+    if (pass_ > 1 && pass_ < kMost) {
+      purpose = absl::StrCat("gradients of backward pass ", pass_, " since the last step");
+    }
+    if (purpose == purpose_) return false;
+    purpose_ = std::move(purpose);
+    return true;
+  }
   /// The prepared pass's; empty if it is the first one since the last step.
   const std::string& purpose() const { return purpose_; }
   /// The group for the prepared pass's all-reduces on `group`, which is itself without a purpose.
-  ProcessGroupPtr named(const ProcessGroupPtr& group) const;
+  ProcessGroupPtr named(const ProcessGroupPtr& group) const {
+    if (purpose_.empty()) return group;
+    return c10::make_intrusive<ReducerGroup>(
+        group, [group, purpose = purpose_](std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) {
+          const CollectivePurpose scope(purpose);
+          return group->allreduce(tensors, options);
+        });
+  }
 
  private:
   int64_t pass_ = 0;              // since the last step

@@ -24,7 +24,6 @@
 
 #include "accelerate/comm/process_group.h"
 #include "accelerate/comm/watch/collective_call.h"
-#include "accelerate/parallel/residency/packed_parameters.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/shard.h"
 #include "accelerate/parallel/residency/shard_disks.h"

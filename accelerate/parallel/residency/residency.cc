@@ -37,23 +37,6 @@ struct OutsideOfTraining {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
 };
 
-// Owns the storages of parameters whose values others have in passes.
-class PackedOwner final : public StorageOwner {
- public:
-  explicit PackedOwner(std::string name) : name_(std::move(name)) {}
-
-  void acquire(const at::Tensor& /*tensor*/, const c10::OperatorHandle& op,
-               bool /*writes*/) override {
-    TORCH_CHECK(false, op.schema().name(), " uses parameter \"", name_, "\"", on_this_rank(),
-                ", which is gathered in 8 bits for its Linear layer in fp8 alone; turn "
-                "enable_fsdp_float8_all_gather off, or use it in a full_parameters scope");
-  }
-  void release() override {}
-
- private:
-  const std::string name_;
-};
-
 }  // namespace
 
 class Residency::ManagedGroup final : public StorageOwner {
@@ -71,20 +54,25 @@ class Residency::ManagedGroup final : public StorageOwner {
 
   void manage(ManagedParameter parameter, c10::Device device) {
     const at::Tensor& tensor = parameter.tensor;
-    const auto absent_of = [&](StorageOwner& owner, at::ScalarType dtype) {
-      at::Tensor absent = owner.make_absent(
-          dtype == tensor.scalar_type()
-              ? tensor
-              : at::empty(tensor.sizes(), at::TensorOptions(at::kMeta).dtype(dtype)),
-          device);
-      set_absent_text(absent, absl::StrCat("absent parameter \"", parameter.name, "\""));
-      return absent;
+    const auto like = [&tensor](at::ScalarType dtype) {
+      return dtype == tensor.scalar_type()
+                 ? tensor
+                 : at::empty(tensor.sizes(), at::TensorOptions(at::kMeta).dtype(dtype));
     };
+    const std::string text = absl::StrCat("absent parameter \"", parameter.name, "\"");
     const at::ScalarType dtype = parameter.dtype.value_or(tensor.scalar_type());
-    at::Tensor absent = absent_of(*this, parameter.packed ? parameter.packed_dtype : dtype);
+    at::Tensor absent =
+        make_absent(like(parameter.packed ? parameter.packed_dtype : dtype), device);
+    set_absent_text(absent, text);
     at::Tensor shown = absent;
     if (parameter.packed) {
-      shown = absent_of(*c10::make_intrusive<PackedOwner>(parameter.name), dtype);
+      // The packed tensor has the values in passes.
+      shown = make_refused(
+          like(dtype), device,
+          absl::StrCat("uses parameter \"", parameter.name, "\"", on_this_rank(),
+                       ", which is gathered in 8 bits for its Linear layer in fp8 alone; turn "
+                       "enable_fsdp_float8_all_gather off, or use it in a full_parameters scope"));
+      set_absent_text(shown, text);
       parameter.packed(absent);
     }
     if (tensor.is_meta()) {

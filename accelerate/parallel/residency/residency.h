@@ -43,7 +43,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
-#include <c10/util/ArrayRef.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include "accelerate/parallel/residency/sharding_options.h"

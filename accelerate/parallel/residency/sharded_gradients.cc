@@ -55,6 +55,17 @@ uint64_t hash_of(absl::string_view text) {
   return hash;
 }
 
+// A gradient without values.
+at::Tensor reduced_gradient(const ParameterShard& shard) {
+  at::Tensor absent = make_refused(
+      shard.parameter, shard.parameter.device(),
+      absl::StrCat("uses the gradient of parameter \"", shard.name,
+                   "\", which is divided among ranks: the Accelerator clips gradients, and "
+                   "prepared optimizers reset them"));
+  set_absent_text(absent, absl::StrCat("absent gradient of parameter \"", shard.name, "\""));
+  return absent;
+}
+
 }  // namespace
 
 class ShardedGradients::GradientHook final : public torch::autograd::PostAccumulateGradHook {
@@ -78,30 +89,6 @@ class ShardedGradients::GradientHook final : public torch::autograd::PostAccumul
   const std::weak_ptr<ShardedGradients*> owner_;
   const size_t group_, shard_;
   const std::unique_ptr<PostAccumulateGradHook> first_;
-};
-
-// A gradient without values.
-class ShardedGradients::ReducedGradient final : public StorageOwner {
- public:
-  static at::Tensor make(const ParameterShard& shard) {
-    at::Tensor absent = c10::make_intrusive<ReducedGradient>(shard.name)
-                            ->make_absent(shard.parameter, shard.parameter.device());
-    set_absent_text(absent, absl::StrCat("absent gradient of parameter \"", shard.name, "\""));
-    return absent;
-  }
-
-  explicit ReducedGradient(std::string name) : name_(std::move(name)) {}
-
-  void acquire(const at::Tensor& /*gradient*/, const c10::OperatorHandle& op,
-               bool /*writes*/) override {
-    TORCH_CHECK(false, op.schema().name(), " uses the gradient of parameter \"", name_,
-                "\", which is divided among ranks: the Accelerator clips gradients, and prepared "
-                "optimizers reset them");
-  }
-  void release() override {}
-
- private:
-  const std::string name_;
 };
 
 // One group's gradients on their way.
@@ -376,7 +363,7 @@ void ShardedGradients::reduce(size_t number) {
 at::Tensor ShardedGradients::extract_gradient(const Group& group, size_t shard,
                                               at::TensorOptions options) {
   const ParameterShard& each = shards_[shard];
-  if (!reduced_[shard].defined()) reduced_[shard] = ReducedGradient::make(each);
+  if (!reduced_[shard].defined()) reduced_[shard] = reduced_gradient(each);
   const at::Tensor gradient = std::exchange(each.parameter.mutable_grad(), reduced_[shard]);
   TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "the gradient of parameter \"", each.name,
                     "\" is sparse, but its shards need dense ones; turn `sparse` off");
@@ -529,7 +516,7 @@ void ShardedGradients::set_gradient(size_t shard, at::Tensor gradient) {
   each.shard.mutable_grad() = std::move(gradient);
   // A whole gradient that waits for its reduction stays.
   if (!each.shard.grad().defined()) return;
-  reduced_[shard] = ReducedGradient::make(each);
+  reduced_[shard] = reduced_gradient(each);
   if (!each.parameter.grad().defined()) each.parameter.mutable_grad() = reduced_[shard];
 }
 

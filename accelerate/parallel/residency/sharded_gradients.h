@@ -77,7 +77,6 @@ class ShardedGradients {
 
  private:
   class GradientHook;
-  class ReducedGradient;
   struct Reduction;
   struct HostCopy;
   class LateNumber;

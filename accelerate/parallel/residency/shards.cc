@@ -19,7 +19,6 @@
 #include "accelerate/operators/deferred_values.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/residency/gathered_group.h"
-#include "accelerate/parallel/residency/packed_parameters.h"
 #include "accelerate/parallel/residency/shard_disks.h"
 #include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/runtime/runtime.h"
@@ -199,14 +198,13 @@ at::Tensor divided_tensor(const at::Tensor& parameter) {
 }  // namespace
 
 struct ShardedParameters::PlannedGroup {
-  std::string unit;
+  ShardingGroup info;
   // By shard: the parameter's place among the model's, and this rank's rows, padded, once they are
   // made.
   std::vector<size_t> positions;
   std::vector<Shard> shards;
   std::vector<at::Tensor> parts;
   std::vector<at::ScalarType> gathered_dtypes, reduce_dtypes;
-  bool reshard_after_forward = true, reshard_after_backward = true, gradients_differ = false;
   bool on_host = false;       // its shards
   bool rows_on_disk = false;  // as they are gathered
 
@@ -225,6 +223,7 @@ struct ShardedParameters::PlannedGroup {
 
   void add(size_t position, Shard shard, at::ScalarType gathered_dtype,
            at::ScalarType reduce_dtype) {
+    info.parameters.push_back(shard.name);
     positions.push_back(position);
     parts.emplace_back();
     shards.push_back(std::move(shard));
@@ -367,9 +366,13 @@ std::vector<ShardedParameters::PlannedGroup> ShardedParameters::planned_groups(
                         "\" is in two groups of parameters, or is ignored as well");
     }
   }
-  std::vector<PlannedGroup> given(options_.groups.size()), planned;
-  const PlannedGroup empty{.reshard_after_forward = options_.reshard_after_forward,
-                           .reshard_after_backward = options_.reshard_after_backward};
+  std::vector<PlannedGroup> given, planned;
+  for (const ShardingGroup& each : options_.groups) {
+    given.push_back({.info = each});
+    given.back().info.parameters.clear();
+  }
+  const PlannedGroup empty{.info = {.reshard_after_forward = options_.reshard_after_forward,
+                                    .reshard_after_backward = options_.reshard_after_backward}};
   PlannedGroup by_size = empty;
   int64_t bytes = 0;
   std::unordered_set<const at::TensorImpl*> seen;
@@ -419,13 +422,8 @@ std::vector<ShardedParameters::PlannedGroup> ShardedParameters::planned_groups(
                       "\", which the model does not have under this name");
   }
   if (!by_size.shards.empty()) planned.push_back(std::move(by_size));
-  for (size_t i = 0; i < given.size(); ++i) {
-    if (given[i].shards.empty()) continue;
-    given[i].unit = options_.groups[i].unit;
-    given[i].reshard_after_forward = options_.groups[i].reshard_after_forward;
-    given[i].reshard_after_backward = options_.groups[i].reshard_after_backward;
-    given[i].gradients_differ = options_.groups[i].gradients_differ;
-    planned.push_back(std::move(given[i]));
+  for (PlannedGroup& each : given) {
+    if (!each.shards.empty()) planned.push_back(std::move(each));
   }
   std::ranges::sort(planned, {}, [](const PlannedGroup& each) { return each.positions.front(); });
   return planned;
@@ -441,7 +439,7 @@ std::vector<int> ShardedParameters::groups_of(const std::string& unit, bool inne
   };
   std::vector<int> groups;
   for (size_t i = 0; i < group_infos_.size(); ++i) {
-    const GroupInfo& info = group_infos_[i];
+    const ShardingGroup& info = group_infos_[i];
     if (is_all || info.unit == unit || (inner && std::ranges::any_of(info.parameters, is_below))) {
       groups.push_back(static_cast<int>(i));
     }
@@ -478,7 +476,7 @@ void ShardedParameters::unshard(int group) {
   residency_->unshard(group);
 }
 
-Stay ShardedParameters::stay_of(const GroupInfo& group) const {
+Stay ShardedParameters::stay_of(const ShardingGroup& group) const {
   if (options_.keeps_parameters || !group.reshard_after_backward) return Stay::kWhileCurrent;
   return group.reshard_after_forward ? Stay::kInTurn : Stay::kUntilGradient;
 }
@@ -526,11 +524,8 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
   }
   parts.clear();
   std::vector<at::Tensor> whole = whole_memory(padded, planned.gathered_dtypes);
-  GroupInfo info{.unit = std::move(planned.unit),
-                 .reshard_after_forward = planned.reshard_after_forward,
-                 .reshard_after_backward = planned.reshard_after_backward};
   // What is on a disk is read as it is kept for scopes, on all ranks or on none.
-  Residency::Group managed{.stay = stay_of(info),
+  Residency::Group managed{.stay = stay_of(planned.info),
                            .shows_copies = !whole.empty() || disks_ != nullptr};
   // Whole memory is of the parameters themselves.
   const auto packed = options_.keeps_parameters ? nullptr : options_.packed;
@@ -567,10 +562,10 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
   managed.source = std::move(source);
   residency_->add(std::move(managed), device_);
   for (const Shard& each : group) internal::GatheredGroup::share_version(each);
-  for (const Shard& each : group) info.parameters.push_back(each.name);
-  if (comparison_) comparison_->add_group(info.parameters);
-  group_infos_.push_back(std::move(info));
-  gradients_.add_group(group, planned.reduce_dtypes, planned.gradients_differ, planned.on_host);
+  if (comparison_) comparison_->add_group(planned.info.parameters);
+  gradients_.add_group(group, planned.reduce_dtypes, planned.info.gradients_differ,
+                       planned.on_host);
+  group_infos_.push_back(std::move(planned.info));
 }
 
 }  // namespace accelerate

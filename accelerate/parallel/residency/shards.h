@@ -131,18 +131,13 @@ class ShardedParameters {
 
  private:
   struct PlannedGroup;
-  struct GroupInfo {
-    std::string unit;
-    std::vector<std::string> parameters;
-    bool reshard_after_forward = true, reshard_after_backward = true;
-  };
 
   std::vector<PlannedGroup> planned_groups(const torch::nn::Module& module) const;
   void choose_places(std::vector<PlannedGroup>& planned) const;
   at::ScalarType kept_dtype(const at::Tensor& parameter) const;
   void make_empty_parts(std::vector<PlannedGroup>& planned, internal::InitialParts& parts) const;
   void add_group(PlannedGroup planned, internal::InitialParts& initial);
-  Stay stay_of(const GroupInfo& group) const;
+  Stay stay_of(const ShardingGroup& group) const;
   std::vector<at::Tensor> whole_memory(std::vector<at::Tensor>& padded,
                                        const std::vector<at::ScalarType>& dtypes) const;
   void choose_disk(std::vector<PlannedGroup>& planned) const;
@@ -161,7 +156,7 @@ class ShardedParameters {
   const std::shared_ptr<Residency> residency_;
   const std::shared_ptr<internal::SideStream> copies_stream_;  // null without offload
   ShardedGradients gradients_;
-  std::vector<GroupInfo> group_infos_;
+  std::vector<ShardingGroup> group_infos_;
   std::shared_ptr<internal::ShardDisks> disks_;  // null: all is in memory
   const std::shared_ptr<Gathered> gathered_ = std::make_shared<Gathered>();
 };

@@ -84,14 +84,10 @@ AttentionBlock attend(const at::Tensor& queries, const at::Tensor& keys, const a
                       const AttentionRule& rule) {
   const at::Tensor own = with_dense_heads(queries);
   const at::Tensor seen = repeated(keys, queries), taken = repeated(values, queries);
-  AttentionBlock block;
-  if (queries.is_cuda()) {
-    block = attend_on_cuda(own, seen, taken, rule);
-  } else {
-    std::tie(block.output, block.log_sum) = at::_scaled_dot_product_flash_attention_for_cpu(
-        own, seen, taken, kNoDropout, rule.is_causal, /*attn_mask=*/{}, rule.scale);
-  }
-  return block;
+  if (queries.is_cuda()) return attend_on_cuda(own, seen, taken, rule);
+  const auto result = at::_scaled_dot_product_flash_attention_for_cpu(
+      own, seen, taken, kNoDropout, rule.is_causal, /*attn_mask=*/{}, rule.scale);
+  return {.output = std::get<0>(result), .log_sum = std::get<1>(result)};
 }
 
 AttentionGradients attend_backward(const at::Tensor& gradient, const at::Tensor& queries,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <c10/util/Exception.h>
@@ -14,6 +15,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/differentiable.h"
+#include "accelerate/mesh/device_mesh.h"
+#include "accelerate/operators/operator_mode.h"
+#include "accelerate/operators/random_streams.h"
+#include "accelerate/plan/plan.h"
 #include "accelerate/runtime/shared_objects.h"
 #include "accelerate/tensors/tensor_memory.h"
 
@@ -57,7 +62,54 @@ bool is_among(const std::vector<at::Tensor>& tensors, const at::Tensor& one) {
   return std::ranges::any_of(tensors, [&one](const at::Tensor& each) { return each.is_same(one); });
 }
 
+// As the operator gets it where automatic mixed precision is on, which would act after the handler.
+at::Tensor as_computed(const at::Tensor& x) {
+  const c10::DeviceType device = x.device().type();
+  if (!at::autocast::is_autocast_enabled(device)) return x;
+  return at::autocast::cached_cast(at::autocast::get_autocast_dtype(device), x, device);
+}
+
+// [batch, length, size] is one head.
+at::Tensor with_heads(const at::Tensor& x) { return x.dim() == 3 ? x.unsqueeze(1) : x; }
+
 }  // namespace
+
+at::Tensor ContextHandler::attention(c10::ArrayRef<c10::IValue> arguments) {
+  const auto check = [this](bool is_fine, const auto&... why) {
+    TORCH_CHECK_VALUE(is_fine, on_this_rank(),
+                      "scaled_dot_product_attention inside maybe_context_parallel ", why...);
+  };
+  const at::Tensor& given = arguments[0].toTensor();
+  check(arguments[3].isNone(),
+        "has a mask, which ranks that have some tokens of a sequence do not divide; let "
+        "is_causal=true say that tokens see those before them, and leave the mask out");
+  const double dropout = arguments[4].toDouble();
+  check(dropout == 0, "has a dropout of ", dropout, ", which must be 0");
+  const at::Tensor queries = as_computed(with_heads(given));
+  const at::Tensor keys = as_computed(with_heads(arguments[1].toTensor()));
+  const at::Tensor values = as_computed(with_heads(arguments[2].toTensor()));
+  check(queries.dim() == 4 && keys.dim() == 4 && values.sizes() == keys.sizes() &&
+            queries.size(0) == keys.size(0) && queries.size(3) == keys.size(3),
+        "needs [batch, heads, tokens, size of a head], and keys and values of one shape, but has ",
+        queries.sizes(), ", ", keys.sizes(), " and ", values.sizes());
+  check(
+      queries.scalar_type() == keys.scalar_type() && queries.scalar_type() == values.scalar_type(),
+      "has queries, keys and values of ", queries.scalar_type(), ", ", keys.scalar_type(), " and ",
+      values.scalar_type(), ", which must be one dtype");
+  const int64_t heads = queries.size(1), shared = keys.size(1);
+  const bool shares = arguments[7].toBool();
+  check(heads == shared || (shares && shared > 0 && heads % shared == 0), "has ", heads,
+        " heads of queries and ", shared, " of keys; with enable_gqa as many queries share each");
+  const int64_t length = queries.size(2);
+  check(length == keys.size(2) && (tokens() == 0 || length == tokens()), "has ", length,
+        " queries and ", keys.size(2), " keys, but each rank along cp has ",
+        tokens() == 0 ? "as many of both" : absl::StrCat(tokens(), " tokens of a sequence"),
+        "; generate tokens, and attend to other sequences, outside of the scope");
+  const at::Tensor output = ring_attention(
+      queries, keys, values,
+      {.is_causal = arguments[5].toBool(), .scale = arguments[6].toOptional<double>()}, ring_);
+  return given.dim() == 3 ? output.squeeze(1) : output;
+}
 
 ContextParallelScope::ContextParallelScope(Runtime& runtime, const ContextRing& ring,
                                            const ContextBuffers& buffers)
@@ -237,5 +289,66 @@ void ContextParallelScope::Live::check_labels_are_shifted() const {
 }
 
 bool ContextParallelScope::Live::has_values() const { return !has_shapes_alone(runtime_); }
+
+namespace {
+
+class ContextParallelTechnique final : public Technique {
+ public:
+  // `has_stages`: passes are those of stages of a pipeline, which may have no attention.
+  ContextParallelTechnique(Runtime& runtime, std::shared_ptr<RandomStreams> streams,
+                           bool has_stages)
+      : runtime_(runtime), streams_(std::move(streams)), has_stages_(has_stages) {}
+
+  std::string_view name() const override { return kContextParallelTechnique; }
+
+  void forward(ForwardPass& pass) override {
+    const auto* const live = runtime_.find_shared<LiveContext>();
+    ContextParallelScope::Live* const scope = live != nullptr ? live->scope : nullptr;
+    if (scope == nullptr || scope->handler() == nullptr) return pass.proceed();
+    std::vector<at::Tensor> inputs;
+    if (!knows_positions_) inputs = pass.inputs();
+    const int64_t calls = scope->handler()->num_calls();
+    {
+      const OperatorModeScope attention(scope->handler()), draws(streams_);
+      pass.proceed();
+    }
+    if (at::GradMode::is_enabled()) scope->add_pass(pass.outputs());
+    const int rank = runtime_.topology().rank;
+    const int64_t divided = scope->handler()->num_calls() - calls;
+    num_attention_calls_ += divided;
+    TORCH_CHECK_VALUE(divided > 0 || has_stages_, "rank ", rank,
+                      ": a model called no scaled_dot_product_attention inside "
+                      "maybe_context_parallel, so that its tokens see those of this rank at most; "
+                      "let it call that operator, or call the model outside of the scope");
+    if (knows_positions_) return;
+    TORCH_CHECK_VALUE(
+        scope->gives_positions(inputs), "rank ", rank,
+        ": a model inside maybe_context_parallel was given no positions, so that it counts this "
+        "rank's tokens from 0; give positions to the scope as one of the buffers and to the model "
+        "as an input, or ask the scope for positions() if the model needs none");
+    knows_positions_ = true;
+  }
+
+  std::string passes_text() const override {
+    return divided_attention_text(MeshAxis::kCp, num_attention_calls_);
+  }
+
+ private:
+  Runtime& runtime_;
+  int64_t num_attention_calls_ = 0;
+  const std::shared_ptr<RandomStreams> streams_;
+  const bool has_stages_;
+  bool knows_positions_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Technique> make_context_parallel_technique(const TechniqueContext& context) {
+  const ModelPlan& plan = context.plan;
+  if (plan.device_mesh == nullptr || plan.mesh.size(MeshAxis::kCp) == 1) return nullptr;
+  return std::make_unique<ContextParallelTechnique>(
+      Runtime::current(), RandomStreams::along(plan.device_mesh->group(MeshAxis::kCp)),
+      /*has_stages=*/plan.mesh.size(MeshAxis::kPp) > 1);
+}
 
 }  // namespace accelerate

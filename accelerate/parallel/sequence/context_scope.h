@@ -6,7 +6,7 @@
 ///   accelerator.backward(loss);
 ///
 /// The buffers become this rank's part of them, in place, until the scope ends; attention of
-/// prepared models reaches all ranks' tokens (context_handler.h). Whatever else depends on where a
+/// prepared models reaches all ranks' tokens (ContextHandler). Whatever else depends on where a
 /// token is must be given: a model gets positions as an input, and labels are shifted before, since
 /// the label of a part's last token is on another rank.
 ///
@@ -17,16 +17,22 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include "accelerate/parallel/sequence/context_handler.h"
+#include "accelerate/base/mesh_axis.h"
+#include "accelerate/forward/technique.h"
+#include "accelerate/operators/attention_calls.h"
 #include "accelerate/parallel/sequence/ring_attention.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/libtorch_releases.h"
 
 namespace accelerate {
+
+struct TechniqueContext;
 
 /// What a scope divides.
 struct ContextBuffers {
@@ -35,6 +41,32 @@ struct ContextBuffers {
   std::vector<int64_t> seq_dims = {};
   /// Those that are not restored, which saves their memory.
   std::vector<at::Tensor> no_restore = {};
+};
+
+/// Divides the attention of a forward pass among the ranks along cp.
+///
+/// scaled_dot_product_attention of this rank's tokens becomes ring_attention. Other operators pass,
+/// but for attention that a module computes itself, which would be that of this rank's tokens
+/// alone.
+///
+/// Errors:  c10::ValueError naming the rank and the operator: for such attention
+///          (DividedAttention); for attention with a mask or dropout, of other sequences
+///          than those of the scope (as where tokens are generated one by one), and of shapes that
+///          the kernels do not have.
+/// Collective over the group of the ring: attention, and its backward pass.
+/// Threads: those of the model's passes.
+class ContextHandler final : public DividedAttention {
+ public:
+  /// `tokens`: how many this rank has of each sequence; 0: as many as attention is given.
+  ContextHandler(ContextRing ring, int rank, int64_t tokens)
+      : DividedAttention(MeshAxis::kCp, rank, tokens), ring_(std::move(ring)) {}
+
+  const ContextRing& ring() const { return ring_; }
+
+ private:
+  at::Tensor attention(c10::ArrayRef<c10::IValue> arguments) override;
+
+  const ContextRing ring_;
 };
 
 class ContextParallelScope {
@@ -117,5 +149,20 @@ class ContextParallelScope::Live {
   bool has_asked_for_positions_ = false;
   std::vector<internal::WeakNodePointer> passes_;  // the ends of their graphs
 };
+
+/// Models whose attention ranks along cp divide, in passes inside of maybe_context_parallel.
+///
+/// The layout of such a model says that its inputs are divided along cp: its parameters are whole,
+/// gradients are means over these ranks too, and sharding divides rows among them. Where ranks have
+/// other tokens, operators draw random numbers of the rank's own (operators/random_streams.h).
+/// Passes outside of the scope compute whole sequences, alike on all ranks along cp.
+///
+/// Errors:  c10::ValueError naming the rank, from passes inside of the scope: of a model that
+///          computes no attention, and of one that is not told where its tokens are.
+/// Threads: the rank's thread.
+inline constexpr std::string_view kContextParallelTechnique = "context_parallel";
+
+/// Null without ranks along cp. Collective over them, see RandomStreams::along.
+std::unique_ptr<Technique> make_context_parallel_technique(const TechniqueContext& context);
 
 }  // namespace accelerate

@@ -39,13 +39,6 @@ struct MarkedUnits {
   }
 };
 
-std::shared_ptr<MarkedUnit> find_unit(const torch::nn::Module& module) {
-  for (const std::shared_ptr<MarkedUnit>& unit : MarkedUnits::current().units) {
-    if (unit->module.lock().get() == &module) return unit;
-  }
-  return nullptr;
-}
-
 // By module; those of other models are among them.
 std::unordered_map<const torch::nn::Module*, std::shared_ptr<MarkedUnit>> units_by_module() {
   std::unordered_map<const torch::nn::Module*, std::shared_ptr<MarkedUnit>> units;
@@ -82,7 +75,7 @@ FSDPModule fully_shard(const std::shared_ptr<torch::nn::Module>& module,
   }
   auto& units = MarkedUnits::current().units;
   std::erase_if(units, [](const auto& unit) { return unit->module.expired(); });
-  std::shared_ptr<MarkedUnit> unit = find_unit(*module);
+  std::shared_ptr<MarkedUnit> unit = units_by_module()[module.get()];
   if (unit == nullptr) units.push_back(unit = std::make_shared<MarkedUnit>());
   unit->module = module;
   unit->options = std::move(options);

@@ -33,7 +33,7 @@
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/replicate.h"
-#include "accelerate/parallel/residency/packed_parameters.h"
+#include "accelerate/parallel/residency/shard.h"
 #include "accelerate/parallel/sharded/calls.h"
 #include "accelerate/parallel/sharded/options.h"
 #include "accelerate/parallel/sharded/units.h"

@@ -25,7 +25,7 @@
 #include "accelerate/comm/process_group.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/forward/technique.h"
-#include "accelerate/parallel/buffer_refresh.h"
+#include "accelerate/parallel/backward_hooks.h"
 #include "accelerate/parallel/equal_along.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/sharding_options.h"

@@ -1,4 +1,4 @@
-#include "accelerate/parallel/sharded/zero.h"
+#include "accelerate/parallel/sharded/options.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "accelerate/config/zero_config.h"
 #include "accelerate/testing/value_error.h"
 
 namespace accelerate {

@@ -1,4 +1,4 @@
-#include "accelerate/parallel/tensor/gathered_input.h"
+#include "accelerate/parallel/tensor/managed_parts.h"
 
 #include <chrono>
 #include <functional>

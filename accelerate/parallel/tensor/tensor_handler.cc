@@ -19,8 +19,7 @@
 #include "accelerate/comm/differentiable.h"
 #include "accelerate/operators/call_arguments.h"
 #include "accelerate/operators/checkpoint.h"
-#include "accelerate/parallel/tensor/cut_output.h"
-#include "accelerate/parallel/tensor/gathered_input.h"
+#include "accelerate/parallel/tensor/managed_parts.h"
 #include "accelerate/values/texts.h"
 
 namespace accelerate {

@@ -29,7 +29,6 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/SmallVector.h>
 
 #include "accelerate/comm/process_group.h"
 #include "accelerate/operators/operator_mode.h"
@@ -61,7 +60,7 @@ class TensorHandler final : public OperatorHandler {
   /// See sequence_shards.h.
   at::Tensor shard_sequence(const at::Tensor& whole) const;
   at::Tensor whole_sequence(const at::Tensor& part) const;
-  /// A part of features as a caller of the model gets it; see cut_output.h.
+  /// A part of features as a caller of the model gets it; see managed_parts.h.
   at::Tensor cut_output_of(const at::Tensor& part) const;
   /// The whole of a part of sequences, for the caller of the model, who computes the same with it
   /// on all ranks. Collective, and nothing is sent backward.

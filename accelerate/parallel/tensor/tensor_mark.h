@@ -24,7 +24,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "accelerate/config/tensor_parallel_plan.h"
-#include "accelerate/parallel/tensor/gathered_input.h"
+#include "accelerate/parallel/tensor/managed_parts.h"
 #include "accelerate/tensors/libtorch_releases.h"
 
 namespace accelerate {

@@ -13,7 +13,7 @@
 #include "accelerate/examples/by_feature/tensor_parallel/model.h"
 #include "accelerate/examples/common/training.h"
 #include "accelerate/parallel/tensor/layout_report.h"
-#include "accelerate/parallel/tensor/model_loss.h"
+#include "accelerate/parallel/tensor/loss.h"
 #include "accelerate/state/seed.h"
 
 namespace tensor_parallel {

@@ -1,3 +1,17 @@
+/// What is done when a backward pass comes to outputs of a prepared model.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace accelerate {
+
 /// When a prepared model's buffers follow those of rank 0.
 ///
 /// They are copied before a forward pass that follows a synchronising one, but never while a
@@ -10,18 +24,6 @@
 ///
 /// Local, and ranks that make the same passes decide alike.
 /// Threads: the rank's thread; a backward pass may run on others.
-#pragma once
-
-#include <atomic>
-#include <cstdint>
-#include <memory>
-#include <utility>
-#include <vector>
-
-#include <ATen/core/Tensor.h>
-
-namespace accelerate {
-
 class BufferRefresh {
  public:
   /// `enabled`: broadcast_buffers.
@@ -55,5 +57,12 @@ class BufferRefresh {
   const std::shared_ptr<std::atomic<int64_t>> last_reached_ =
       std::make_shared<std::atomic<int64_t>>(0);
 };
+
+/// From now on each backward pass that accumulates gradients calls the function when it comes to
+/// one of the outputs, before it comes to what the output was computed from. A pass of
+/// autograd::grad, or towards some tensors only, does not. Outputs without a graph are left out.
+/// Local. Threads: the call is made by a thread of the backward pass; several may make it at once.
+void call_before_backward(const std::vector<at::Tensor>& outputs,
+                          const std::function<void()>& function);
 
 }  // namespace accelerate
