@@ -203,8 +203,8 @@ void add_zero(std::vector<ZeroKey>& rows) {
       "0: nothing is divided; 1: the optimizer's state; 2: and gradients; 3: and parameters", 0, 3);
   zero.honoured<&Z::reduce_bucket_size>(
       "reduce_bucket_size",
-      "elements that are reduced at a time in stages 1 and 2, up to 32 MiB; `auto`: h^2, where h "
-      "is the size of the model's hidden states",
+      "elements that are reduced at a time in stages 1 and 2, at most as many as take 32 MiB; "
+      "`auto`: h^2, where h is the size of the model's hidden states",
       0);
   zero.without_effect("allgather_bucket_size", kWhole,
                       "what a step has changed is gathered as passes use it");
@@ -268,7 +268,9 @@ void add_offload(std::vector<ZeroKey>& rows) {
                            "where gradients become float32 does not change them");
   optimizer.without_effect("cpuadam_cores_perc", kNumber, "the host's threads are LibTorch's");
   optimizer.refused("super_offload", kBoolean, "needs a host and a device with one memory");
-  param.honoured<&P::device>("device", "where parameters are between their uses: stage 3");
+  param.honoured<&P::device>("device",
+                             "where parameters are between their uses in stage 3; without effect "
+                             "in stages 0 to 2");
   param.honoured<&P::nvme_path>("nvme_path", "the folder of nvme");
   param.honoured<&P::buffer_count>("buffer_count", "buffers on the host for what is on the disk",
                                    1);
@@ -299,8 +301,8 @@ void add_rest(std::vector<ZeroKey>& rows) {
   rows.push_back(
       {.info = {.key = "activation_checkpointing",
                 .type = kObject,
-                .what = "there: what the model runs by `accelerate::block()` is computed "
-                        "again in the backward pass, whatever is in it"},
+                .what = "if the block is there, what the model runs by `accelerate::block()` is "
+                        "computed again in the backward pass, whatever the block has"},
        .take = &read_checkpointing});
   zero.without_effect("contiguous_gradients", kBoolean, kBuffers);
   zero.without_effect("round_robin_gradients", kBoolean,
@@ -359,13 +361,15 @@ void add_rest(std::vector<ZeroKey>& rows) {
   top.without_effect("pipeline", kObject, "it is for models that DeepSpeed divides into stages");
   top.without_effect("graph_harvesting", kBoolean, "no graphs of kernels are recorded");
   top.without_effect("use_data_before_expert_parallelism", kBoolean,
-                     "experts are not divided among ranks");
+                     "experts are divided by a ParallelismConfig");
   top.without_effect("use_node_local_storage", kBoolean, "checkpoints are the Accelerator's");
   top.refused("sparse_gradients", kBoolean, "gradients are dense");
   top.refused("disable_allgather", kBoolean, "ranks would go on with old parameters");
-  top.refused("expert_parallel", kObject, "experts are not divided among ranks");
+  top.refused("expert_parallel", kObject,
+              "not by this configuration; experts are divided by a ParallelismConfig (ep_size)");
   top.refused("sparse_attention", kObject, "attention is the model's");
-  top.refused("compile", kObject, "nothing is compiled");
+  top.refused("compile", kObject,
+              "not by this configuration; models are compiled by a TorchDynamoPlugin");
   top.refused("elasticity", kObject, "the number of ranks of a job is fixed");
   top.refused("autotuning", kObject, "settings are not searched");
   top.refused("hybrid_engine", kObject, "there is no engine for inference");
