@@ -18,6 +18,7 @@ namespace accelerate {
 void ContextParallelTechnique::forward(ForwardPass& pass) {
   const auto* const live = runtime_.find_shared<LiveContext>();
   ContextParallelScope::Live* const scope = live != nullptr ? live->scope : nullptr;
+  if (live == nullptr) count_undivided_pass();
   if (scope == nullptr || scope->handler() == nullptr) return pass.proceed();
   std::vector<at::Tensor> inputs;
   if (!knows_positions_) inputs = pass.inputs();
@@ -42,6 +43,15 @@ void ContextParallelTechnique::forward(ForwardPass& pass) {
       "rank's tokens from 0; give positions to the scope as one of the buffers and to the model as "
       "an input, or ask the scope for positions() if the model needs none");
   knows_positions_ = true;
+}
+
+void ContextParallelTechnique::count_undivided_pass() {
+  if (!at::GradMode::is_enabled() || ++num_undivided_passes_ != 2) return;
+  if (runtime_.topology().rank != 0) return;
+  TORCH_WARN(
+      "Ranks along cp compute whole sequences, alike on each of them: a model was trained, and the "
+      "program has not entered maybe_context_parallel. To divide sequences, call the model and "
+      "backward inside of Accelerator::maybe_context_parallel.");
 }
 
 std::string ContextParallelTechnique::passes_text() const {
