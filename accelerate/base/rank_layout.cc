@@ -170,13 +170,16 @@ size_t number_of(const LayoutRule* rule) {
   return static_cast<size_t>(rule - std::begin(kRules)) + 1;
 }
 
-// "yes", or the number of the rule.
+// "yes", or the numbers of the rules that are broken.
 std::string cell(const Part& a, const Part& b) {
   RankLayout layout = a.layout;
   for (const SizeField size : kSizes) layout.*size = std::max(layout.*size, b.layout.*size);
   for (const Technique& each : kTechniques) layout.*each.field |= b.layout.*each.field;
-  const LayoutRule* const rule = broken_rule(layout);
-  return rule == nullptr ? "yes" : absl::StrCat("no (", number_of(rule), ")");
+  std::vector<size_t> broken;
+  for (const LayoutRule& rule : kRules) {
+    if (rule.is_broken(layout)) broken.push_back(number_of(&rule));
+  }
+  return broken.empty() ? "yes" : absl::StrCat("no (", absl::StrJoin(broken, ", "), ")");
 }
 
 }  // namespace
@@ -260,11 +263,11 @@ std::string layouts_markdown() {
       "\n\n"
       "Which axes of a [mesh](parallelism.md) and which techniques a job may have together. Sizes, "
       "accumulation, precision\nand recomputation are free, but for MS-AMP's fp8, which takes no "
-      "shards. The library, `accelerate launch` and this page\nread one table "
-      "(`accelerate/base/rank_layout.h`); `accelerate plan --layouts_markdown` prints the page.\n\n"
-      "A number is that of the rule below that forbids the pair by itself. A larger product is "
-      "legal "
-      "if it breaks none of the rules.\n\n";
+      "shards but those of ZeRO's stages 1 and 2. The\nlibrary, `accelerate launch` and this page "
+      "read one table (`accelerate/base/rank_layout.h`);\n`accelerate plan --layouts_markdown` "
+      "prints the page.\n\n"
+      "Numbers are those of the rules below that are broken if a job has only these two. A larger "
+      "product is legal if it\nbreaks none of the rules.\n\n";
   absl::StrAppend(&page, "| |");
   for (const Part& part : kParts) absl::StrAppend(&page, " ", part.name, " |");
   absl::StrAppend(&page, "\n| --- |");
@@ -287,7 +290,10 @@ std::string layouts_markdown() {
       &page,
       "\nA size that a model does not allow, as a `tp` that does not divide its heads or "
       "an `ep` that does not divide its experts, is refused when\nthe model is prepared, "
-      "with the nearest size.\n");
+      "with the nearest size.\n\n"
+      "Rule 2's text is HF Accelerate's and names `tp` too, which may stand with `dp_replicate` "
+      "alone here. Rule 4 is about\nversion 2 of FSDP (`--fsdp_version 2`). By flags rule 5 says "
+      "`--use_deepspeed and --use_fsdp exclude each other`.\n");
   return page;
 }
 

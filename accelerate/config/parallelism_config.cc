@@ -197,12 +197,14 @@ void ParallelismConfig::validate_accelerator(const AcceleratorFacts& accelerator
     if (!accelerator.multi_device) return;
     options_.dp_replicate_size = accelerator.num_processes;
   }
-  // HF Accelerate leaves the number of ranks under sequence parallelism to DeepSpeed.
+  // HF Accelerate leaves the number of ranks under sequence parallelism to DeepSpeed. The text is
+  // HF Accelerate's, which has no pp_size.
   TORCH_CHECK_VALUE(sp_enabled() || total_size() == accelerator.num_processes,
                     "ParallelismConfig total_size (", total_size(),
                     ") does not match num_processes (", accelerator.num_processes,
                     "). Please adjust dp_replicate_size/ "
-                    "dp_shard_size/tp_size/cp_size/sp_size.");
+                    "dp_shard_size/tp_size/cp_size/sp_size",
+                    pp_enabled() ? "/pp_size." : ".");
   TORCH_CHECK_VALUE(
       total_size() == 1 || accelerator.is_fsdp2 || accelerator.multi_device ||
           accelerator.distributed_type == DistributedType::kDeepSpeed,

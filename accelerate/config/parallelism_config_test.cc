@@ -197,7 +197,9 @@ TEST(ParallelismConfig, FitsItsAccelerator) {
                                  .distributed_type = DistributedType::kMultiCpu};
   EXPECT_EQ(refused_by(config({.tp_size = 4}), gpus(4)), "no error");
   EXPECT_THAT(refused_by(config({.tp_size = 4}), gpus(8)),
-              HasSubstr("total_size (4) does not match num_processes (8)"));
+              AllOf(HasSubstr("total_size (4) does not match num_processes (8)"),
+                    HasSubstr("/cp_size/sp_size.")));
+  EXPECT_THAT(refused_by(config({.pp_size = 2}), {}), HasSubstr("/cp_size/sp_size/pp_size."));
   EXPECT_THAT(refused_by(config({.tp_size = 4}), cpus),
               HasSubstr("but got DistributedType.MULTI_CPU."));
   AcceleratorFacts sharded = cpus;

@@ -5,7 +5,6 @@
 #include <map>
 #include <utility>
 
-
 namespace accelerate::pipeline {
 namespace {
 

@@ -32,8 +32,8 @@ Part part_of(const TrainingState& training, const at::Tensor& parameter) {
 
 bool has_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
   return std::ranges::any_of(optimizer.param_groups(), [&](const auto& group) {
-    return std::ranges::any_of(
-        group.params(), [&](const at::Tensor& other) { return other.is_same(parameter); });
+    return std::ranges::any_of(group.params(),
+                               [&](const at::Tensor& other) { return other.is_same(parameter); });
   });
 }
 

@@ -1,5 +1,8 @@
 // What maybe_context_parallel does to the tensors of a program, and what it gives.
+#include <algorithm>
+#include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -29,6 +32,13 @@ std::vector<int64_t> values(const at::Tensor& x) {
 }
 
 AcceleratorOptions cp_of_two() { return {.parallelism_config = ParallelismConfig({.cp_size = 2})}; }
+
+// How often ranks were told that they divide nothing.
+int64_t num_undivided(const RecordedWarnings& warnings) {
+  return std::ranges::count_if(warnings.texts(), [](const std::string& text) {
+    return text.find("has not entered maybe_context_parallel") != std::string::npos;
+  });
+}
 
 TEST(ContextScope, CutsBuffersInPlaceAndRestoresThem) {
   Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
@@ -99,6 +109,42 @@ TEST(ContextScope, DividesTheAttentionOfEachLayer) {
       EXPECT_EQ(logits.size(1), 64);
     }
     EXPECT_EQ(whole.size(1), 128) << "outside of the scope ranks compute whole sequences";
+  });
+}
+
+TEST(ContextScope, IsMissedByTheFirstRankAtTheSecondPassWithGradients) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator(cp_of_two());
+    auto model =
+        accelerator.prepare(lm::Lm(lm::model_config("tiny", {.blocks = lm::Blocks::kLlama})).ptr());
+    const auto integers = at::TensorOptions(accelerator.device()).dtype(at::kLong);
+    const at::Tensor tokens = at::ones({1, 128}, integers);
+    const RecordedWarnings warnings;
+    {
+      const at::NoGradGuard generates;
+      for (int i = 0; i < 3; ++i) (void)model(tokens);
+    }
+    (void)model(tokens);
+    EXPECT_EQ(num_undivided(warnings), 0) << "the program may yet enter a scope";
+    for (int i = 0; i < 3; ++i) (void)model(tokens);
+    EXPECT_EQ(num_undivided(warnings), rank.index() == 0 ? 1 : 0);
+  });
+}
+
+TEST(ContextScope, IsNotMissedOutsideOfItOnceEntered) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator(cp_of_two());
+    auto model =
+        accelerator.prepare(lm::Lm(lm::model_config("tiny", {.blocks = lm::Blocks::kLlama})).ptr());
+    const auto integers = at::TensorOptions(accelerator.device()).dtype(at::kLong);
+    const at::Tensor tokens = at::ones({1, 128}, integers);
+    const RecordedWarnings warnings;
+    {
+      const auto scope = accelerator.maybe_context_parallel({tokens}, {1});
+      (void)model(tokens, scope.positions());
+    }
+    for (int i = 0; i < 3; ++i) (void)model(tokens);
+    EXPECT_EQ(num_undivided(warnings), 0);
   });
 }
 

@@ -120,7 +120,8 @@ TEST(Names, LetSeedsOfOneRankLeaveTheDevicesOfOthersAlone) {
 }
 
 TEST(Names, LetARankSeedWhereOthersAreFolded) {
-  Cluster cluster("1x8:h100", {.numerics = simulator::Numerics::kShapes, .fold = simulator::Folding{}});
+  Cluster cluster("1x8:h100",
+                  {.numerics = simulator::Numerics::kShapes, .fold = simulator::Folding{}});
   EXPECT_NO_THROW(cluster.run_on_every_rank([](Rank&) { seed_all_devices(7); }));
 }
 
