@@ -26,7 +26,7 @@ finds() {
 finds 'version = "9.1.0"' MODULE.bazel 's/^    version = .*/    version = "9.1.0",/'
 finds 'MODULE.bazel:' accelerate/base/version.h 's/"[0-9.]+"/"9.1.0"/'
 finds 'CHANGELOG.md:' CHANGELOG.md 's/^## Unreleased/## 9.1.0/'
-finds 'integration_tests/outside/consumer/CMakeLists.txt:' integration_tests/outside/consumer/CMakeLists.txt 's/(Accelerate) [0-9.]+/\1 0.9/'
+finds 'integration_tests/outside/consumer/CMakeLists.txt:' integration_tests/outside/consumer/CMakeLists.txt 's/(Accelerate) [0-9.]+/\1 0.1/'
 finds 'README.md:' README.md 's/(LibTorch of) [0-9.]+/\1 9.9/'
 finds 'accelerate/docs/install.md:' accelerate/docs/install.md 's/LibTorch [0-9.]+ or/LibTorch 9.9 or/'
 finds 'tools/dev:' accelerate/tensors/libtorch_releases.h 's/built with, [0-9.]+/built with, 9.9/'

@@ -1,6 +1,8 @@
 #include "trackers/prometheus/metrics_text.h"
 
 #include <cmath>
+#include <set>
+#include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"

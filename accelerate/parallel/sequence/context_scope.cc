@@ -304,6 +304,7 @@ class ContextParallelTechnique final : public Technique {
   void forward(ForwardPass& pass) override {
     const auto* const live = runtime_.find_shared<LiveContext>();
     ContextParallelScope::Live* const scope = live != nullptr ? live->scope : nullptr;
+    if (live == nullptr) count_undivided_pass();
     if (scope == nullptr || scope->handler() == nullptr) return pass.proceed();
     std::vector<at::Tensor> inputs;
     if (!knows_positions_) inputs = pass.inputs();
@@ -334,8 +335,18 @@ class ContextParallelTechnique final : public Technique {
   }
 
  private:
+  void count_undivided_pass() {
+    if (!at::GradMode::is_enabled() || ++num_undivided_passes_ != 2) return;
+    if (runtime_.topology().rank != 0) return;
+    TORCH_WARN(
+        "Ranks along cp compute whole sequences, alike on each of them: a model was trained, and "
+        "the program has not entered maybe_context_parallel. To divide sequences, call the model "
+        "and backward inside of Accelerator::maybe_context_parallel.");
+  }
+
   Runtime& runtime_;
   int64_t num_attention_calls_ = 0;
+  int64_t num_undivided_passes_ = 0;  // with gradients, before the program's first scope
   const std::shared_ptr<RandomStreams> streams_;
   const bool has_stages_;
   bool knows_positions_ = false;

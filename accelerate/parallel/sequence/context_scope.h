@@ -155,7 +155,9 @@ class ContextParallelScope::Live {
 /// The layout of such a model says that its inputs are divided along cp: its parameters are whole,
 /// gradients are means over these ranks too, and sharding divides rows among them. Where ranks have
 /// other tokens, operators draw random numbers of the rank's own (operators/random_streams.h).
-/// Passes outside of the scope compute whole sequences, alike on all ranks along cp.
+/// Passes outside of the scope compute whole sequences, alike on all ranks along cp. At a model's
+/// second one with gradients, in a program that has not entered any scope, the first rank of the
+/// job warns.
 ///
 /// Errors:  c10::ValueError naming the rank, from passes inside of the scope: of a model that
 ///          computes no attention, and of one that is not told where its tokens are.
