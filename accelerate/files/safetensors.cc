@@ -193,8 +193,7 @@ class Writer {
 absl::StatusOr<std::string> safetensors_dtype(at::ScalarType dtype) {
   const DtypeName* known = find_dtype(dtype);
   if (known != nullptr && is_written(*known)) return std::string(known->safetensors);
-  return absl::InvalidArgumentError(
-      absl::StrCat("the dtype ", c10::toString(dtype), " cannot be in safetensors files"));
+  return invalid("the dtype ", c10::toString(dtype), " cannot be in safetensors files");
 }
 
 absl::StatusOr<at::ScalarType> scalar_type_of(const std::string& safetensors_dtype) {

@@ -308,8 +308,7 @@ absl::Status finish(FileSystem& files, const std::string& staging, Manifest mani
   try {
     text = manifest_text(manifest);
   } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot list the files of ", staging, ": ", error.what()));
+    return invalid("cannot list the files of ", staging, ": ", error.what());
   }
   ACCELERATE_RETURN_IF_ERROR(write_file(files, join_path(staging, kManifestName), text));
   return sync_tree(files, staging);

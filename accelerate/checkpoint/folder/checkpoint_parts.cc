@@ -24,9 +24,8 @@ constexpr char kJson[] = ".json";
 
 absl::Status check_depth(const nlohmann::ordered_json& values, const std::string& path) {
   if (!internal::is_value_too_deep(values)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("cannot write ", path,
-                                                 ": its values are nested in more than ",
-                                                 internal::kMaxJsonDepth, " levels"));
+  return invalid("cannot write ", path, ": its values are nested in more than ",
+                 internal::kMaxJsonDepth, " levels");
 }
 
 absl::StatusOr<ManifestFile> write_json(FileSystem& files, const std::string& path,
@@ -36,7 +35,7 @@ absl::StatusOr<ManifestFile> write_json(FileSystem& files, const std::string& pa
   try {
     text = values.dump(2) + "\n";
   } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", error.what()));
+    return invalid("cannot write ", path, ": ", error.what());
   }
   if (absl::Status written = write_file(files, path, text); !written.ok()) return written;
   return ManifestFile{.size = static_cast<int64_t>(text.size()), .crc32c = internal::crc32c(text)};

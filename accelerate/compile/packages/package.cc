@@ -76,7 +76,7 @@ absl::StatusOr<std::vector<PackageSource>> sources_of(const Json& json,
     const auto kind = kinds.find(each.at("from").get<std::string>());
     const int index = each.at("index").get<int>();
     if (kind == kinds.end() || index < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("a tensor from ", each.dump()));
+      return invalid("a tensor from ", each.dump());
     }
     sources.push_back({kind->second, index});
   }
@@ -111,7 +111,7 @@ absl::Status check_files(const Json& files, const std::string& folder, int64_t u
   HostFiles disk(1);
   for (const auto& [name, expected] : files.items()) {
     if (!absl::c_linear_search(kCode, name)) {
-      return absl::InvalidArgumentError(absl::StrCat("it names the file \"", name, "\""));
+      return invalid("it names the file \"", name, "\"");
     }
     const std::string path = join_path(folder, name);
     ACCELERATE_RETURN_IF_ERROR(check_owner(path, /*is_folder=*/false, user));
@@ -175,7 +175,7 @@ absl::StatusOr<RegionPackage> checked_package(const std::string& folder,
     }
     return package_of(json, folder);
   } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat("package.json cannot be read: ", error.what()));
+    return invalid("package.json cannot be read: ", error.what());
   }
 }
 

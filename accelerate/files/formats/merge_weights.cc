@@ -306,8 +306,7 @@ absl::StatusOr<MergedWeights> merge_weights(FileSystem& files, const std::string
                                             const MergeWeightsOptions& options) {
   const std::string folder = normal(checkpoint_dir);
   if (folder == normal(output_path)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the merged weights cannot be in the checkpoint's own folder ", folder));
+    return invalid("the merged weights cannot be in the checkpoint's own folder ", folder);
   }
   ACCELERATE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(files, folder));
   absl::StatusOr<MergedWeights> merged =
