@@ -23,14 +23,6 @@
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate::internal {
-namespace {
-
-bool is_fusable(at::ScalarType dtype) {
-  return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 ||
-         dtype == at::kHalf;
-}
-
-}  // namespace
 
 FusedBatch* FusedBatches::find(const at::Tensor& parameter, int64_t step) {
   const c10::Device device = parameter.device();
@@ -44,7 +36,9 @@ FusedBatch* FusedBatches::find(const at::Tensor& parameter, int64_t step) {
           ? c10::DispatchKey::Undefined
           : c10::toRuntimePerBackendFunctionalityKey(c10::DispatchKey::Dense,
                                                      parameter.key_set().highestBackendKey());
-  if (!is_fusable(dtype) || !op_.hasComputedKernelForDispatchKey(key)) return nullptr;
+  const bool is_fusable =
+      dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf;
+  if (!is_fusable || !op_.hasComputedKernelForDispatchKey(key)) return nullptr;
   if (used_ == batches_.size()) {
     batches_.push_back(FusedBatch{.device = device, .dtype = dtype, .step = step});
   }
