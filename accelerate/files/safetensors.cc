@@ -61,11 +61,6 @@ std::string objection_to(const at::Tensor& tensor) {
   return "";
 }
 
-bool is_written(const DtypeName& dtype) {
-  return !dtype.safetensors.empty() && dtype.safetensors != "C64" &&
-         !dtype.safetensors.ends_with("FNUZ");
-}
-
 // ---- Writing.
 
 // Writes one file: its header, and then the tensors in their order.
@@ -192,7 +187,10 @@ class Writer {
 
 absl::StatusOr<std::string> safetensors_dtype(at::ScalarType dtype) {
   const DtypeName* known = find_dtype(dtype);
-  if (known != nullptr && is_written(*known)) return std::string(known->safetensors);
+  if (known != nullptr && !known->safetensors.empty() && known->safetensors != "C64" &&
+      !known->safetensors.ends_with("FNUZ")) {
+    return std::string(known->safetensors);
+  }
   return invalid("the dtype ", c10::toString(dtype), " cannot be in safetensors files");
 }
 

@@ -127,12 +127,6 @@ namespace {
 using torch::optim::SGDOptions;
 using torch::optim::SGDParamState;
 
-// LibTorch's CPU kernel leaves out whole vectors of parameters in half precision, and reads their
-// momentum wrongly (pytorch issue 191763).
-bool kernel_is_right(const at::Tensor& parameter) {
-  return parameter.element_size() >= 4 || parameter.is_cuda();
-}
-
 // torch::optim::SGD's arithmetic. An undefined buffer is the first step's.
 void step_one(const at::Tensor& parameter, at::Tensor* buffer, const SGDOptions& options) {
   at::Tensor change = parameter.grad();
@@ -266,7 +260,10 @@ at::Tensor sgd_step(torch::optim::Optimizer& optimizer, FusedBatches& batches,
         buffer = &internal::state_of<SGDParamState>(optimizer, parameter).momentum_buffer();
       }
       const bool is_first = buffer != nullptr && !buffer->defined();
-      const bool fits = kernel_is_right(parameter) && same_layout(parameter, grad) &&
+      // LibTorch's CPU kernel leaves out whole vectors of parameters in half precision, and reads
+      // their momentum wrongly (pytorch issue 191763).
+      const bool fits = (parameter.element_size() >= 4 || parameter.is_cuda()) &&
+                        same_layout(parameter, grad) &&
                         (buffer == nullptr || is_first || same_layout(parameter, *buffer));
       FusedBatch* batch = fits ? batches.find(parameter, is_first) : nullptr;
       if (batch == nullptr) {

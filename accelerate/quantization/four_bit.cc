@@ -86,15 +86,6 @@ void dequantize_blocks(const uint8_t* bytes, const float* absmax, const float* m
   }
 }
 
-// In float64 and in order, so that it is the same on every machine.
-float mean_of(const at::Tensor& absmax) {
-  const auto* const values = absmax.const_data_ptr<float>();
-  const int64_t count = absmax.numel();
-  if (count == 0) return 0.0f;
-  return static_cast<float>(std::accumulate(values, values + count, 0.0) /
-                            static_cast<double>(count));
-}
-
 // What AT_DISPATCH_FLOATING_TYPES_AND2 has with at::kHalf and at::kBFloat16.
 bool is_supported(at::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kHalf ||
@@ -367,7 +358,11 @@ FourBitTensor quantize_4bit(const at::Tensor& tensor, const FourBitOptions& opti
                         result.absmax.mutable_data_ptr<float>());
       });
   if (options.use_double_quant) {
-    const float offset = mean_of(result.absmax);
+    // The mean, in float64 and in order, so that it is the same on every machine.
+    const auto* const scales = result.absmax.const_data_ptr<float>();
+    const int64_t blocks = std::max<int64_t>(result.absmax.numel(), 1);
+    const double sum = std::accumulate(scales, scales + result.absmax.numel(), 0.0);
+    const auto offset = static_cast<float>(sum / static_cast<double>(blocks));
     result.nested = NestedAbsmax{
         quantize_blockwise(result.absmax.sub(offset), options.nested_block_size), offset};
     result.absmax = at::Tensor();

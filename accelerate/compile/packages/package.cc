@@ -189,9 +189,6 @@ bool is_release(const std::string& name) {
   return !name.empty() && name.find_first_not_of("0123456789.") == std::string::npos &&
          std::isdigit(static_cast<unsigned char>(name[0])) != 0;
 }
-bool is_id(const std::string& name) {
-  return name.size() == 64 && name.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
 
 // Whether the folder has a package in the form that this version reads, be it right or not.
 bool has_package(FileSystem& disk, const std::string& folder) {
@@ -215,7 +212,8 @@ absl::StatusOr<std::vector<Entry>> entries_of(FileSystem& disk, const std::strin
     if (!is_release(release)) continue;
     ACCELERATE_ASSIGN_OR_RETURN(const auto ids, folders_in(disk, join_path(cache, release)));
     for (const std::string& id : ids) {
-      if (is_id(id)) entries.push_back({release, id, folder_of(cache, release, id)});
+      const bool is_id = id.size() == 64 && id.find_first_not_of("0123456789abcdef") == id.npos;
+      if (is_id) entries.push_back({release, id, folder_of(cache, release, id)});
     }
   }
   return entries;
