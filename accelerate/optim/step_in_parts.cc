@@ -109,7 +109,7 @@ bool can_step_in_parts(const torch::optim::Optimizer& optimizer) {
 }
 
 void step_in_parts(torch::optim::Optimizer& optimizer, int64_t elements, AroundParts* around) {
-  std::vector<Update> updates;  // of the parameters that have gradients
+  std::vector<Update> updates;  // where parameters have gradients
   for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       if (parameter.grad().defined()) updates.push_back({parameter, parameter.grad()});
