@@ -294,14 +294,6 @@ LoadedCheckpoint load_alone(FileSystem& files, torch::nn::Module& model,
 using Listing =
     std::vector<std::tuple<std::string, std::vector<int64_t>, at::ScalarType, std::string>>;
 
-std::string listing_of(const std::vector<StoredTensor>& tensors) {
-  Listing listing;
-  for (const StoredTensor& tensor : tensors) {
-    listing.emplace_back(tensor.name, tensor.sizes, tensor.dtype, tensor.unreadable);
-  }
-  return to_bytes(listing);
-}
-
 // What the ranks tell each other of their plans before the first tensor.
 class Plans {
  public:
@@ -494,7 +486,11 @@ LoadedCheckpoint load_from_rank0(FileSystem& files, torch::nn::Module& model,
   OpenCheckpoint opened;
   const std::string bytes = internal::agree_with_rank0(group, "", [&] {
     opened = internal::open_checkpoint(files, checkpoint);
-    return listing_of(opened.tensors);
+    Listing listing;
+    for (const StoredTensor& tensor : opened.tensors) {
+      listing.emplace_back(tensor.name, tensor.sizes, tensor.dtype, tensor.unreadable);
+    }
+    return to_bytes(listing);
   });
   if (group->getRank() != 0) {
     for (auto& [name, sizes, dtype, unreadable] : from_bytes<Listing>(bytes)) {

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/checksum.h"
+#include "accelerate/base/status.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/values/dtypes.h"
@@ -79,13 +80,12 @@ absl::StatusOr<std::shared_ptr<const ReadableFile>> OffloadedFile::open() const 
     const absl::MutexLock lock(&mutex_);
     if (pinned_ != nullptr) return pinned_;
   }
-  absl::StatusOr<std::unique_ptr<ReadableFile>> file = files_.open(path_);
-  if (!file.ok()) return file.status();
-  if (!is_offloaded_file_size((*file)->size(), *bytes)) {
-    return absl::DataLossError(absl::StrCat(path_, ": it has ", (*file)->size(), " bytes, and ",
+  ACCELERATE_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, files_.open(path_));
+  if (!is_offloaded_file_size(file->size(), *bytes)) {
+    return absl::DataLossError(absl::StrCat(path_, ": it has ", file->size(), " bytes, and ",
                                             *bytes, " according to the index"));
   }
-  return std::shared_ptr<const ReadableFile>(*std::move(file));
+  return std::shared_ptr<const ReadableFile>(std::move(file));
 }
 
 absl::Status OffloadedFile::check() const { return open().status(); }
@@ -99,9 +99,8 @@ absl::Status OffloadedFile::check_bytes(absl::Span<const std::byte> bytes) const
 
 absl::Status OffloadedFile::read(absl::Span<std::byte> out) const {
   if (out.empty()) return absl::OkStatus();
-  const auto file = open();
-  if (!file.ok()) return file.status();
-  if (absl::Status read = (*file)->read_at(0, out); !read.ok()) return read;
+  ACCELERATE_ASSIGN_OR_RETURN(const auto file, open());
+  ACCELERATE_RETURN_IF_ERROR(file->read_at(0, out));
   return check_bytes(out);
 }
 

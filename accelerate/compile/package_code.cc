@@ -33,16 +33,6 @@ std::unique_ptr<Runner> make_runner(const Create& create, const std::string& pat
   }
 }
 
-// Code names LibTorch's library as Python's torch does. Where the dynamic linker finds another file
-// of that name, or none, the process would get a second LibTorch.
-void check_libtorch() {
-  void* const library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-  TORCH_CHECK(library != nullptr,
-              "it needs libtorch_cpu.so, and the dynamic linker does not find this program's "
-              "LibTorch by that name");
-  dlclose(library);
-}
-
 std::unique_ptr<Runner> runner_of(const std::string& path) {
   const auto& registry = torch::inductor::getAOTIModelRunnerRegistry();
   const auto found = registry.find("cpu");
@@ -81,7 +71,13 @@ class PackageCode final : public RegionCode {
       TORCH_CHECK(input >= 0 && static_cast<size_t>(input) < num_inputs, "its package takes input ",
                   input, " of ", num_inputs);
     }
-    check_libtorch();
+    // Code names LibTorch's library as Python's torch does. Where the dynamic linker finds another
+    // file of that name, or none, the process would get a second LibTorch.
+    void* const library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    TORCH_CHECK(library != nullptr,
+                "it needs libtorch_cpu.so, and the dynamic linker does not find this program's "
+                "LibTorch by that name");
+    dlclose(library);
     forward_ = runner_of(package_.forward_code());
     if (package_.has_backward) backward_ = runner_of(package_.backward_code());
   }

@@ -38,15 +38,6 @@ bool is_dense(const at::Tensor& tensor) {
          !tensor.unsafeGetTensorImpl()->is_python_dispatch();
 }
 
-bool writes(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-}
-
-// Whether the operator gives a view of the argument and reads no values.
-bool is_viewed(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && !argument.alias_info()->isWrite();
-}
-
 Json number_json(double number) {
   if (std::isfinite(number)) return number;
   return {{"f", std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"}};
@@ -333,6 +324,8 @@ bool RegionRecorder::may_be_recorded(const OperatorCall& call) {
       return refuse("reads a place in memory");
     }
     bool is_fine = true;
+    // An operator that gives a view of the argument reads no values.
+    const auto* const alias = arguments[i].alias_info();
     for_each_tensor(value, [&](const at::Tensor& tensor) {
       if (!is_fine) return;
       if (!is_dense(tensor)) {
@@ -342,11 +335,11 @@ bool RegionRecorder::may_be_recorded(const OperatorCall& call) {
       const c10::StorageImpl* storage = storage_of(tensor);
       if (is_index && (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte)) {
         is_fine = refuse("gives results whose sizes depend on values");
-      } else if (writes(arguments[i])) {
+      } else if (alias != nullptr && alias->isWrite()) {
         if (values_->inputs.contains(storage)) is_fine = refuse("changes an input in place");
         values_->unwritten.erase(storage);
-      } else if (!is_viewed(arguments[i]) && tensor.numel() > 0 &&
-                 values_->unwritten.contains(storage) && !leaves_memory_as_it_is(name)) {
+      } else if (alias == nullptr && tensor.numel() > 0 && values_->unwritten.contains(storage) &&
+                 !leaves_memory_as_it_is(name)) {
         is_fine = refuse("reads a tensor that no operator has written");
       }
     });

@@ -52,13 +52,6 @@ std::string difference_text(const std::string& first, const std::string& second)
   return absl::StrCat(x == a.end() ? "nothing" : *x, " and then ", y == b.end() ? "nothing" : *y);
 }
 
-// The same memory and counter of changes without a history.
-at::Tensor same_memory(const at::Tensor& tensor) {
-  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(),
-                                                  /*allow_tensor_metadata_change=*/true));
-}
-
 // Casts of parameters that automatic mixed precision has kept were made outside of the region, or
 // inside of it for those outside.
 void forget_casts() {
@@ -89,7 +82,10 @@ std::vector<at::Tensor> with_history(const std::vector<at::Tensor>& outputs,
       results.push_back(outputs[i]);
       continue;
     }
-    at::Tensor result = same_memory(outputs[i]);
+    // The same memory and counter of changes without a history.
+    c10::TensorImpl* const impl = outputs[i].unsafeGetTensorImpl();
+    at::Tensor result(impl->shallow_copy_and_detach(impl->version_counter(),
+                                                    /*allow_tensor_metadata_change=*/true));
     torch::autograd::set_history(result, node);
     results.push_back(std::move(result));
   }

@@ -28,12 +28,6 @@ int64_t rounds_of(int64_t samples, int64_t round, bool drop_last) {
   return samples / round + (!drop_last && samples % round != 0 ? 1 : 0);
 }
 
-void count_training_samples(int64_t samples) {
-  Runtime* runtime = Runtime::find_current();
-  if (runtime == nullptr) return;
-  runtime->shared<TrainingSamples>([] { return new TrainingSamples(); }).count += samples;
-}
-
 // A plain RandomSampler, which one that can be seeded may replace.
 const RandomSampler* plain_random(const Sampler* sampler) {
   if (dynamic_cast<const SeedableRandomSampler*>(sampler) != nullptr) return nullptr;
@@ -404,8 +398,10 @@ bool LoaderCore::may_give_batch() {
 void LoaderCore::count_batch(const BatchPosition& position) {
   ++progress_.batches;
   static_cast<BatchPosition&>(progress_) = position;
-  if (shard_ && c10::GradMode::is_enabled()) {
-    count_training_samples(round() / ranks_per_sequence());
+  Runtime* const runtime = Runtime::find_current();
+  if (shard_ && runtime != nullptr && c10::GradMode::is_enabled()) {
+    runtime->shared<TrainingSamples>([] { return new TrainingSamples(); }).count +=
+        round() / ranks_per_sequence();
   }
   if (position.last && batch_sampler_) batch_sampler_->end_pass();
 }

@@ -21,8 +21,7 @@ using nlohmann::ordered_json;
 absl::StatusOr<DevicePlacement> placement_at(absl::string_view text) {
   int index = 0;
   if (!absl::SimpleAtoi(text, &index) || index < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(text, " is not the index of a device, which starts at 0"));
+    return invalid(text, " is not the index of a device, which starts at 0");
   }
   return DevicePlacement::accelerator(index);
 }
@@ -30,8 +29,8 @@ absl::StatusOr<DevicePlacement> placement_at(absl::string_view text) {
 absl::StatusOr<DevicePlacement> placement_of(const ordered_json& value) {
   if (value.is_string()) return DevicePlacement::parse(value.get_ref<const std::string&>());
   if (value.is_number_integer()) return placement_at(internal::exact_json_text(value));
-  return absl::InvalidArgumentError(absl::StrCat(
-      json_text(value), " is not a device; give an index, \"cpu\", \"disk\" or a device's name"));
+  return invalid(json_text(value),
+                 " is not a device; give an index, \"cpu\", \"disk\" or a device's name");
 }
 
 }  // namespace

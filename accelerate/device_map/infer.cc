@@ -356,8 +356,7 @@ class Planner {
 };
 
 absl::Status no_such_name(absl::string_view name) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("the model has no module or tensor \"", name, "\""));
+  return invalid("the model has no module or tensor \"", name, "\"");
 }
 
 // kNone for a name that the tree does not have.
@@ -405,8 +404,7 @@ absl::StatusOr<std::optional<FallbackAllocation>> fallback_allocate(
     if (item == kNone) return no_such_name(name);
     for (const Item other : entries) {
       if (!items.contains(item, other) && !items.contains(other, item)) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", name, "\" and \"", items.path(other), "\" overlap"));
+      return invalid("\"", name, "\" and \"", items.path(other), "\" overlap");
     }
     entries.push_back(item);
   }
@@ -478,8 +476,7 @@ absl::Status check_device_map(const ModuleTree& tree, const DeviceMap& map) {
     }
   }
   if (missing.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the device map gives no device for ", absl::StrJoin(missing, ", ")));
+  return invalid("the device map gives no device for ", absl::StrJoin(missing, ", "));
 }
 
 std::vector<std::string> names_without_module(const ModuleTree& tree, const DeviceMap& map) {

@@ -11,7 +11,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/document.h"
 #include "accelerate/base/json_text.h"
@@ -28,17 +27,16 @@ size_t at(int32_t number) { return static_cast<size_t>(number); }
 absl::StatusOr<double> parse_amount(absl::string_view text) {
   const std::optional<int64_t> size = parse_byte_size(std::string(text));
   if (size) return static_cast<double>(*size);
-  return absl::InvalidArgumentError(absl::StrCat(
+  return invalid(
       "\"", text,
       "\" is not a size; give a number of bytes, or a text with a unit such as \"5.0GB\" or "
-      "\"512MiB\""));
+      "\"512MiB\"");
 }
 
 absl::StatusOr<double> amount_of(const ordered_json& value) {
   if (value.is_number_integer()) return value.get<double>();
   if (value.is_string()) return parse_amount(value.get_ref<const std::string&>());
-  return absl::InvalidArgumentError(
-      absl::StrCat(json_text(value), " is neither a number of bytes nor a text"));
+  return invalid(json_text(value), " is neither a number of bytes nor a text");
 }
 
 // A word of a command line, where a number needs no unit.
@@ -51,8 +49,7 @@ absl::StatusOr<double> amount_of_word(absl::string_view word) {
 absl::Status add_limit(absl::string_view device, absl::StatusOr<double> amount, MaxMemory& limits) {
   ACCELERATE_ASSIGN_OR_RETURN(DevicePlacement placement, DevicePlacement::parse(device));
   if (!amount.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the limit of device ", device, ": ", amount.status().message()));
+    return invalid("the limit of device ", device, ": ", amount.status().message());
   }
   limits.emplace_back(std::move(placement), *amount);
   return absl::OkStatus();
@@ -134,20 +131,18 @@ double largest_block(const ModuleTree& tree, const internal::TreeSizes& sizes,
 absl::StatusOr<MaxMemory> ordered_max_memory(MaxMemory limits) {
   for (const auto& [device, bytes] : limits) {
     if (device.is_named()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a limit is given for \"", device.text(),
-                       "\"; devices are indices of accelerators, \"mps\", \"cpu\" and \"disk\""));
+      return invalid("a limit is given for \"", device.text(),
+                     "\"; devices are indices of accelerators, \"mps\", \"cpu\" and \"disk\"");
     }
     if (!(bytes >= 0)) {
-      return absl::InvalidArgumentError(absl::StrCat("the limit of device ", device.text(), " is ",
-                                                     bytes, "; it cannot be negative"));
+      return invalid("the limit of device ", device.text(), " is ", bytes,
+                     "; it cannot be negative");
     }
   }
   std::ranges::stable_sort(limits, {}, &MaxMemory::value_type::first);
   for (size_t i = 1; i < limits.size(); ++i) {
     if (limits[i].first == limits[i - 1].first) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("device ", limits[i].first.text(), " has two limits"));
+      return invalid("device ", limits[i].first.text(), " has two limits");
     }
   }
   return limits;
@@ -168,8 +163,7 @@ absl::StatusOr<MaxMemory> parse_max_memory(absl::string_view text) {
     const std::pair<absl::string_view, absl::string_view> limit =
         absl::StrSplit(part, absl::MaxSplits('=', 1));
     if (part.find('=') == part.npos) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", part, "\" is not a limit, as in \"0=20GB,cpu=64GiB\""));
+      return invalid("\"", part, "\" is not a limit, as in \"0=20GB,cpu=64GiB\"");
     }
     const absl::string_view amount = absl::StripAsciiWhitespace(limit.second);
     ACCELERATE_RETURN_IF_ERROR(

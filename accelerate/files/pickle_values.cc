@@ -104,12 +104,6 @@ bool makes_tensor(const std::string& global) {
          absl::StartsWith(global, "torch._tensor._rebuild");
 }
 
-std::vector<int64_t> reversed_dims(int64_t count) {
-  std::vector<int64_t> dims;
-  for (int64_t i = count; i-- > 0;) dims.push_back(i);
-  return dims;
-}
-
 // Bytes up to the end of the last element; nothing for sizes that make no sense.
 std::optional<int64_t> bytes_needed(int64_t offset, const std::vector<int64_t>& sizes,
                                     const std::vector<int64_t>& strides, int64_t item_bytes) {
@@ -443,7 +437,11 @@ PickleNode PickleValues::array_of(PickleId type_id, PickleId shape_id, bool in_c
       std::reverse(memory + begin, memory + begin + number);
     }
   }
-  if (in_columns) array = array.permute(reversed_dims(array.dim()));
+  if (in_columns) {
+    std::vector<int64_t> dims;
+    for (int64_t i = array.dim(); i-- > 0;) dims.push_back(i);
+    array = array.permute(dims);
+  }
   return {.kind = PickleKind::kTensor, .tensor = std::move(array)};
 }
 

@@ -61,11 +61,6 @@ std::string objection_to(const at::Tensor& tensor) {
   return "";
 }
 
-bool is_written(const DtypeName& dtype) {
-  return !dtype.safetensors.empty() && dtype.safetensors != "C64" &&
-         !dtype.safetensors.ends_with("FNUZ");
-}
-
 // ---- Writing.
 
 // Writes one file: its header, and then the tensors in their order.
@@ -192,9 +187,11 @@ class Writer {
 
 absl::StatusOr<std::string> safetensors_dtype(at::ScalarType dtype) {
   const DtypeName* known = find_dtype(dtype);
-  if (known != nullptr && is_written(*known)) return std::string(known->safetensors);
-  return absl::InvalidArgumentError(
-      absl::StrCat("the dtype ", c10::toString(dtype), " cannot be in safetensors files"));
+  if (known != nullptr && !known->safetensors.empty() && known->safetensors != "C64" &&
+      !known->safetensors.ends_with("FNUZ")) {
+    return std::string(known->safetensors);
+  }
+  return invalid("the dtype ", c10::toString(dtype), " cannot be in safetensors files");
 }
 
 absl::StatusOr<at::ScalarType> scalar_type_of(const std::string& safetensors_dtype) {
@@ -311,12 +308,11 @@ struct SafetensorsFile::Contents {
       return entry.shape.empty() ? whole : whole.narrow(dim, begin, end - begin);
     };
     if (entry.begin == entry.end) return part(at::empty(entry.shape, dtype));
-    const auto mapping = this->mapping();
-    if (!mapping.ok()) return mapping.status();
+    ACCELERATE_ASSIGN_OR_RETURN(const auto mapping, this->mapping());
     const int64_t offset = header.data_offset + entry.begin;
-    auto* data = const_cast<std::byte*>((*mapping)->data()) + offset;
+    auto* data = const_cast<std::byte*>(mapping->data()) + offset;
     const auto view = [&](const std::vector<int64_t>& shape, at::ScalarType type) {
-      return at::from_blob(data, shape, [kept = *mapping](void*) {}, type);
+      return at::from_blob(data, shape, [kept = mapping](void*) {}, type);
     };
     const auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
     if (offset % bytes == 0) return part(view(entry.shape, dtype));
@@ -548,11 +544,10 @@ absl::Status SafetensorsFile::read_into(const NamedTensors& destinations) const 
 
 absl::Status SafetensorsFile::read_whole_file(const NamedTensors& destinations,
                                               uint32_t file_crc32c) const {
-  const auto with_destinations = contents_->wanted_for(destinations);
-  if (!with_destinations.ok()) return with_destinations.status();
+  ACCELERATE_ASSIGN_OR_RETURN(const auto with_destinations, contents_->wanted_for(destinations));
   std::map<const SafetensorsEntry*, at::Tensor> by_entry;
   std::vector<at::Tensor> devices;
-  for (const Contents::Wanted& want : *with_destinations) {
+  for (const Contents::Wanted& want : with_destinations) {
     by_entry[want.entry] = want.tensor;
     devices.push_back(want.tensor);
   }

@@ -12,19 +12,6 @@
 namespace accelerate {
 namespace {
 
-// Each tensor as one shard of the file.
-ShardedMetadata metadata_of(const SafetensorsHeader& header, const std::string& path) {
-  ShardedMetadata metadata;
-  for (const SafetensorsEntry& entry : header.tensors) {
-    metadata.tensors[entry.name] = {
-        .dtype = entry.dtype,
-        .shape = entry.shape,
-        .shards = {shard_with(path, entry.name, whole_box(entry.shape))}};
-  }
-  if (const auto* const values = internal::find_state_values(header)) metadata.values = *values;
-  return metadata;
-}
-
 bool has_tensor_checksums(const StoredFile& file) {
   return file.checksums && !file.checksums->tensors.empty();
 }
@@ -44,7 +31,15 @@ StoredTensors::StoredTensors(FileSystem& files, const StoredFile& file)
     : files_(files),
       find_([file](const std::string&) { return file; }),
       one_file_(internal::value_or_throw(open_file(files, file))) {
-  metadata_ = metadata_of(one_file_->header(), file.path);
+  const SafetensorsHeader& header = one_file_->header();
+  // Each tensor as one shard of the file.
+  for (const SafetensorsEntry& entry : header.tensors) {
+    metadata_.tensors[entry.name] = {
+        .dtype = entry.dtype,
+        .shape = entry.shape,
+        .shards = {shard_with(file.path, entry.name, whole_box(entry.shape))}};
+  }
+  if (const auto* const values = internal::find_state_values(header)) metadata_.values = *values;
 }
 
 StoredTensors::StoredTensors(FileSystem& files, ShardedMetadata metadata,

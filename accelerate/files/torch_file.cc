@@ -408,8 +408,6 @@ class TorchZip {
   caffe2::serialize::PyTorchStreamReader zip_;
 };
 
-bool is_zip(absl::string_view start) { return absl::StartsWith(start, "PK\x03\x04"); }
-
 // A pickle of the number 0x1950a86a20f9469cfc6c; protocol 1 writes the number as text.
 bool is_old_format(absl::string_view start) {
   if (absl::StartsWith(start, "L119547037146038801333356L\n")) return true;
@@ -475,7 +473,7 @@ bool is_torch_file(FileSystem& files, const std::string& path) {
   const absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
   if (!file.ok()) return false;
   const std::string start = read_start(**file, kStartBytes).value_or("");
-  return is_zip(start) || is_old_format(start);
+  return absl::StartsWith(start, "PK\x03\x04") || is_old_format(start);
 }
 
 }  // namespace accelerate

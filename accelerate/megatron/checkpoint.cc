@@ -34,18 +34,6 @@ std::string folder_of_iteration(FileSystem& files, const std::string& folder) {
   return join_path(folder, absl::StrFormat("iter_%07d", iteration));
 }
 
-void check_format(FileSystem& files, const std::string& folder) {
-  for (const char* name : {"metadata.json", ".metadata"}) {
-    if (!internal::value_or_throw(exists(files, join_path(folder, name)))) continue;
-    throw CheckpointError(
-        absl::StrCat(folder, " has a ", name,
-                     ", as distributed checkpoints have (torch_dist, zarr), which are not read; "
-                     "Megatron-LM writes it in the format that is read with "
-                     "--ckpt-convert-format torch --ckpt-convert-save FOLDER"),
-        /*is_damage=*/false);
-  }
-}
-
 NamedTensors read_part(FileSystem& files, const std::string& folder,
                        const MegatronDivision& division, int64_t tp, int64_t pp) {
   std::string rank = absl::StrFormat("mp_rank_%02d", tp);
@@ -67,7 +55,15 @@ NamedTensors read_megatron_checkpoint(FileSystem& files, const std::string& fold
   TORCH_CHECK_VALUE(division.chunks == 1, "read_megatron_checkpoint: chunks=", division.chunks,
                     ", but files of stages with several chunks of layers are not read");
   const std::string iteration = folder_of_iteration(files, folder);
-  check_format(files, iteration);
+  for (const char* name : {"metadata.json", ".metadata"}) {
+    if (!internal::value_or_throw(exists(files, join_path(iteration, name)))) continue;
+    throw CheckpointError(
+        absl::StrCat(iteration, " has a ", name,
+                     ", as distributed checkpoints have (torch_dist, zarr), which are not read; "
+                     "Megatron-LM writes it in the format that is read with "
+                     "--ckpt-convert-format torch --ckpt-convert-save FOLDER"),
+        /*is_damage=*/false);
+  }
   std::vector<NamedTensors> parts;
   for (int64_t pp = 0; pp < division.pp; ++pp) {
     for (int64_t tp = 0; tp < division.tp; ++tp) {

@@ -19,11 +19,6 @@
 namespace accelerate {
 namespace {
 
-// Whether a token's first bit counts below 0.
-bool is_signed(TokenDtype dtype) {
-  return dtype != TokenDtype::kUint8 && dtype != TokenDtype::kUint16;
-}
-
 bool is_float(TokenDtype dtype) {
   return dtype == TokenDtype::kFloat32 || dtype == TokenDtype::kFloat64;
 }
@@ -37,8 +32,8 @@ uint64_t bits_at(absl::Span<const std::byte> bytes, int64_t at, int64_t size) {
 }
 
 int64_t integer_of(uint64_t bits, TokenDtype dtype) {
-  const int64_t unused = 64 - 8 * token_size(dtype);
-  if (!is_signed(dtype)) return static_cast<int64_t>(bits);
+  const bool is_unsigned = dtype == TokenDtype::kUint8 || dtype == TokenDtype::kUint16;
+  const int64_t unused = is_unsigned ? 0 : 64 - 8 * token_size(dtype);
   return static_cast<int64_t>(bits << unused) >> unused;
 }
 

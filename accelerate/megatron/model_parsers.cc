@@ -31,18 +31,15 @@ int64_t number(const Facts& model, const char* name) {
   return value.get<int64_t>();
 }
 
-// The length of the sequences in a tensor of the batch.
-int64_t length_of(const MegatronBatchShapes& batch, const char* name) {
-  const auto shape = batch.find(name);
-  TORCH_CHECK_VALUE(shape != batch.end(), "the batch has no \"", name,
+// The length of the sequences in a tensor of the batch, if there is one.
+int64_t length_or(const Shapes& batch, const char* name, int64_t otherwise) {
+  if (!batch) return otherwise;
+  const auto shape = batch->find(name);
+  TORCH_CHECK_VALUE(shape != batch->end(), "the batch has no \"", name,
                     "\", whose length is that of sequences");
   TORCH_CHECK_VALUE(shape->second.size() >= 2, "the batch's \"", name,
                     "\" has no dim of tokens behind that of sequences");
   return shape->second[1];
-}
-
-int64_t length_or(const Shapes& batch, const char* name, int64_t otherwise) {
-  return batch ? length_of(*batch, name) : otherwise;
 }
 
 // Where seq_length is given, a length of the encoder or decoder comes before it, with a warning.

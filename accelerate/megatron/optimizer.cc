@@ -38,24 +38,6 @@ double number(const Json& args, const char* name) {
 using Kind = std::pair<bool, bool>;
 using Kinds = std::map<Kind, std::vector<at::Tensor>>;
 
-Kinds kinds_of(const torch::nn::Module& model, const MegatronLMPlugin& plugin) {
-  Kinds kinds;
-  std::set<const c10::TensorImpl*> known;
-  for (const auto& item : model.named_parameters()) {
-    const std::string& name = item.key();
-    const at::Tensor& parameter = item.value();
-    if (!parameter.requires_grad() || !known.insert(parameter.unsafeGetTensorImpl()).second) {
-      continue;
-    }
-    const bool is_free = plugin.no_wd_decay_cond ? plugin.no_wd_decay_cond(name, parameter)
-                                                 : name.ends_with(".bias") || parameter.dim() == 1;
-    const bool is_scaled = plugin.scale_lr_cond && plugin.scale_lr_cond(name, parameter);
-    kinds[{!is_free, is_scaled}].push_back(parameter);
-  }
-  TORCH_CHECK_VALUE(!kinds.empty(), "Megatron-LM: the model has no parameters to train");
-  return kinds;
-}
-
 template <typename Optimizer, typename Options>
 std::shared_ptr<torch::optim::Optimizer> make(const Kinds& kinds, const Options& options) {
   ParamGroups groups;
@@ -91,7 +73,20 @@ MegatronOptimizer make_megatron_optimizer(const torch::nn::Module& model,
                     "optimizer: expected \"adam\" or \"sgd\", which set_optimizer_type sets, got ",
                     kind == args.end() ? "nothing" : json_text(*kind));
   const double lr = number(args, "lr"), weight_decay = number(args, "weight_decay");
-  const Kinds kinds = kinds_of(model, plugin);
+  Kinds kinds;
+  std::set<const c10::TensorImpl*> known;
+  for (const auto& item : model.named_parameters()) {
+    const std::string& name = item.key();
+    const at::Tensor& parameter = item.value();
+    if (!parameter.requires_grad() || !known.insert(parameter.unsafeGetTensorImpl()).second) {
+      continue;
+    }
+    const bool is_free = plugin.no_wd_decay_cond ? plugin.no_wd_decay_cond(name, parameter)
+                                                 : name.ends_with(".bias") || parameter.dim() == 1;
+    const bool is_scaled = plugin.scale_lr_cond && plugin.scale_lr_cond(name, parameter);
+    kinds[{!is_free, is_scaled}].push_back(parameter);
+  }
+  TORCH_CHECK_VALUE(!kinds.empty(), "Megatron-LM: the model has no parameters to train");
   MegatronOptimizer made;
   if (*kind == "adam") {
     const std::tuple<double, double> betas(number(args, "adam_beta1"), number(args, "adam_beta2"));

@@ -35,12 +35,6 @@ int64_t micro_batch_size_of(const MegatronLMPlugin& plugin, const MegatronObject
                                    : *std::ranges::max_element(sizes);
 }
 
-// Those with batches of their own.
-int64_t data_ranks(const MegatronLMPlugin& plugin, int64_t num_ranks) {
-  const ParallelismOptions mesh = parallelism_of(plugin, num_ranks);
-  return *mesh.dp_replicate_size * *mesh.dp_shard_size;
-}
-
 // Arguments of the program that fields or objects have replaced, or that are read as fields.
 void check_other_args(const MegatronLMPlugin& plugin) {
   if (!plugin.other_megatron_args) return;
@@ -74,7 +68,8 @@ void set_prepared_args(MegatronLMPlugin& plugin, const MegatronObjects& objects,
                     "Megatron-LM");
   MegatronLMPlugin prepared = plugin;
   const int64_t micro_batch = micro_batch_size_of(prepared, objects);
-  prepared.set_training_args(micro_batch, data_ranks(prepared, num_ranks));
+  const ParallelismOptions mesh = parallelism_of(prepared, num_ranks);
+  prepared.set_training_args(micro_batch, *mesh.dp_replicate_size * *mesh.dp_shard_size);
   if (objects.model) set_network_size_args(prepared, *objects.model, objects.batch);
   if (objects.optimizer) {
     prepared.set_optimizer_type(objects.optimizer->class_name, objects.optimizer->defaults);

@@ -351,8 +351,6 @@ at::Tensor join_of(const Rule& rule, const std::string& name, const Tensors& par
   return at::cat(halves);
 }
 
-const Rule& embedding_rule(const Shape& shape) { return rules_of(shape).front(); }
-
 }  // namespace
 
 NamedTensors megatron_from_hf(const NamedTensors& tensors, const MegatronModelShape& shape) {
@@ -413,8 +411,8 @@ NamedTensors cut_megatron(const NamedTensors& whole, const MegatronModelShape& s
   });
   source.check_all_taken();
   if (has_output_copy(shape, division) && are_one_part(place, last_place(division))) {
-    result.emplace_back(kOutput,
-                        cut_of(embedding_rule(shape), kOutput, *embedding, division.tp, place.tp));
+    result.emplace_back(
+        kOutput, cut_of(rules_of(shape).front(), kOutput, *embedding, division.tp, place.tp));
   }
   return result;
 }

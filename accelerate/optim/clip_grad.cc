@@ -311,9 +311,6 @@ bool has_double(const std::vector<GradientShards>& shards) {
   });
 }
 
-// What a rank without elements adds.
-double norm_of_nothing(double norm_type) { return norm_type < 0 ? kInfinity : 0; }
-
 // The number of gradients that have an element other than zero on some rank of the group.
 at::Tensor count_of_shards(const GradientShards& shards, c10::Device device) {
   std::vector<at::Tensor> counts;
@@ -341,7 +338,8 @@ at::Tensor norm_of_shards(const GradientShards& shards, c10::Device device, doub
   if (norm_type == 0 && shards.group) return count_of_shards(shards, device);
   const at::TensorOptions options = at::TensorOptions(device).dtype(exact_dtype(device));
   const std::vector<Group> groups = gradients_of(counted(shards));
-  const at::Tensor own = groups.empty() ? at::full({1}, norm_of_nothing(norm_type), options)
+  // A rank without elements has the norm that changes no other.
+  const at::Tensor own = groups.empty() ? at::full({1}, norm_type < 0 ? kInfinity : 0, options)
                                         : norm_of(groups, norm_type).to(options).reshape({1});
   if (!shards.group) return own.reshape({});
   return combined(gather_tensor(shards.group, own), norm_type, are_in_range);

@@ -23,14 +23,6 @@
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate::internal {
-namespace {
-
-bool is_fusable(at::ScalarType dtype) {
-  return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 ||
-         dtype == at::kHalf;
-}
-
-}  // namespace
 
 FusedBatch* FusedBatches::find(const at::Tensor& parameter, int64_t step) {
   const c10::Device device = parameter.device();
@@ -44,7 +36,9 @@ FusedBatch* FusedBatches::find(const at::Tensor& parameter, int64_t step) {
           ? c10::DispatchKey::Undefined
           : c10::toRuntimePerBackendFunctionalityKey(c10::DispatchKey::Dense,
                                                      parameter.key_set().highestBackendKey());
-  if (!is_fusable(dtype) || !op_.hasComputedKernelForDispatchKey(key)) return nullptr;
+  const bool is_fusable =
+      dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf;
+  if (!is_fusable || !op_.hasComputedKernelForDispatchKey(key)) return nullptr;
   if (used_ == batches_.size()) {
     batches_.push_back(FusedBatch{.device = device, .dtype = dtype, .step = step});
   }
@@ -132,12 +126,6 @@ namespace {
 
 using torch::optim::SGDOptions;
 using torch::optim::SGDParamState;
-
-// LibTorch's CPU kernel leaves out whole vectors of parameters in half precision, and reads their
-// momentum wrongly (pytorch issue 191763).
-bool kernel_is_right(const at::Tensor& parameter) {
-  return parameter.element_size() >= 4 || parameter.is_cuda();
-}
 
 // torch::optim::SGD's arithmetic. An undefined buffer is the first step's.
 void step_one(const at::Tensor& parameter, at::Tensor* buffer, const SGDOptions& options) {
@@ -272,7 +260,10 @@ at::Tensor sgd_step(torch::optim::Optimizer& optimizer, FusedBatches& batches,
         buffer = &internal::state_of<SGDParamState>(optimizer, parameter).momentum_buffer();
       }
       const bool is_first = buffer != nullptr && !buffer->defined();
-      const bool fits = kernel_is_right(parameter) && same_layout(parameter, grad) &&
+      // LibTorch's CPU kernel leaves out whole vectors of parameters in half precision, and reads
+      // their momentum wrongly (pytorch issue 191763).
+      const bool fits = (parameter.element_size() >= 4 || parameter.is_cuda()) &&
+                        same_layout(parameter, grad) &&
                         (buffer == nullptr || is_first || same_layout(parameter, *buffer));
       FusedBatch* batch = fits ? batches.find(parameter, is_first) : nullptr;
       if (batch == nullptr) {

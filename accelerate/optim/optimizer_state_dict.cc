@@ -121,14 +121,10 @@ ACCELERATE_ARGUMENTS(torch::optim::LBFGSParamState, func_evals, n_iter, d, t, ol
                      ro, H_diag, prev_flat_grad, prev_loss, al)
 
 // What the tensors of a state must be. Those of most optimizers are like their parameters.
-at::ScalarType moment_dtype(const StateOwner& owner) {
-  const at::ScalarType dtype = owner.parameter.scalar_type();
-  return owner.wide_moments ? c10::promoteTypes(dtype, at::kFloat) : dtype;
-}
-
 StateTensorRule like_parameter(const StateOwner& owner, bool required) {
+  const at::ScalarType dtype = owner.parameter.scalar_type();
   return {.sizes = owner.parameter.sizes().vec(),
-          .dtype = moment_dtype(owner),
+          .dtype = owner.wide_moments ? c10::promoteTypes(dtype, at::kFloat) : dtype,
           .like_parameter = true,
           .required = required};
 }

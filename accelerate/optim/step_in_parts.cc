@@ -32,17 +32,6 @@ struct Update {
   bool casts() const { return gradient.scalar_type() != parameter.scalar_type(); }
 };
 
-// The parameters that have gradients.
-std::vector<Update> updates_of(torch::optim::Optimizer& optimizer) {
-  std::vector<Update> updates;
-  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      if (parameter.grad().defined()) updates.push_back({parameter, parameter.grad()});
-    }
-  }
-  return updates;
-}
-
 using Part = absl::Span<const Update>;
 
 // Parts of at least `elements` elements each; 0: all are one part.
@@ -120,7 +109,12 @@ bool can_step_in_parts(const torch::optim::Optimizer& optimizer) {
 }
 
 void step_in_parts(torch::optim::Optimizer& optimizer, int64_t elements, AroundParts* around) {
-  const std::vector<Update> updates = updates_of(optimizer);
+  std::vector<Update> updates;  // where parameters have gradients
+  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameter.grad().defined()) updates.push_back({parameter, parameter.grad()});
+    }
+  }
   const bool can = can_step_in_parts(optimizer);
   const std::vector<Part> parts = parts_of(updates, can ? elements : 0, can ? around : nullptr);
   if (around == nullptr && parts.size() <= 1 && std::ranges::none_of(updates, &Update::casts)) {

@@ -33,13 +33,6 @@ constexpr int64_t kE4M3Power = 9;
 constexpr int64_t kE5M2Power = 16;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-void check(const DelayedScalingOptions& options) {
-  TORCH_CHECK_VALUE(options.margin >= 0, "delayed scaling: margin is ", options.margin);
-  TORCH_CHECK_VALUE(options.interval >= 1, "delayed scaling: interval is ", options.interval);
-  TORCH_CHECK_VALUE(options.amax_history_len >= 1, "delayed scaling: amax_history_len is ",
-                    options.amax_history_len);
-}
-
 // Scalars that share the tensor's memory.
 std::vector<at::Tensor> scalars_of(const at::Tensor& tensor) { return tensor.view({-1}).unbind(); }
 
@@ -123,7 +116,10 @@ MxTensor mx_quantize(const at::Tensor& tensor, at::ScalarType format) {
 
 DelayedScales::DelayedScales(int64_t num_layers, const DelayedScalingOptions& options)
     : options_(options) {
-  check(options);
+  TORCH_CHECK_VALUE(options.margin >= 0, "delayed scaling: margin is ", options.margin);
+  TORCH_CHECK_VALUE(options.interval >= 1, "delayed scaling: interval is ", options.interval);
+  TORCH_CHECK_VALUE(options.amax_history_len >= 1, "delayed scaling: amax_history_len is ",
+                    options.amax_history_len);
   const double forward = fp8_max(kE4M3), gradient = fp8_max(options.gradient_format);
   formats_max_ = at::tensor({forward, forward, gradient}, at::kFloat);
   // Without use_max only the newest is read.

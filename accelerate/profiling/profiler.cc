@@ -104,15 +104,6 @@ ProfileEvent to_event(const KinetoEvent& from) {
   return event;
 }
 
-// Parents come before their children, memory after the operator that began at the same time, and
-// devices, whose parents are the operators that asked for them, last.
-void sort_by_begin(std::vector<ProfileEvent>& events) {
-  std::ranges::stable_sort(events, {}, [](const ProfileEvent& event) {
-    return std::make_tuple(event.kind == ProfileEvent::Kind::kDevice, event.start_ns,
-                           event.kind == ProfileEvent::Kind::kMemory, event.id);
-  });
-}
-
 void find_parents(std::vector<ProfileEvent>& events) {
   std::unordered_map<uint64_t, std::vector<size_t>> open_by_thread;
   std::unordered_map<uint64_t, size_t> index_by_id;
@@ -204,7 +195,12 @@ class KinetoSession {
     result_ = torch::autograd::profiler::disableProfiler();
     std::vector<ProfileEvent> events;
     for (const KinetoEvent& event : result_->events()) events.push_back(to_event(event));
-    sort_by_begin(events);
+    // Parents come before their children, memory after the operator that began at the same time,
+    // and devices, whose parents are the operators that asked for them, last.
+    std::ranges::stable_sort(events, {}, [](const ProfileEvent& event) {
+      return std::make_tuple(event.kind == ProfileEvent::Kind::kDevice, event.start_ns,
+                             event.kind == ProfileEvent::Kind::kMemory, event.id);
+    });
     find_parents(events);
     if (observer_) {
       join(events, observer_->finish(), at::RecordFunction::currentThreadId());

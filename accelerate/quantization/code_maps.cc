@@ -126,11 +126,8 @@ namespace internal {
 
 void four_bit_codes(FourBitType type, const float* values, int64_t count, float inverse,
                     uint8_t* codes) {
-  if (type == FourBitType::kNf4) {
-    nf4_codes(values, count, inverse, codes);
-  } else {
-    fp4_codes(values, count, inverse, codes);
-  }
+  auto* const encode = type == FourBitType::kNf4 ? nf4_codes : fp4_codes;
+  encode(values, count, inverse, codes);
 }
 
 uint8_t dynamic_code(float value) {

@@ -44,13 +44,6 @@ float block_scale(const float* values, int64_t count, int64_t begin, const char*
                     ", which cannot be quantised");
 }
 
-// 0 where it would not be finite: a block of zeros has the code of 0, which stays 0 when double
-// quantisation gives the block another scale.
-float inverse_of(float scale) {
-  const float inverse = 1.0f / scale;
-  return std::isfinite(inverse) ? inverse : 0.0f;
-}
-
 template <typename T>
 void quantize_blocks(const T* values, int64_t count, FourBitType type, int64_t block_size,
                      uint8_t* bytes, float* absmax) {
@@ -62,7 +55,10 @@ void quantize_blocks(const T* values, int64_t count, FourBitType type, int64_t b
     const float scale = block_scale(block.data(), length, begin, "quantize_4bit");
     absmax[begin / block_size] = scale;
     if (length % 2 != 0) block[length++] = 0.0f;
-    internal::four_bit_codes(type, block.data(), length, inverse_of(scale), codes.data());
+    // 0 where it would not be finite: a block of zeros has the code of 0, which stays 0 when double
+    // quantisation gives the block another scale.
+    const float inverse = std::isfinite(1.0f / scale) ? 1.0f / scale : 0.0f;
+    internal::four_bit_codes(type, block.data(), length, inverse, codes.data());
     uint8_t* const pairs = bytes + begin / 2;
     for (int64_t i = 0; i < length / 2; ++i) {
       pairs[i] = static_cast<uint8_t>(codes[2 * i] << 4 | codes[2 * i + 1]);
@@ -88,15 +84,6 @@ void dequantize_blocks(const uint8_t* bytes, const float* absmax, const float* m
     }
     if (length % 2 != 0) block[length - 1] = numbers[pairs[length / 2] >> 4];
   }
-}
-
-// In float64 and in order, so that it is the same on every machine.
-float mean_of(const at::Tensor& absmax) {
-  const auto* const values = absmax.const_data_ptr<float>();
-  const int64_t count = absmax.numel();
-  if (count == 0) return 0.0f;
-  return static_cast<float>(std::accumulate(values, values + count, 0.0) /
-                            static_cast<double>(count));
 }
 
 // What AT_DISPATCH_FLOATING_TYPES_AND2 has with at::kHalf and at::kBFloat16.
@@ -128,12 +115,6 @@ constexpr int64_t kLanes = 8;
 
 // The two numbers of a byte.
 using Pairs = std::array<std::array<float, 2>, 256>;
-
-Pairs pairs_of(const float* map) {
-  Pairs pairs;
-  for (size_t byte = 0; byte < pairs.size(); ++byte) pairs[byte] = {map[byte >> 4], map[byte & 15]};
-  return pairs;
-}
 
 // The sums of a block's numbers, each multiplied by its value in each of the rows.
 template <int64_t kRows>
@@ -169,7 +150,10 @@ struct Matrix {
 
 template <int64_t kRows>
 void multiply(const Matrix& weight, const float* input, float* output) {
-  const Pairs pairs = pairs_of(weight.map);
+  Pairs pairs;
+  for (size_t byte = 0; byte < pairs.size(); ++byte) {
+    pairs[byte] = {weight.map[byte >> 4], weight.map[byte & 15]};
+  }
   const int64_t blocks = weight.in / weight.block_size;
   for (int64_t out = 0; out < weight.out; ++out) {
     std::array<float, kRows> sums{};
@@ -374,7 +358,11 @@ FourBitTensor quantize_4bit(const at::Tensor& tensor, const FourBitOptions& opti
                         result.absmax.mutable_data_ptr<float>());
       });
   if (options.use_double_quant) {
-    const float offset = mean_of(result.absmax);
+    // The mean, in float64 and in order, so that it is the same on every machine.
+    const auto* const scales = result.absmax.const_data_ptr<float>();
+    const int64_t blocks = std::max<int64_t>(result.absmax.numel(), 1);
+    const double sum = std::accumulate(scales, scales + result.absmax.numel(), 0.0);
+    const auto offset = static_cast<float>(sum / static_cast<double>(blocks));
     result.nested = NestedAbsmax{
         quantize_blockwise(result.absmax.sub(offset), options.nested_block_size), offset};
     result.absmax = at::Tensor();

@@ -57,20 +57,6 @@ void check_matrix(const at::Tensor& tensor, const char* what) {
                     tensor.sizes());
 }
 
-void check_threshold(double threshold) {
-  TORCH_CHECK_VALUE(threshold >= 0, "int8: the threshold of outliers is ", threshold,
-                    ", which is not 0 or more");
-}
-
-void check_codes(const at::Tensor& a, const at::Tensor& b) {
-  const bool fits = a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(1) &&
-                    a.scalar_type() == at::kChar && b.scalar_type() == at::kChar;
-  TORCH_CHECK_VALUE(fits, "int8_matmul: two matrices of int8 have equally many columns, not ",
-                    a.scalar_type(), a.sizes(), " and ", b.scalar_type(), b.sizes());
-  TORCH_CHECK_VALUE(a.size(1) <= kMostColumns, "int8_matmul: sums of ", a.size(1),
-                    " products may overflow; at most ", kMostColumns, " are possible");
-}
-
 bool has_int8_product(c10::Device device) {
   static const auto product = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_int_mm", "");
   return product.hasKernelForDispatchKey(c10::computeDispatchKey(at::kChar, std::nullopt, device));
@@ -172,13 +158,19 @@ Int8Weight quantize_rowwise(const at::Tensor& weight) {
 
 Int8Rows quantize_rows(const at::Tensor& input, double threshold) {
   check_matrix(input, "quantize_rows");
-  check_threshold(threshold);
+  TORCH_CHECK_VALUE(threshold >= 0, "int8: the threshold of outliers is ", threshold,
+                    ", which is not 0 or more");
   return input.device().is_cpu() ? quantize_rows_on_host(input, threshold)
                                  : internal::quantize_rows_by_operators(input, threshold);
 }
 
 at::Tensor int8_matmul(const at::Tensor& a, const at::Tensor& b) {
-  check_codes(a, b);
+  const bool fits = a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(1) &&
+                    a.scalar_type() == at::kChar && b.scalar_type() == at::kChar;
+  TORCH_CHECK_VALUE(fits, "int8_matmul: two matrices of int8 have equally many columns, not ",
+                    a.scalar_type(), a.sizes(), " and ", b.scalar_type(), b.sizes());
+  TORCH_CHECK_VALUE(a.size(1) <= kMostColumns, "int8_matmul: sums of ", a.size(1),
+                    " products may overflow; at most ", kMostColumns, " are possible");
   if (a.numel() == 0 || b.numel() == 0 || !has_int8_product(a.device())) {
     return internal::int8_matmul_in_float(a, b);
   }

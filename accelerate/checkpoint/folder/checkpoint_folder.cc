@@ -42,9 +42,8 @@ absl::StatusOr<uint32_t> read_through(
   uint32_t crc = 0;
   for (int64_t at = 0; at < file->size(); at += kChunk) {
     const auto chunk = absl::MakeSpan(buffer).first(std::min<int64_t>(kChunk, file->size() - at));
-    absl::Status status = file->read_at(at, chunk);
-    if (status.ok()) status = use(at, chunk);
-    if (!status.ok()) return status;
+    ACCELERATE_RETURN_IF_ERROR(file->read_at(at, chunk));
+    ACCELERATE_RETURN_IF_ERROR(use(at, chunk));
     const uint32_t of_chunk = internal::crc32c(chunk);
     crc = at == 0 ? of_chunk : internal::concat_crc32c(crc, of_chunk, chunk.size());
   }
@@ -180,8 +179,9 @@ absl::Status read_manifest(FileSystem& files, const std::string& folder,
   return absl::OkStatus();
 }
 
-// Moves the entries of `from` that are not the checkpoint's own to `to`, unless the name is taken.
-absl::Status keep_foreign_entries(FileSystem& files, const std::string& from,
+// Moves the entries of `from` that are not the checkpoint's own to `to`, unless the name is taken,
+// and makes that durable.
+absl::Status move_foreign_entries(FileSystem& files, const std::string& from,
                                   const std::string& to) {
   absl::StatusOr<Manifest> manifest = Manifest();
   const absl::Status read = read_manifest(files, from, manifest);
@@ -199,7 +199,8 @@ absl::Status keep_foreign_entries(FileSystem& files, const std::string& from,
     if (taken) continue;
     ACCELERATE_RETURN_IF_ERROR(files.rename(join_path(from, name), target));
   }
-  return absl::OkStatus();
+  ACCELERATE_RETURN_IF_ERROR(files.sync_directory(to));
+  return files.sync_directory(from);
 }
 
 // Writes the mark in place: a folder with half a mark is marked as well.
@@ -256,15 +257,6 @@ absl::StatusOr<bool> is_outdated(FileSystem& files, const std::string& folder) {
   return exists(files, join_path(folder, kOutdated));
 }
 
-// As keep_foreign_entries, durably.
-absl::Status move_foreign_entries(FileSystem& files, const std::string& from,
-                                  const std::string& to) {
-  absl::Status moved = keep_foreign_entries(files, from, to);
-  // A move is durable when both folders are.
-  if (moved.ok()) moved = files.sync_directory(to);
-  return moved.ok() ? files.sync_directory(from) : moved;
-}
-
 // Removes a folder that is_ours, but moves the user's files of an outdated one to `keeper`.
 absl::Status clear_away(FileSystem& files, const std::string& folder, const std::string& keeper) {
   const absl::StatusOr<bool> outdated = is_outdated(files, folder);
@@ -308,8 +300,7 @@ absl::Status finish(FileSystem& files, const std::string& staging, Manifest mani
   try {
     text = manifest_text(manifest);
   } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot list the files of ", staging, ": ", error.what()));
+    return invalid("cannot list the files of ", staging, ": ", error.what());
   }
   ACCELERATE_RETURN_IF_ERROR(write_file(files, join_path(staging, kManifestName), text));
   return sync_tree(files, staging);
@@ -404,7 +395,6 @@ absl::Status abandon_checkpoint(FileSystem& files, const std::string& checkpoint
 
 absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& checkpoint) {
   ACCELERATE_RETURN_IF_ERROR(files.info(checkpoint).status());
-  const std::string path = join_path(checkpoint, kManifestName);
   absl::StatusOr<Manifest> manifest = Manifest();
   const absl::Status read = read_manifest(files, checkpoint, manifest);
   if (absl::IsNotFound(read)) {
@@ -413,7 +403,8 @@ absl::StatusOr<Manifest> check_checkpoint(FileSystem& files, const std::string& 
   }
   if (!read.ok()) return read;
   if (!manifest.ok()) {
-    return absl::DataLossError(absl::StrCat(path, ": ", manifest.status().message()));
+    return absl::DataLossError(
+        absl::StrCat(join_path(checkpoint, kManifestName), ": ", manifest.status().message()));
   }
   for (const auto& [name, file] : manifest->files) {
     const std::string file_path = join_path(checkpoint, name);

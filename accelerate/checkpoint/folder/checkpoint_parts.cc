@@ -24,43 +24,36 @@ constexpr char kJson[] = ".json";
 
 absl::Status check_depth(const nlohmann::ordered_json& values, const std::string& path) {
   if (!internal::is_value_too_deep(values)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("cannot write ", path,
-                                                 ": its values are nested in more than ",
-                                                 internal::kMaxJsonDepth, " levels"));
+  return invalid("cannot write ", path, ": its values are nested in more than ",
+                 internal::kMaxJsonDepth, " levels");
 }
 
 absl::StatusOr<ManifestFile> write_json(FileSystem& files, const std::string& path,
                                         const nlohmann::ordered_json& values) {
-  if (absl::Status depth = check_depth(values, path); !depth.ok()) return depth;
+  ACCELERATE_RETURN_IF_ERROR(check_depth(values, path));
   std::string text;
   try {
     text = values.dump(2) + "\n";
   } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", error.what()));
+    return invalid("cannot write ", path, ": ", error.what());
   }
-  if (absl::Status written = write_file(files, path, text); !written.ok()) return written;
+  ACCELERATE_RETURN_IF_ERROR(write_file(files, path, text));
   return ManifestFile{.size = static_cast<int64_t>(text.size()), .crc32c = internal::crc32c(text)};
 }
 
 absl::StatusOr<ManifestFile> write_tensors(FileSystem& files, const std::string& path,
                                            const StateDict& state,
                                            const std::function<void(int64_t)>& on_progress) {
-  if (absl::Status depth = check_depth(state.values, path); !depth.ok()) return depth;
+  ACCELERATE_RETURN_IF_ERROR(check_depth(state.values, path));
   const std::string values = state.values.is_null() ? "" : state.values.dump();
-  absl::StatusOr<WrittenFile> written = write_safetensors(
-      files, path, state.tensors, internal::state_metadata(values), {.progress = on_progress});
-  if (!written.ok()) return written.status();
-  return ManifestFile{.size = written->size,
-                      .crc32c = written->crc32c,
-                      .header = written->checksums.header,
-                      .tensors = std::move(written->checksums.tensors)};
-}
-
-SafetensorsFile open_verified(FileSystem& files, const std::string& path,
-                              const ManifestFile& entry) {
-  if (!entry.header) throw CheckpointError(absl::StrCat(path, " was not written as tensors"));
-  return internal::value_or_throw(
-      SafetensorsFile::open(files, path, SafetensorsChecksums{*entry.header, entry.tensors}));
+  ACCELERATE_ASSIGN_OR_RETURN(
+      WrittenFile written,
+      write_safetensors(files, path, state.tensors, internal::state_metadata(values),
+                        {.progress = on_progress}));
+  return ManifestFile{.size = written.size,
+                      .crc32c = written.crc32c,
+                      .header = written.checksums.header,
+                      .tensors = std::move(written.checksums.tensors)};
 }
 
 }  // namespace
@@ -80,12 +73,11 @@ absl::StatusOr<std::map<std::string, ManifestFile>> write_parts(
     if (absl::StrContains(name, '/')) {
       ACCELERATE_RETURN_IF_ERROR(make_directories_durably(files, parent_path(path)));
     }
-    absl::StatusOr<ManifestFile> file = has_tensors
-                                            ? write_tensors(files, path, part.state, on_progress)
-                                            : write_json(files, path, part.state.values);
-    if (!file.ok()) return file.status();
-    if (part.is_shard) file->tensors.clear();
-    written[name] = *std::move(file);
+    ACCELERATE_ASSIGN_OR_RETURN(ManifestFile file,
+                                has_tensors ? write_tensors(files, path, part.state, on_progress)
+                                            : write_json(files, path, part.state.values));
+    if (part.is_shard) file.tensors.clear();
+    written[name] = std::move(file);
   }
   return written;
 }
@@ -150,7 +142,10 @@ StateDict CheckpointReader::read(const std::string& name, c10::Device device) co
   }
   StateDict state;
   if (path->ends_with(kTensors)) {
-    const SafetensorsFile file = open_verified(files_, *path, manifest_.files.at(name + kTensors));
+    const ManifestFile& entry = manifest_.files.at(name + kTensors);
+    if (!entry.header) throw CheckpointError(absl::StrCat(*path, " was not written as tensors"));
+    const SafetensorsFile file = internal::value_or_throw(
+        SafetensorsFile::open(files_, *path, SafetensorsChecksums{*entry.header, entry.tensors}));
     state.tensors = internal::value_or_throw(file.read_all(device));
     if (auto values = internal::state_values(file, *path)) state.values = *std::move(values);
     return state;

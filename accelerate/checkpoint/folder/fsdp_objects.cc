@@ -229,12 +229,6 @@ StoredTensors open(FileSystem& files, const Source& source) {
                                        : source.reader->open(source.name);
 }
 
-// What a file by itself has besides tensors.
-ordered_json values_of(FileSystem& files, const Source& source) {
-  if (source.path.ends_with(kExtensions[1])) return load(files, source.path).values;
-  return parse_state_values(open(files, source).values(), source.path);
-}
-
 // Finds what all ranks load, and calls `read` for it.
 void load_object(StateSaver& saver, const Kind& kind, const std::string& input_dir,
                  const FsdpObjectOptions& options,
@@ -255,7 +249,11 @@ void load_object(StateSaver& saver, const Kind& kind, const std::string& input_d
   const auto found = agree(saver.group(), kind.caller, [&] {
     source.emplace(Finder(files, kind, options, parts.runtime.topology().rank).find(folder));
     if (source->form == Form::kOwnPart && !source->reader) {
-      source->id = values_of(files, *source).value(kId, "");
+      const ordered_json values =
+          source->path.ends_with(kExtensions[1])
+              ? load(files, source->path).values
+              : parse_state_values(open(files, *source).values(), source->path);
+      source->id = values.value(kId, "");
     }
     return absl::StrCat(static_cast<int>(source->form), " ", source->id, " ", source->path);
   });

@@ -182,12 +182,6 @@ void check_memory(const NamedTensors& state) {
                     absl::StrJoin(names, ", "));
 }
 
-ShardPlan plan_of(const NamedTensors& state, int64_t max_shard_bytes) {
-  std::vector<int64_t> sizes;
-  for (const auto& [name, tensor] : state) sizes.push_back(static_cast<int64_t>(tensor.nbytes()));
-  return plan_shards(sizes, max_shard_bytes);
-}
-
 StateDict load_on_host(FileSystem& files, const std::string& path) {
   if (is_torch_file(files, path)) return state_dict_of(read_torch_file(files, path));
   if (!is_safetensors(files, path)) {
@@ -292,14 +286,18 @@ void save_model(FileSystem& files, const NamedTensors& state, const std::string&
   const int64_t max_shard_bytes = bytes_of(options.max_shard_size);
   const NamedTensors cleaned = clean_state_dict_for_safetensors(state);
   std::vector<std::string> names;
-  for (const auto& [name, tensor] : cleaned) names.push_back(name);
+  std::vector<int64_t> sizes;
+  for (const auto& [name, tensor] : cleaned) {
+    names.push_back(name);
+    sizes.push_back(static_cast<int64_t>(tensor.nbytes()));
+  }
   const auto write = [&](const std::string& path, const std::vector<size_t>& positions) {
     NamedTensors tensors;
     for (size_t position : positions) tensors.push_back(cleaned[position]);
     return write_safetensors(files, path, tensors, {{{"format", "pt"}}}).status();
   };
-  internal::check_ok(
-      internal::replace_weights(files, directory, plan_of(cleaned, max_shard_bytes), names, write));
+  internal::check_ok(internal::replace_weights(files, directory,
+                                               plan_shards(sizes, max_shard_bytes), names, write));
 }
 
 namespace {

@@ -111,14 +111,6 @@ std::vector<Json> intersection_of(const std::vector<RankOutcome>& ranks) {
   return common.value_or(std::vector<Json>());
 }
 
-int64_t bytes_of(const std::vector<CheckpointPart>& parts) {
-  int64_t bytes = 0;
-  for (const CheckpointPart& part : parts) {
-    for (const auto& [name, tensor] : part.state.tensors) bytes += tensor.nbytes();
-  }
-  return bytes;
-}
-
 }  // namespace
 
 // An asynchronous save.
@@ -456,7 +448,10 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
   // If this fails on one rank, the job tells all ranks.
   const RankOutcome collected = internal::outcome_of([&] {
     std::vector<CheckpointPart> parts = collect(begun.checkpoint, options);
-    const int64_t bytes = bytes_of(parts);
+    int64_t bytes = 0;
+    for (const CheckpointPart& part : parts) {
+      for (const auto& [name, tensor] : part.state.tensors) bytes += tensor.nbytes();
+    }
     std::shared_ptr<internal::DeferredCopy> copy;
     if (options.asynchronous) {
       copy = snapshot_.copy(parts, runtime.files().parallelism());

@@ -91,13 +91,6 @@ std::map<int64_t, at::Tensor> by_saved_number(const ordered_json& values,
   return named;
 }
 
-// Leaves out what is stored for the parameters with these numbers.
-void erase_states(ordered_json& values, const std::set<int64_t>& numbers) {
-  const auto states = values.find("state");
-  if (states == values.end() || !states->is_object()) return;
-  for (const int64_t number : numbers) states->erase(std::to_string(number));
-}
-
 // Where to read a tensor that is not in memory between uses.
 void add_elsewhere(const std::string& name, const ValuesElsewhere& values, PartsOfModel& parts) {
   if (values.home.defined()) {
@@ -564,7 +557,9 @@ StateDict read_optimizer_state(StoredTensors& stored, ordered_json values,
     const ShardPlaces::Entry* const entry = places.find(parameter);
     if (entry != nullptr && !entry->place.is_here()) of_other_stages.insert(number);
   }
-  erase_states(values, of_other_stages);
+  if (const auto states = values.find("state"); states != values.end() && states->is_object()) {
+    for (const int64_t number : of_other_stages) states->erase(std::to_string(number));
+  }
   StateDict state{.values = std::move(values)};
   std::vector<StoredTensors::Part> parts;
   for (const auto& [name, tensor] : stored.tensors()) {

@@ -183,14 +183,6 @@ at::Tensor sparse(const ordered_json& entry, internal::UntakenTensors& tensors,
   return gradient._coalesced_(is_coalesced);
 }
 
-// Whether a state may have tensors of this technique. A model may lack techniques that a checkpoint
-// has.
-bool is_known_technique(TechniqueList known, std::string_view name, const ModelState& model) {
-  return is_technique(known, name) ||
-         std::ranges::any_of(model.techniques(),
-                             [name](const auto& technique) { return technique->name() == name; });
-}
-
 void check_bytes(const std::string& name, const at::Tensor& bytes) {
   TORCH_CHECK_VALUE(bytes.defined() && bytes.scalar_type() == at::kByte && bytes.dim() == 1,
                     "the state of generator \"", name, "\" is not a vector of bytes");
@@ -312,8 +304,13 @@ void load_replica_state_dict(ModelState& model, const StateDict& state,
                              const LoadReplicaStateDictOptions& options) {
   for (const auto& [name, tensor] : state.tensors) {
     const std::string_view technique = std::string_view(name).substr(0, name.find('.'));
-    TORCH_CHECK_VALUE(is_known_technique(options.known, technique, model),
-                      "the state of a model's replica has an unknown tensor \"", name, "\"");
+    // A model may lack techniques that a checkpoint has.
+    const bool is_known = is_technique(options.known, technique) ||
+                          std::ranges::any_of(model.techniques(), [technique](const auto& each) {
+                            return each->name() == technique;
+                          });
+    TORCH_CHECK_VALUE(is_known, "the state of a model's replica has an unknown tensor \"", name,
+                      "\"");
   }
   // Innermost first: an error in the state of replication leaves that of fp8 loaded.
   for (auto technique = model.techniques().rbegin(); technique != model.techniques().rend();

@@ -76,7 +76,7 @@ absl::StatusOr<std::vector<PackageSource>> sources_of(const Json& json,
     const auto kind = kinds.find(each.at("from").get<std::string>());
     const int index = each.at("index").get<int>();
     if (kind == kinds.end() || index < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("a tensor from ", each.dump()));
+      return invalid("a tensor from ", each.dump());
     }
     sources.push_back({kind->second, index});
   }
@@ -111,7 +111,7 @@ absl::Status check_files(const Json& files, const std::string& folder, int64_t u
   HostFiles disk(1);
   for (const auto& [name, expected] : files.items()) {
     if (!absl::c_linear_search(kCode, name)) {
-      return absl::InvalidArgumentError(absl::StrCat("it names the file \"", name, "\""));
+      return invalid("it names the file \"", name, "\"");
     }
     const std::string path = join_path(folder, name);
     ACCELERATE_RETURN_IF_ERROR(check_owner(path, /*is_folder=*/false, user));
@@ -175,7 +175,7 @@ absl::StatusOr<RegionPackage> checked_package(const std::string& folder,
     }
     return package_of(json, folder);
   } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat("package.json cannot be read: ", error.what()));
+    return invalid("package.json cannot be read: ", error.what());
   }
 }
 
@@ -188,9 +188,6 @@ absl::StatusOr<std::vector<std::string>> folders_in(FileSystem& disk, const std:
 bool is_release(const std::string& name) {
   return !name.empty() && name.find_first_not_of("0123456789.") == std::string::npos &&
          std::isdigit(static_cast<unsigned char>(name[0])) != 0;
-}
-bool is_id(const std::string& name) {
-  return name.size() == 64 && name.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
 // Whether the folder has a package in the form that this version reads, be it right or not.
@@ -215,7 +212,8 @@ absl::StatusOr<std::vector<Entry>> entries_of(FileSystem& disk, const std::strin
     if (!is_release(release)) continue;
     ACCELERATE_ASSIGN_OR_RETURN(const auto ids, folders_in(disk, join_path(cache, release)));
     for (const std::string& id : ids) {
-      if (is_id(id)) entries.push_back({release, id, folder_of(cache, release, id)});
+      const bool is_id = id.size() == 64 && id.find_first_not_of("0123456789abcdef") == id.npos;
+      if (is_id) entries.push_back({release, id, folder_of(cache, release, id)});
     }
   }
   return entries;

@@ -259,10 +259,10 @@ absl::StatusOr<MergedWeights> merge_optimizer(FileSystem& files, const std::stri
   merged.files = {absl::StrCat(kOptimizerName, names.empty() ? ".json" : ".safetensors")};
   const std::string path = join_path(output_path, merged.files[0]);
   if (names.empty()) {
-    const auto values = json_value(checkpoint.metadata.values, {.name = "the optimizer's values"});
-    if (!values.ok()) return values.status();
+    ACCELERATE_ASSIGN_OR_RETURN(const auto values, json_value(checkpoint.metadata.values,
+                                                              {.name = "the optimizer's values"}));
     ACCELERATE_RETURN_IF_ERROR(
-        write_file(files, path, internal::exact_json_text(*values, 2) + "\n"));
+        write_file(files, path, internal::exact_json_text(values, 2) + "\n"));
     return merged;
   }
   ACCELERATE_RETURN_IF_ERROR(make_directories_durably(files, output_path));
@@ -306,8 +306,7 @@ absl::StatusOr<MergedWeights> merge_weights(FileSystem& files, const std::string
                                             const MergeWeightsOptions& options) {
   const std::string folder = normal(checkpoint_dir);
   if (folder == normal(output_path)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the merged weights cannot be in the checkpoint's own folder ", folder));
+    return invalid("the merged weights cannot be in the checkpoint's own folder ", folder);
   }
   ACCELERATE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(files, folder));
   absl::StatusOr<MergedWeights> merged =

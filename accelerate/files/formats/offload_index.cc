@@ -67,7 +67,7 @@ int64_t offload_dtype_size(absl::string_view dtype) {
 absl::StatusOr<int64_t> offloaded_bytes(const OffloadedTensor& tensor) {
   const int64_t item = offload_dtype_size(tensor.dtype);
   if (item == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("has the unknown dtype \"", tensor.dtype, "\""));
+    return invalid("has the unknown dtype \"", tensor.dtype, "\"");
   }
   int64_t bytes = item;
   // Also the dims beside a 0 must have a product, because strides are products of them.
@@ -89,8 +89,7 @@ bool is_offloaded_file_size(int64_t file_bytes, int64_t element_bytes) {
 absl::StatusOr<std::string> offload_file_name(const std::string& tensor) {
   std::string file = absl::StrCat(tensor, ".dat");
   if (!tensor.empty() && internal::is_plain_file_name(file)) return file;
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", tensor, "\" cannot be offloaded: a file cannot have this name"));
+  return invalid("\"", tensor, "\" cannot be offloaded: a file cannot have this name");
 }
 
 absl::StatusOr<std::string> offload_index_text(const OffloadIndex& index) {
@@ -161,8 +160,7 @@ absl::StatusOr<std::string> merged_offload_index(FileSystem& files, const Offloa
   }
   ACCELERATE_ASSIGN_OR_RETURN(std::string text, in_file(path, offload_index_text(merged)));
   if (const auto checked = parse_offload_index(text); !checked.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " cannot be written: ", checked.status().message()));
+    return invalid(path, " cannot be written: ", checked.status().message());
   }
   return text;
 }

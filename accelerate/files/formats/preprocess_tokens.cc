@@ -68,15 +68,14 @@ class Tokenizer {
       std::string entry;
       std::string problem;
       if (!absl::CUnescape(line, &entry, &problem)) {
-        return absl::InvalidArgumentError(absl::StrCat("line ", number, ": ", problem));
+        return invalid("line ", number, ": ", problem);
       }
       if (entry.empty()) {
-        return absl::InvalidArgumentError(absl::StrCat("line ", number, ": an empty entry"));
+        return invalid("line ", number, ": an empty entry");
       }
       longest_ = std::max(longest_, entry.size());
       if (!entries_.emplace(std::move(entry), number - 1).second) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("line ", number, ": this entry stands in the vocabulary before"));
+        return invalid("line ", number, ": this entry stands in the vocabulary before");
       }
     }
     return absl::OkStatus();
@@ -89,8 +88,7 @@ class Tokenizer {
           each.is_number_unsigned() &&
           each.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
       if (!each.is_number_integer() || is_too_large) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("expected a whole number, found ", json_text(each)));
+        return invalid("expected a whole number, found ", json_text(each));
       }
       tokens.push_back(each.get<int64_t>());
     }
@@ -107,9 +105,8 @@ class Tokenizer {
         if (entry != entries_.end()) break;
       }
       if (length == 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the vocabulary has no entry for what begins at byte ", at, ": \"",
-                         absl::CHexEscape(text.substr(at, 16)), "\""));
+        return invalid("the vocabulary has no entry for what begins at byte ", at, ": \"",
+                       absl::CHexEscape(text.substr(at, 16)), "\"");
       }
       tokens.push_back(entry->second);
       at += length;
@@ -151,8 +148,7 @@ absl::Status for_each_line(FileSystem& files, const std::string& path, const OnL
     }
     absl::StrAppend(&begun, rest);
     if (static_cast<int64_t>(begun.size()) > kLongestLine) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ":", number + 1, ": a line of more than ", kLongestLine, " bytes"));
+      return invalid(path, ":", number + 1, ": a line of more than ", kLongestLine, " bytes");
     }
   }
   return begun.empty() ? absl::OkStatus() : finish(begun);
@@ -192,8 +188,7 @@ class TokenWriter {
     index_.documents.push_back(static_cast<int64_t>(index_.lengths.size()));
     for (const int64_t token : tokens) {
       if (token < least || token > most) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("token ", token, " is not from ", least, " to ", most));
+        return invalid("token ", token, " is not from ", least, " to ", most);
       }
       for (int64_t i = 0; i < size; ++i) {
         bytes_.push_back(static_cast<char>(static_cast<uint64_t>(token) >> (8 * i) & 0xFF));
@@ -253,8 +248,7 @@ absl::Status add_line(absl::string_view line, const TokenOptions& options,
     }
     const auto member = value.find(options.json_key);
     if (member == value.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the object has no \"", options.json_key, "\""));
+      return invalid("the object has no \"", options.json_key, "\"");
     }
     if (absl::Status status = tokenizer.tokens_of(*member, tokens); !status.ok()) {
       return absl::Status(status.code(),

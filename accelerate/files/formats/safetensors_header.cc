@@ -376,8 +376,7 @@ absl::StatusOr<std::string> lay_out_safetensors(SafetensorsHeader& header) {
     return absl::InvalidArgumentError(error.what());
   }
   if (json.size() > kMaxHeaderBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a header of ", json.size(), " bytes is too long, at most ", kMaxHeaderBytes));
+    return invalid("a header of ", json.size(), " bytes is too long, at most ", kMaxHeaderBytes);
   }
   header.data_offset = kLengthBytes + static_cast<int64_t>(json.size());
   std::string bytes;

@@ -208,19 +208,17 @@ absl::Status check_tensor(const std::string& name, const ShardedTensor& tensor,
   return wrong(name, absl::StrCat(missing, ", and no box has ", box_text(hole.value_or(Box()))));
 }
 
-TensorShard shard_of(const DocumentNode& value) {
-  return {.file = value.at("file").text(),
-          .key = value.at("key").text(),
-          .offsets = value.at("offsets").integers(),
-          .lengths = value.at("lengths").integers()};
-}
-
 ShardedTensor tensor_of(const DocumentNode& value) {
   ShardedTensor tensor{.dtype = value.at("dtype").text(), .shape = value.at("shape").integers()};
   const DocumentNode shards = value.at("shards");
   tensor.by_rows = shards.value() == kByRows;
   if (tensor.by_rows) return tensor;
-  for (const DocumentNode& shard : shards.items()) tensor.shards.push_back(shard_of(shard));
+  for (const DocumentNode& shard : shards.items()) {
+    tensor.shards.push_back({.file = shard.at("file").text(),
+                             .key = shard.at("key").text(),
+                             .offsets = shard.at("offsets").integers(),
+                             .lengths = shard.at("lengths").integers()});
+  }
   return tensor;
 }
 

@@ -40,8 +40,8 @@ absl::StatusOr<int64_t> unit_bytes(absl::string_view size, const std::string& un
   if (unit == "GB") return 1'000'000'000;
   if (unit == "MB") return 1'000'000;
   if (unit == "KB") return 1'000;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "Unit '", unit, "' not supported. Supported units are TB, GB, MB, KB. Got '", size, "'."));
+  return invalid("Unit '", unit, "' not supported. Supported units are TB, GB, MB, KB. Got '", size,
+                 "'.");
 }
 
 bool takes_digits(absl::string_view& text, size_t count) {
@@ -91,8 +91,8 @@ absl::StatusOr<WeightFiles> files_of_folder(FileSystem& files, const std::string
     }
     if (indices->size() == 1) return files_of_index(files, join_path(folder, indices->front()));
     if (indices->size() > 1) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          folder, " has several indices, name the one to load: ", absl::StrJoin(*indices, ", ")));
+      return invalid(folder,
+                     " has several indices, name the one to load: ", absl::StrJoin(*indices, ", "));
     }
   }
   return absl::NotFoundError(absl::StrCat(folder, " has nothing to load: no ", kSafeWeightsName,
@@ -110,9 +110,8 @@ absl::StatusOr<int64_t> parse_shard_size(absl::string_view text) {
   const absl::string_view number = absl::StripAsciiWhitespace(size.substr(0, unit_at));
   const std::optional<double> parsed = parse_float(std::string(number));
   if (!parsed) {
-    return absl::InvalidArgumentError(absl::StrCat("Could not parse the size value from '", size,
-                                                   "': could not convert string to float: '",
-                                                   number, "'"));
+    return invalid("Could not parse the size value from '", size,
+                   "': could not convert string to float: '", number, "'");
   }
   const double value = *parsed * static_cast<double>(multiplier);
   if (std::isnan(value)) return absl::InvalidArgumentError("cannot convert float NaN to integer");
@@ -120,8 +119,7 @@ absl::StatusOr<int64_t> parse_shard_size(absl::string_view text) {
     return absl::InvalidArgumentError("cannot convert float infinity to integer");
   }
   if (std::abs(value) >= kTooMany) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("The size '", size, "' is not a number of bytes below 2^63."));
+    return invalid("The size '", size, "' is not a number of bytes below 2^63.");
   }
   return static_cast<int64_t>(value);
 }

@@ -117,15 +117,6 @@ void check_loaded(const Module& model, const std::string& checkpoint,
   for (const auto& item : model.named_parameters()) check_quantized(item.value(), item.key());
 }
 
-void check_codes_are_frozen(const torch::nn::Module& module) {
-  for (const auto& item : module.named_parameters()) {
-    TORCH_CHECK_VALUE(!item.value().requires_grad() || !quantized_bits(item.value()),
-                      "prepare: parameter \"", item.key(),
-                      "\" is quantised and requires gradients; quantised weights cannot be "
-                      "trained: train adapters beside them");
-  }
-}
-
 // A quantised model is trained beside its weights, where it is.
 void check_placement(const DispatchedModel& dispatched, const ModelPlan& plan) {
   if (!is_quantized(*dispatched.module())) return;
@@ -252,7 +243,12 @@ bool is_quantized(const Module& model) { return quantization_config(model) != nu
 void check_quantized_model(const TechniqueContext& context) {
   if (!context.trains) return;
   const torch::nn::Module& module = *context.model.module();
-  check_codes_are_frozen(module);
+  for (const auto& item : module.named_parameters()) {
+    TORCH_CHECK_VALUE(!item.value().requires_grad() || !quantized_bits(item.value()),
+                      "prepare: parameter \"", item.key(),
+                      "\" is quantised and requires gradients; quantised weights cannot be "
+                      "trained: train adapters beside them");
+  }
   for (const auto& each : internal::dispatched_within(module)) check_placement(*each, context.plan);
 }
 

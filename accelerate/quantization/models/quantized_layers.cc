@@ -125,16 +125,14 @@ class Layers {
   std::unordered_set<const c10::TensorImpl*> seen_, kept_tensors_;
 };
 
-std::string target_text(const BnbQuantizationConfig& config) {
-  return std::visit(absl::Overload{[](c10::ScalarType dtype) { return dtype_name(dtype); },
-                                   [](CustomDtype dtype) { return std::string(to_string(dtype)); }},
-                    config.target_dtype());
-}
-
 DeviceMap inferred_map(const Module& model, const BnbQuantizationConfig& config,
                        const std::string& kind, std::optional<MaxMemory> limits,
                        const std::vector<std::string>& no_split_module_classes) {
-  SizeOptions sizes{.dtype = target_text(config)};
+  SizeOptions sizes{
+      .dtype = std::visit(
+          absl::Overload{[](c10::ScalarType dtype) { return dtype_name(dtype); },
+                         [](CustomDtype dtype) { return std::string(to_string(dtype)); }},
+          config.target_dtype())};
   const auto set_dtypes = [&](const std::optional<std::vector<std::string>>& modules,
                               c10::ScalarType dtype) {
     if (!modules) return;
