@@ -180,27 +180,16 @@ void note(Invocation& invocation, const std::vector<std::string>& notes) {
   }
 }
 
-// Says whose report the run is going to replace.
-void note_other_report(Invocation& invocation, const std::string& folder,
-                       const std::string& program) {
-  const std::optional<std::string> other = program_of_report(folder);
-  if (!other || *other == std::filesystem::path(program).filename()) return;
-  note(invocation, {absl::StrCat(folder, " has a report of ", *other, ", which that of ", program,
-                                 " replaces")});
-}
-
-// Whether the reader of standard output is gone.
-bool is_output_closed() {
-  pollfd entry = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
-  return poll(&entry, 1, 0) == 1 && (entry.revents & POLLERR) != 0;
-}
-
 int run_simulated(Invocation& invocation, const plan::SimulationPlan& plan, bool is_quiet) {
   const std::string& program = plan.process.argv[0];
   const absl::StatusOr<std::string> found = find_program(invocation, program);
   if (!found.ok()) return fail_to_start(invocation, kName, found.status());
   if (const std::string report = report_of(plan, invocation.environment); !report.empty()) {
-    if (!is_quiet) note_other_report(invocation, report, program);
+    const std::optional<std::string> other = program_of_report(report);
+    if (!is_quiet && other && *other != std::filesystem::path(program).filename()) {
+      note(invocation, {absl::StrCat(report, " has a report of ", *other, ", which that of ",
+                                     program, " replaces")});
+    }
     if (absl::Status ok = prepare_report(report); !ok.ok()) return fail(invocation, kName, ok);
   }
   const SimulationMark mark;
@@ -211,7 +200,8 @@ int run_simulated(Invocation& invocation, const plan::SimulationPlan& plan, bool
       plan.process.argv, process::apply_overlay(invocation.environment, overlay));
   if (!code.ok()) return fail_to_start(invocation, kName, code.status());
   if (*code == 0) return check_simulated(mark, plan, is_quiet, invocation);
-  if (*code == 128 + SIGPIPE && is_output_closed()) {
+  pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  if (*code == 128 + SIGPIPE && poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0) {
     return fail(invocation, kName, "standard output was closed; stopped the program", *code);
   }
   return *code;
@@ -357,11 +347,7 @@ int run(const Options& options, Invocation& invocation) {
   }
   if (!has_program(invocation)) return fail_without_program(invocation);
   const absl::StatusOr<LaunchPlan> plan = plan_of(*made, options.typed, invocation);
-  if (!plan.ok()) {
-    const bool is_users = absl::IsInvalidArgument(plan.status());
-    return fail(invocation, kName, plan.status(),
-                is_users ? kExitBadCommandLine : kExitLauncherFailed);
-  }
+  if (!plan.ok()) return fail_or_refuse(invocation, kName, plan.status());
   if (!settings.flag("quiet")) {
     note(invocation, plan->notes);
     for (const std::string& idle :
