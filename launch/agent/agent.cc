@@ -250,7 +250,6 @@ class Agent {
   std::optional<Order> next_order();
   Order leave();
   void leave(const Failure& failure);
-  void report_killed();
   void report_tail(const supervise::RankExit& failure);
   void report_round(absl::string_view text, bool with_tail);
   int finish(const Order& last);
@@ -412,15 +411,6 @@ void Agent::leave(const Failure& failure) {
   }
 }
 
-void Agent::report_killed() {
-  const supervise::RankGroup* ranks = supervisor_->ranks();
-  if (ranks == nullptr || ranks->killed().empty()) return;
-  const std::vector<int>& killed = ranks->killed();
-  console().print(absl::StrCat(killed.size() == 1 ? "rank " : "ranks ", absl::StrJoin(killed, ", "),
-                               " did not stop in time and ", killed.size() == 1 ? "was" : "were",
-                               " killed"));
-}
-
 void Agent::report_tail(const supervise::RankExit& failure) {
   const supervise::RankGroup& ranks = *supervisor_->ranks();
   std::vector<std::string> lines;
@@ -440,9 +430,13 @@ void Agent::report_tail(const supervise::RankExit& failure) {
 // Says how the round ended here: its failure, if one was here, with the rank's last lines.
 void Agent::report_round(absl::string_view text, bool with_tail) {
   if (options_.quiet) return;
-  report_killed();
-  if (!text.empty()) console().print_error(text);
   const supervise::RankGroup* ranks = supervisor_->ranks();
+  if (ranks != nullptr && !ranks->killed().empty()) {
+    const bool is_one = ranks->killed().size() == 1;
+    console().print(absl::StrCat(is_one ? "rank " : "ranks ", absl::StrJoin(ranks->killed(), ", "),
+                                 " did not stop in time and ", is_one ? "was" : "were", " killed"));
+  }
+  if (!text.empty()) console().print_error(text);
   if (with_tail && ranks != nullptr && ranks->first_failure() && !supervisor_->stop_request()) {
     report_tail(*ranks->first_failure());
   }

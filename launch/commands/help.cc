@@ -216,7 +216,7 @@ std::string manual_name(absl::string_view command) {
 std::string command_page(const Command& command) {
   CLI::App app(command.summary, absl::StrCat("accelerate ", command.name));
   const RunCommand ignored = command.declare(app);
-  if (command.name == absl::string_view(kLaunch.name)) settings::show_all_flags(app);
+  if (command.name == absl::string_view(kLaunch.name)) settings::show_flags(app);
   std::string page = manual_head(manual_name(command.name), command.summary, usage_of(app));
   append_manual(page, sections_of(app));
   for (const CLI::App* sub : app.get_subcommands(nullptr)) {

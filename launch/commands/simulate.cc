@@ -180,7 +180,7 @@ void declare(CLI::App& app, Options& options) {
       "With --sweep or --fit, which name the clusters, there is no SPEC.\n"
       "SPEC is nodes x ranks and their device: 2x4, 2x4:h100.");
   settings::declare_flags(app, options.typed);
-  settings::show_group(app, settings::Group::kSimulation);
+  settings::show_flags(app, settings::Group::kSimulation);
   app.get_option("--simulate")->group("");
   app.set_help_flag("-h,--help", "show this help");
   auto* list = app.add_flag("--list", options.list,
