@@ -32,10 +32,6 @@ namespace {
 // The terminal is the one on standard input. SIGTTOU must be blocked when it changes hands.
 bool owns_terminal() { return tcgetpgrp(STDIN_FILENO) == getpgrp(); }
 
-void lend_terminal(pid_t group) {
-  if (owns_terminal()) tcsetpgrp(STDIN_FILENO, group);
-}
-
 void take_terminal_back(pid_t group) {
   if (tcgetpgrp(STDIN_FILENO) == group) tcsetpgrp(STDIN_FILENO, getpgrp());
 }
@@ -169,7 +165,7 @@ void RankGroup::observe_one(Member& member) {
     // Ctrl-Z reached only the rank, whose group is in the foreground: follow it, as one job.
     take_terminal_back(member.pid);
     process::SignalInbox::suspend(0);
-    lend_terminal(member.pid);
+    if (owns_terminal()) tcsetpgrp(STDIN_FILENO, member.pid);
     kill(-member.pid, SIGCONT);
   }
   info = {};
