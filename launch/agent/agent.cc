@@ -44,10 +44,6 @@ std::string counted(int count, absl::string_view what) {
 
 constexpr absl::Duration kResolveTimeout = absl::Seconds(4);
 
-std::string new_token() {
-  return absl::StrCat(supervise::host_name(), ".", getpid(), ".", absl::ToUnixNanos(absl::Now()));
-}
-
 MembershipRules rules_of(const AgentOptions& options, const RendezvousTiming& timing) {
   return {.min_nodes = options.min_nodes,
           .max_nodes = options.max_nodes,
@@ -56,7 +52,8 @@ MembershipRules rules_of(const AgentOptions& options, const RendezvousTiming& ti
           .join_timeout = timing.join_timeout,
           .last_call_timeout = timing.last_call_timeout,
           .gather_time = options.monitor_interval,
-          .run_token = new_token()};
+          .run_token = absl::StrCat(supervise::host_name(), ".", getpid(), ".",
+                                    absl::ToUnixNanos(absl::Now()))};
 }
 
 Handshake handshake_of(const AgentOptions& options) {

@@ -66,13 +66,6 @@ struct Options {
   bool print_all = false;
 };
 
-// It comes with this program; elsewhere PATH has to have it.
-std::string module_loader(const Invocation& invocation) {
-  std::error_code ignored;
-  std::string path = companion_path(invocation.executable, kModuleLoader);
-  return std::filesystem::exists(path, ignored) ? path : kModuleLoader;
-}
-
 // The program takes this one's place, terminal and signals included.
 int become(Invocation& invocation, const std::vector<std::string>& argv,
            const process::EnvironmentOverlay& overlay) {
@@ -273,6 +266,9 @@ absl::StatusOr<Inputs> inputs(const TypedFlags& typed, const Invocation& invocat
 absl::StatusOr<LaunchPlan> plan_of(const Inputs& inputs, const TypedFlags& typed,
                                    const Invocation& invocation) {
   const std::vector<std::string> typed_options = settings::typed_words(typed);
+  // The loader comes with this program; elsewhere PATH has to have it.
+  std::error_code ignored;
+  const std::string loader = companion_path(invocation.executable, kModuleLoader);
   return plan::make_plan(
       {.settings = inputs.settings,
        .machine = inputs.machine,
@@ -280,7 +276,7 @@ absl::StatusOr<LaunchPlan> plan_of(const Inputs& inputs, const TypedFlags& typed
        .command = invocation.program,
        .environment = invocation.environment,
        .typed_options = typed_options,
-       .module_loader = module_loader(invocation),
+       .module_loader = std::filesystem::exists(loader, ignored) ? loader : kModuleLoader,
        .executable = invocation.executable.empty() ? "accelerate" : invocation.executable});
 }
 

@@ -71,12 +71,6 @@ absl::StatusOr<rlimit> raise_open_files(size_t num_ranks) {
   return original;
 }
 
-// A run that a rank of another run started is known by the tokens of both.
-std::string token_after(absl::Span<const std::string> environment, const std::string& token) {
-  const std::string outer = process::environment_value(environment, process::kRunTokenVariable);
-  return outer.empty() ? token : absl::StrCat(outer, ":", token);
-}
-
 }  // namespace
 
 RankGroup::~RankGroup() { end(); }
@@ -100,7 +94,11 @@ absl::Status RankGroup::start_one(const std::string& program, const RankStart& s
                                   absl::Span<const std::string> parent_environment, int null_fd,
                                   const rlimit& open_files) {
   process::EnvironmentOverlay environment = start.plan.environment;
-  environment[process::kRunTokenVariable] = token_after(parent_environment, guard_->token());
+  // A run that a rank of another run started is known by the tokens of both.
+  const std::string outer =
+      process::environment_value(parent_environment, process::kRunTokenVariable);
+  environment[process::kRunTokenVariable] =
+      absl::StrCat(outer, outer.empty() ? "" : ":", guard_->token());
   process::ExecImage image(program, start.plan.argv,
                            process::apply_overlay(parent_environment, environment));
   process::ChildSetup setup = {.stdin_fd = null_fd,
