@@ -53,7 +53,7 @@ int run_command(const Command& command, std::vector<std::string> words, Invocati
     }
     words = std::move(split->options);
     invocation.program = std::move(split->program);
-    if (split->help_group) settings::show_group(app, *split->help_group);
+    if (split->help_group) settings::show_flags(app, split->help_group);
   } else {
     words = commands::with_canonical_names(app, std::move(words));
   }
@@ -65,7 +65,7 @@ int run_command(const Command& command, std::vector<std::string> words, Invocati
     invocation.out << commands::help_text(app, commands::help_columns());
     return finish(invocation);
   } catch (const CLI::CallForAllHelp&) {
-    settings::show_all_flags(app);
+    settings::show_flags(app);
     invocation.out << commands::help_text(app, commands::help_columns());
     return finish(invocation);
   } catch (const CLI::ParseError& error) {

@@ -44,10 +44,6 @@ std::string counted(int count, absl::string_view what) {
 
 constexpr absl::Duration kResolveTimeout = absl::Seconds(4);
 
-std::string new_token() {
-  return absl::StrCat(supervise::host_name(), ".", getpid(), ".", absl::ToUnixNanos(absl::Now()));
-}
-
 MembershipRules rules_of(const AgentOptions& options, const RendezvousTiming& timing) {
   return {.min_nodes = options.min_nodes,
           .max_nodes = options.max_nodes,
@@ -56,7 +52,8 @@ MembershipRules rules_of(const AgentOptions& options, const RendezvousTiming& ti
           .join_timeout = timing.join_timeout,
           .last_call_timeout = timing.last_call_timeout,
           .gather_time = options.monitor_interval,
-          .run_token = new_token()};
+          .run_token = absl::StrCat(supervise::host_name(), ".", getpid(), ".",
+                                    absl::ToUnixNanos(absl::Now()))};
 }
 
 Handshake handshake_of(const AgentOptions& options) {
@@ -250,7 +247,6 @@ class Agent {
   std::optional<Order> next_order();
   Order leave();
   void leave(const Failure& failure);
-  void report_killed();
   void report_tail(const supervise::RankExit& failure);
   void report_round(absl::string_view text, bool with_tail);
   int finish(const Order& last);
@@ -412,15 +408,6 @@ void Agent::leave(const Failure& failure) {
   }
 }
 
-void Agent::report_killed() {
-  const supervise::RankGroup* ranks = supervisor_->ranks();
-  if (ranks == nullptr || ranks->killed().empty()) return;
-  const std::vector<int>& killed = ranks->killed();
-  console().print(absl::StrCat(killed.size() == 1 ? "rank " : "ranks ", absl::StrJoin(killed, ", "),
-                               " did not stop in time and ", killed.size() == 1 ? "was" : "were",
-                               " killed"));
-}
-
 void Agent::report_tail(const supervise::RankExit& failure) {
   const supervise::RankGroup& ranks = *supervisor_->ranks();
   std::vector<std::string> lines;
@@ -440,9 +427,13 @@ void Agent::report_tail(const supervise::RankExit& failure) {
 // Says how the round ended here: its failure, if one was here, with the rank's last lines.
 void Agent::report_round(absl::string_view text, bool with_tail) {
   if (options_.quiet) return;
-  report_killed();
-  if (!text.empty()) console().print_error(text);
   const supervise::RankGroup* ranks = supervisor_->ranks();
+  if (ranks != nullptr && !ranks->killed().empty()) {
+    const bool is_one = ranks->killed().size() == 1;
+    console().print(absl::StrCat(is_one ? "rank " : "ranks ", absl::StrJoin(ranks->killed(), ", "),
+                                 " did not stop in time and ", is_one ? "was" : "were", " killed"));
+  }
+  if (!text.empty()) console().print_error(text);
   if (with_tail && ranks != nullptr && ranks->first_failure() && !supervisor_->stop_request()) {
     report_tail(*ranks->first_failure());
   }

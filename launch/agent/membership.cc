@@ -120,7 +120,8 @@ void Membership::advance_forming(TimePoint now) {
   if (count < rules_.min_nodes) {
     enough_since_.reset();
     if (now - forming_since_ >= absl::ToChronoNanoseconds(rules_.join_timeout)) {
-      give_up_forming();
+      end(1, absl::StrCat("not enough machines within ", absl::FormatDuration(rules_.join_timeout),
+                          ": ", arrived_text(), "; ", missing_text()));
     } else if (!announced_waiting_ &&
                now - forming_since_ >= absl::ToChronoNanoseconds(kPatience)) {
       announced_waiting_ = true;
@@ -171,10 +172,6 @@ void Membership::advance_stopping(TimePoint now) {
     }
     ++restarts_;
   }
-  form(now);
-}
-
-void Membership::form(TimePoint now) {
   phase_ = Phase::kForming;
   for (auto& [member, seat] : seats_) seat.takes_part = false;
   forming_since_ = now;
@@ -271,11 +268,6 @@ std::string Membership::missing_text() const {
     if (!here) missing.push_back(rank);
   }
   return absl::StrCat("missing: machine_rank ", absl::StrJoin(missing, ", "));
-}
-
-void Membership::give_up_forming() {
-  end(1, absl::StrCat("not enough machines within ", absl::FormatDuration(rules_.join_timeout),
-                      ": ", arrived_text(), "; ", missing_text()));
 }
 
 }  // namespace accelerate::launcher::agent

@@ -134,7 +134,6 @@ class Membership {
   void advance_forming(TimePoint now);
   void advance_running(TimePoint now);
   void advance_stopping(TimePoint now);
-  void form(TimePoint now);
   void start_round();
   void stop_round(const std::string& why);
   void end(int exit_code, const std::string& text);
@@ -143,7 +142,6 @@ class Membership {
   int ready_count() const;
   std::string arrived_text() const;
   std::string missing_text() const;
-  void give_up_forming();
 
   const MembershipRules rules_;
   Phase phase_ = Phase::kForming;

@@ -69,6 +69,13 @@ inline int refuse(Invocation& invocation, absl::string_view command, absl::strin
   return fail(invocation, command, why, kExitBadCommandLine);
 }
 
+/// Fails with kExitBadCommandLine for InvalidArgument, with kExitLauncherFailed for other errors.
+inline int fail_or_refuse(Invocation& invocation, absl::string_view command,
+                          const absl::Status& status) {
+  return fail(invocation, command, status,
+              absl::IsInvalidArgument(status) ? kExitBadCommandLine : kExitLauncherFailed);
+}
+
 /// The file of a program by its name or path, with the PATH of the invocation. Errors: NotFound,
 /// PermissionDenied.
 absl::StatusOr<std::string> find_program(const Invocation& invocation, const std::string& program);

@@ -137,16 +137,6 @@ absl::StatusOr<ConfigFile> ask(const std::string& path, Invocation& invocation) 
   return asked;
 }
 
-absl::StatusOr<ConfigFile> make_configuration(const Options& options, const std::string& path,
-                                              Invocation& invocation) {
-  if (options.assignments.empty()) return ask(path, invocation);
-  ConfigFile config;
-  ACCELERATE_RETURN_IF_ERROR(assign(config, options.assignments));
-  const BasicMachine machine = basic_machine(invocation);
-  ACCELERATE_RETURN_IF_ERROR(fill_in(config, options.mixed_precision, machine));
-  return config;
-}
-
 // Where the configuration is written, and the one that is there.
 struct Files {
   std::string path;
@@ -228,12 +218,18 @@ absl::StatusOr<std::string> run_mode(const Options& options, const Files& files,
     ACCELERATE_RETURN_IF_ERROR(settings::write_config_file(config, path));
     return written_text(files);
   }
-  ACCELERATE_ASSIGN_OR_RETURN(ConfigFile config, make_configuration(options, path, invocation));
-  if (!options.assignments.empty() && std::filesystem::exists(path, ignored)) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("there is a configuration ", path,
-                     " already; change it with accelerate config update "
-                     "--set, or remove it to make another"));
+  ConfigFile config;
+  if (options.assignments.empty()) {
+    ACCELERATE_ASSIGN_OR_RETURN(config, ask(path, invocation));
+  } else {
+    ACCELERATE_RETURN_IF_ERROR(assign(config, options.assignments));
+    ACCELERATE_RETURN_IF_ERROR(fill_in(config, options.mixed_precision, basic_machine(invocation)));
+    if (std::filesystem::exists(path, ignored)) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("there is a configuration ", path,
+                       " already; change it with accelerate config update "
+                       "--set, or remove it to make another"));
+    }
   }
   ACCELERATE_RETURN_IF_ERROR(check_for_launch(config, path));
   ACCELERATE_RETURN_IF_ERROR(settings::write_config_file(config, path));

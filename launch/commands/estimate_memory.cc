@@ -199,16 +199,6 @@ std::vector<Column> largest_of(const std::vector<std::vector<Column>>& by_stage)
   return columns;
 }
 
-// What the model says of itself, but for what the options say in its place.
-TransformerShape shape_of(const Options& options, const Architecture& architecture) {
-  const TransformerShape& given = options.transformer;
-  TransformerShape shape = architecture.transformer;
-  for (const auto& [name, field] : estimate::kShapeFields) {
-    if (given.*field > 0) shape.*field = given.*field;
-  }
-  return shape;
-}
-
 absl::StatusOr<std::optional<Column>> activation_column(const Options& options,
                                                         const TransformerShape& shape) {
   if (options.batch_size == 0 && options.sequence_length == 0) return std::nullopt;
@@ -305,40 +295,12 @@ absl::Status check_options(const Options& options) {
                  " has no meaning without --tp_size");
 }
 
-// The model, with the plan of the options if they have one.
-absl::StatusOr<Architecture> model_of(FileSystem& files, const Options& options,
-                                      const Invocation& invocation) {
-  absl::StatusOr<Architecture> architecture = estimate::read_architecture(
-      files, options.model_name, estimate::hub_cache_folder(invocation.environment));
-  if (!architecture.ok() || options.tp_plan.empty()) return architecture;
-  ACCELERATE_ASSIGN_OR_RETURN(architecture->tp_plan,
-                              read_file_as(files, options.tp_plan, estimate::parse_tp_plan));
-  return architecture;
-}
-
 double elements_of(const Architecture& architecture) {
   double elements = 0;
   for (const estimate::ArchitectureTensor& tensor : architecture.tensors) {
     elements += tensor.elements;
   }
   return elements;
-}
-
-// How much of the model a rank along tp has, and why.
-std::string part_text(const Options& options, const Architecture& whole,
-                      const estimate::TpPart& part) {
-  return absl::StrFormat("\n\nEach of %d ranks along tp has %.0f of %.0f elements: %s",
-                         options.tp_size, elements_of(part.architecture), elements_of(whole),
-                         part.why);
-}
-
-// How much of that the largest stage has; "" for one stage.
-std::string stages_text(const std::vector<Architecture>& stages, const Architecture& of_rank) {
-  if (stages.size() == 1) return "";
-  double largest = 0;
-  for (const Architecture& stage : stages) largest = std::max(largest, elements_of(stage));
-  return absl::StrFormat("\n\nThe largest of %d stages has %.0f of %.0f elements", stages.size(),
-                         largest, elements_of(of_rank));
 }
 
 // Where each part goes with the limits, in the first of the dtypes, and why.
@@ -359,9 +321,20 @@ absl::StatusOr<std::string> device_plan(const Options& options, const Architectu
 absl::StatusOr<std::string> estimate(const Options& options, const Invocation& invocation) {
   HostFiles files;
   ACCELERATE_RETURN_IF_ERROR(check_options(options));
-  ACCELERATE_ASSIGN_OR_RETURN(Architecture architecture, model_of(files, options, invocation));
-  const TransformerShape shape = shape_of(options, architecture);
-  architecture.transformer = shape;
+  ACCELERATE_ASSIGN_OR_RETURN(
+      Architecture architecture,
+      estimate::read_architecture(files, options.model_name,
+                                  estimate::hub_cache_folder(invocation.environment)));
+  if (!options.tp_plan.empty()) {
+    ACCELERATE_ASSIGN_OR_RETURN(architecture.tp_plan,
+                                read_file_as(files, options.tp_plan, estimate::parse_tp_plan));
+  }
+  // What the options say counts in place of what the model says of itself.
+  for (const auto& [name, field] : estimate::kShapeFields) {
+    const int64_t given = options.transformer.*field;
+    if (given > 0) architecture.transformer.*field = given;
+  }
+  const TransformerShape& shape = architecture.transformer;
   ACCELERATE_RETURN_IF_ERROR(check_heads(options, shape));
   ACCELERATE_RETURN_IF_ERROR(check_sequences(options, shape));
   std::optional<estimate::TpPart> part;  // of a rank along tp, where there are several
@@ -410,9 +383,20 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
   const bool is_of_timm = options.library_name == "timm" && !files.info(options.model_name).ok();
   const std::string name =
       is_of_timm ? estimate::add_timm_hub_prefix(options.model_name) : options.model_name;
-  return absl::StrCat(
-      text_table(headers, rows, absl::StrCat("Memory Usage for loading `", name, "`")),
-      part ? part_text(options, architecture, *part) : "", stages_text(stages, of_rank), plan);
+  std::string shares;
+  if (part) {
+    shares = absl::StrFormat("\n\nEach of %d ranks along tp has %.0f of %.0f elements: %s",
+                             options.tp_size, elements_of(of_rank), elements_of(architecture),
+                             part->why);
+  }
+  if (stages.size() > 1) {
+    double largest = 0;
+    for (const Architecture& stage : stages) largest = std::max(largest, elements_of(stage));
+    absl::StrAppendFormat(&shares, "\n\nThe largest of %d stages has %.0f of %.0f elements",
+                          stages.size(), largest, elements_of(of_rank));
+  }
+  const std::string title = absl::StrCat("Memory Usage for loading `", name, "`");
+  return absl::StrCat(text_table(headers, rows, title), shares, plan);
 }
 
 int run(const Options& options, Invocation& invocation) {
@@ -421,11 +405,7 @@ int run(const Options& options, Invocation& invocation) {
                       "model is executed, its files' headers say the shapes\n";
   }
   const absl::StatusOr<std::string> table = estimate(options, invocation);
-  if (!table.ok()) {
-    return fail(
-        invocation, kName, table.status(),
-        absl::IsInvalidArgument(table.status()) ? kExitBadCommandLine : kExitLauncherFailed);
-  }
+  if (!table.ok()) return fail_or_refuse(invocation, kName, table.status());
   invocation.out << *table << "\n";
   return finish(invocation);
 }

@@ -138,23 +138,6 @@ std::vector<std::string> wrapped(absl::string_view text, size_t columns) {
   return lines;
 }
 
-void append(std::string& help, const Section& section, size_t name_width, int columns) {
-  absl::StrAppend(&help, "\n", section.title, ":\n");
-  const size_t text_at = kIndent + name_width + 2;
-  for (const Entry& entry : section.entries) {
-    std::string line = std::string(kIndent, ' ') + entry.heading();
-    if (line.size() + 2 > text_at && !entry.text.empty()) {
-      absl::StrAppend(&help, line, "\n");
-      line.clear();
-    }
-    for (const std::string& text : wrapped(entry.text, columns - text_at)) {
-      line.resize(std::max(line.size(), text_at), ' ');
-      absl::StrAppend(&help, absl::StripTrailingAsciiWhitespace(line + text), "\n");
-      line.clear();
-    }
-  }
-}
-
 void append(std::string& help, const std::vector<Section>& sections, int columns) {
   size_t width = 0;
   for (const Section& section : sections) {
@@ -162,7 +145,22 @@ void append(std::string& help, const std::vector<Section>& sections, int columns
       if (entry.heading().size() <= kWidestName) width = std::max(width, entry.heading().size());
     }
   }
-  for (const Section& section : sections) append(help, section, width, columns);
+  const size_t text_at = kIndent + width + 2;
+  for (const Section& section : sections) {
+    absl::StrAppend(&help, "\n", section.title, ":\n");
+    for (const Entry& entry : section.entries) {
+      std::string line = std::string(kIndent, ' ') + entry.heading();
+      if (line.size() + 2 > text_at && !entry.text.empty()) {
+        absl::StrAppend(&help, line, "\n");
+        line.clear();
+      }
+      for (const std::string& text : wrapped(entry.text, columns - text_at)) {
+        line.resize(std::max(line.size(), text_at), ' ');
+        absl::StrAppend(&help, absl::StripTrailingAsciiWhitespace(line + text), "\n");
+        line.clear();
+      }
+    }
+  }
 }
 
 std::vector<Section> command_sections() {
@@ -216,7 +214,7 @@ std::string manual_name(absl::string_view command) {
 std::string command_page(const Command& command) {
   CLI::App app(command.summary, absl::StrCat("accelerate ", command.name));
   const RunCommand ignored = command.declare(app);
-  if (command.name == absl::string_view(kLaunch.name)) settings::show_all_flags(app);
+  if (command.name == absl::string_view(kLaunch.name)) settings::show_flags(app);
   std::string page = manual_head(manual_name(command.name), command.summary, usage_of(app));
   append_manual(page, sections_of(app));
   for (const CLI::App* sub : app.get_subcommands(nullptr)) {

@@ -66,13 +66,6 @@ struct Options {
   bool print_all = false;
 };
 
-// It comes with this program; elsewhere PATH has to have it.
-std::string module_loader(const Invocation& invocation) {
-  std::error_code ignored;
-  std::string path = companion_path(invocation.executable, kModuleLoader);
-  return std::filesystem::exists(path, ignored) ? path : kModuleLoader;
-}
-
 // The program takes this one's place, terminal and signals included.
 int become(Invocation& invocation, const std::vector<std::string>& argv,
            const process::EnvironmentOverlay& overlay) {
@@ -180,27 +173,16 @@ void note(Invocation& invocation, const std::vector<std::string>& notes) {
   }
 }
 
-// Says whose report the run is going to replace.
-void note_other_report(Invocation& invocation, const std::string& folder,
-                       const std::string& program) {
-  const std::optional<std::string> other = program_of_report(folder);
-  if (!other || *other == std::filesystem::path(program).filename()) return;
-  note(invocation, {absl::StrCat(folder, " has a report of ", *other, ", which that of ", program,
-                                 " replaces")});
-}
-
-// Whether the reader of standard output is gone.
-bool is_output_closed() {
-  pollfd entry = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
-  return poll(&entry, 1, 0) == 1 && (entry.revents & POLLERR) != 0;
-}
-
 int run_simulated(Invocation& invocation, const plan::SimulationPlan& plan, bool is_quiet) {
   const std::string& program = plan.process.argv[0];
   const absl::StatusOr<std::string> found = find_program(invocation, program);
   if (!found.ok()) return fail_to_start(invocation, kName, found.status());
   if (const std::string report = report_of(plan, invocation.environment); !report.empty()) {
-    if (!is_quiet) note_other_report(invocation, report, program);
+    const std::optional<std::string> other = program_of_report(report);
+    if (!is_quiet && other && *other != std::filesystem::path(program).filename()) {
+      note(invocation, {absl::StrCat(report, " has a report of ", *other, ", which that of ",
+                                     program, " replaces")});
+    }
     if (absl::Status ok = prepare_report(report); !ok.ok()) return fail(invocation, kName, ok);
   }
   const SimulationMark mark;
@@ -211,7 +193,8 @@ int run_simulated(Invocation& invocation, const plan::SimulationPlan& plan, bool
       plan.process.argv, process::apply_overlay(invocation.environment, overlay));
   if (!code.ok()) return fail_to_start(invocation, kName, code.status());
   if (*code == 0) return check_simulated(mark, plan, is_quiet, invocation);
-  if (*code == 128 + SIGPIPE && is_output_closed()) {
+  pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  if (*code == 128 + SIGPIPE && poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0) {
     return fail(invocation, kName, "standard output was closed; stopped the program", *code);
   }
   return *code;
@@ -283,6 +266,9 @@ absl::StatusOr<Inputs> inputs(const TypedFlags& typed, const Invocation& invocat
 absl::StatusOr<LaunchPlan> plan_of(const Inputs& inputs, const TypedFlags& typed,
                                    const Invocation& invocation) {
   const std::vector<std::string> typed_options = settings::typed_words(typed);
+  // The loader comes with this program; elsewhere PATH has to have it.
+  std::error_code ignored;
+  const std::string loader = companion_path(invocation.executable, kModuleLoader);
   return plan::make_plan(
       {.settings = inputs.settings,
        .machine = inputs.machine,
@@ -290,7 +276,7 @@ absl::StatusOr<LaunchPlan> plan_of(const Inputs& inputs, const TypedFlags& typed
        .command = invocation.program,
        .environment = invocation.environment,
        .typed_options = typed_options,
-       .module_loader = module_loader(invocation),
+       .module_loader = std::filesystem::exists(loader, ignored) ? loader : kModuleLoader,
        .executable = invocation.executable.empty() ? "accelerate" : invocation.executable});
 }
 
@@ -357,11 +343,7 @@ int run(const Options& options, Invocation& invocation) {
   }
   if (!has_program(invocation)) return fail_without_program(invocation);
   const absl::StatusOr<LaunchPlan> plan = plan_of(*made, options.typed, invocation);
-  if (!plan.ok()) {
-    const bool is_users = absl::IsInvalidArgument(plan.status());
-    return fail(invocation, kName, plan.status(),
-                is_users ? kExitBadCommandLine : kExitLauncherFailed);
-  }
+  if (!plan.ok()) return fail_or_refuse(invocation, kName, plan.status());
   if (!settings.flag("quiet")) {
     note(invocation, plan->notes);
     for (const std::string& idle :

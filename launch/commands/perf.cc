@@ -113,17 +113,6 @@ class Recorder {
     return words;
   }
 
-  // A workload is what perf.yaml says, whoever runs it.
-  process::EnvironmentOverlay without_settings() const {
-    process::EnvironmentOverlay overlay;
-    for (const std::string& variable : invocation_.environment) {
-      const std::string name = variable.substr(0, variable.find('='));
-      if (is_run_variable(name)) overlay[name] = std::nullopt;
-    }
-    overlay[kNoDefaultConfig] = "1";
-    return overlay;
-  }
-
   absl::StatusOr<Measurement> run(const Workload& workload, const std::string& cluster,
                                   std::map<std::string, std::string>& versions) {
     const std::string path = folder_.path("summary.json");
@@ -131,7 +120,12 @@ class Recorder {
     const TemporaryFolder scratch;
     plan::SimulationPlan plan;
     plan.process.argv = words_of(workload, cluster);
-    plan.process.environment = without_settings();
+    // A workload is what perf.yaml says, whoever runs it.
+    for (const std::string& variable : invocation_.environment) {
+      const std::string name = variable.substr(0, variable.find('='));
+      if (is_run_variable(name)) plan.process.environment[name] = std::nullopt;
+    }
+    plan.process.environment[kNoDefaultConfig] = "1";
     for (std::string& word : plan.process.argv) {
       absl::StrReplaceAll({{kScratch, scratch.path()}}, &word);
     }

@@ -9,9 +9,9 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/rank_layout.h"
-#include "accelerate/base/status.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
 #include "simulator/hardware/cluster_spec.h"
@@ -32,14 +32,6 @@ struct Options {
   bool as_json = false;
   bool layouts_markdown = false;
 };
-
-// The cluster's devices have a memory and a time.
-absl::Status check_cluster(const std::string& text) {
-  ACCELERATE_ASSIGN_OR_RETURN(const simulator::ClusterSpec spec,
-                              simulator::ClusterSpec::parse(text));
-  if (spec.device) return absl::OkStatus();
-  return invalid("--on=", text, " names no device; expected a cluster as 16x8:h100");
-}
 
 nlohmann::ordered_json request_of(const Options& options) {
   nlohmann::ordered_json request = {{"model", options.model},
@@ -72,8 +64,13 @@ int run(const Options& options, Invocation& invocation) {
                   "a model and a cluster are needed: accelerate plan "
                   "llama-70b --on 16x8:h100");
   }
-  if (absl::Status ok = check_cluster(options.cluster); !ok.ok()) {
-    return fail(invocation, kName, ok, kExitBadCommandLine);
+  const auto spec = simulator::ClusterSpec::parse(options.cluster);
+  if (!spec.ok()) return fail(invocation, kName, spec.status(), kExitBadCommandLine);
+  // Devices have a memory and a time.
+  if (!spec->device) {
+    return refuse(invocation, kName,
+                  absl::StrCat("--on=", options.cluster,
+                               " names no device; expected a cluster as 16x8:h100"));
   }
   return run_companion(invocation, kName, kPlanProgram,
                        {accelerate::internal::exact_json_text(request_of(options))});

@@ -40,16 +40,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Folders of Python packages below `prefix`, "lib/python3.13/site-packages".
-void add_python_folders(const std::string& prefix, std::vector<fs::path>& folders) {
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(fs::path(prefix) / "lib", ignored)) {
-    if (!absl::StartsWith(entry.path().filename().string(), "python3")) continue;
-    folders.push_back(entry.path() / "site-packages");
-    folders.push_back(entry.path() / "dist-packages");
-  }
-}
-
 std::vector<fs::path> search_folders(absl::Span<const std::string> environment) {
   std::vector<fs::path> folders;
   if (const std::string root = environment_value(environment, "LIBTORCH"); !root.empty()) {
@@ -63,7 +53,13 @@ std::vector<fs::path> search_folders(absl::Span<const std::string> environment) 
   for (const std::string& prefix : {environment_value(environment, "VIRTUAL_ENV"),
                                     environment_value(environment, "CONDA_PREFIX"),
                                     std::string("/usr/local"), std::string("/usr")}) {
-    if (!prefix.empty()) add_python_folders(prefix, packages);
+    if (prefix.empty()) continue;
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(fs::path(prefix) / "lib", ignored)) {
+      if (!absl::StartsWith(entry.path().filename().string(), "python3")) continue;
+      packages.push_back(entry.path() / "site-packages");
+      packages.push_back(entry.path() / "dist-packages");
+    }
   }
   for (const fs::path& folder : packages) {
     // Vendors' devices come as packages of their own.
@@ -155,10 +151,8 @@ std::vector<std::string> numbers_of(absl::string_view version) {
 bool is_same_version(absl::string_view one, absl::string_view other) {
   const std::vector<std::string> ours = numbers_of(one);
   const std::vector<std::string> theirs = numbers_of(other);
-  for (size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i) {
-    if (ours[i] != theirs[i]) return false;
-  }
-  return true;
+  const size_t common = std::min(ours.size(), theirs.size());
+  return std::equal(ours.begin(), ours.begin() + common, theirs.begin());
 }
 
 // The C++ ABI of the LibTorch that has the library, where its CMake package tells.

@@ -32,15 +32,6 @@ absl::StatusOr<ChildResult> run_seed(const SeedSweep& sweep, const std::string& 
   return run_simulation(sweep.plan, program, changes, environment, signals);
 }
 
-// The command of the run with that seed.
-std::string repeat_text(const SeedSweep& sweep, uint64_t seed,
-                        const std::vector<std::string>& environment) {
-  Environment of_run =
-      process::environment_of(process::apply_overlay(environment, sweep.plan.process.environment));
-  of_run.set(env::kSimulateSeed, absl::StrCat(seed));
-  return repeat_line(of_run, sweep.plan.process.argv);
-}
-
 std::string seeds_text(const std::vector<uint64_t>& seeds) {
   const size_t named = std::min(seeds.size(), kNamedSeeds);
   std::string text = absl::StrJoin(seeds.begin(), seeds.begin() + named, ", ");
@@ -84,8 +75,11 @@ int run_seeds(const SeedSweep& sweep, Invocation& invocation) {
     invocation.out << summary << "none failed\n";
   } else {
     absl::StrAppend(&summary, failed.size(), " failed: ", seeds_text(failed));
+    Environment of_first = process::environment_of(
+        process::apply_overlay(invocation.environment, sweep.plan.process.environment));
+    of_first.set(env::kSimulateSeed, absl::StrCat(failed.front()));
     invocation.out << summary << "\nrepeat the first: "
-                   << repeat_text(sweep, failed.front(), invocation.environment) << "\n";
+                   << repeat_line(of_first, sweep.plan.process.argv) << "\n";
   }
   const int written = finish(invocation);
   if (written != 0) return written;

@@ -135,19 +135,13 @@ int explain(const Options& options, Invocation& invocation) {
   return finish(invocation);
 }
 
-// The words that nothing reads where a question is asked: a program, or what a run is told.
-std::vector<std::string> idle_words(const Options& options,
-                                    const std::vector<std::string>& remaining) {
-  const bool asks = options.list || !options.from_dump.empty() || !options.operation.empty() ||
-                    !options.collective.empty();
-  if (!asks) return {};
-  std::vector<std::string> words = settings::typed_words(options.typed);
-  words.insert(words.end(), remaining.begin(), remaining.end());
-  return words;
-}
-
 int run(const Options& options, const std::vector<std::string>& remaining, Invocation& invocation) {
-  if (const std::vector<std::string> idle = idle_words(options, remaining); !idle.empty()) {
+  const bool explains = !options.operation.empty() || !options.collective.empty();
+  const bool asks = options.list || !options.from_dump.empty() || explains;
+  // Where a question is asked nothing reads a program, or what a run is told.
+  std::vector<std::string> idle = settings::typed_words(options.typed);
+  idle.insert(idle.end(), remaining.begin(), remaining.end());
+  if (asks && !idle.empty()) {
     return refuse(invocation, kName,
                   absl::StrCat("--list, --from_dump, --explain_op and --explain_collective start "
                                "no program; leave out ",
@@ -160,9 +154,7 @@ int run(const Options& options, const std::vector<std::string>& remaining, Invoc
     invocation.out << list_text();
     return finish(invocation);
   }
-  if (!options.operation.empty() || !options.collective.empty()) {
-    return explain(options, invocation);
-  }
+  if (explains) return explain(options, invocation);
   if (!options.on.empty()) {
     return refuse(invocation, kName, "--on needs --explain_op or --explain_collective");
   }
@@ -180,7 +172,7 @@ void declare(CLI::App& app, Options& options) {
       "With --sweep or --fit, which name the clusters, there is no SPEC.\n"
       "SPEC is nodes x ranks and their device: 2x4, 2x4:h100.");
   settings::declare_flags(app, options.typed);
-  settings::show_group(app, settings::Group::kSimulation);
+  settings::show_flags(app, settings::Group::kSimulation);
   app.get_option("--simulate")->group("");
   app.set_help_flag("-h,--help", "show this help");
   auto* list = app.add_flag("--list", options.list,

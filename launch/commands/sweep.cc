@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cctype>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -264,9 +263,8 @@ class Sweeper {
 
   static std::string file_name(const std::string& cluster) {
     std::string name = cluster;
-    for (char& c : name) {
-      if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-' && c != '.') c = '_';
-    }
+    std::ranges::replace_if(
+        name, [](char c) { return !absl::ascii_isalnum(c) && c != '-' && c != '.'; }, '_');
     return name;
   }
 

@@ -113,10 +113,7 @@ absl::StatusOr<std::vector<std::string>> gcloud_line(Options options,
 
 int run(const Options& options, Invocation& invocation) {
   const absl::StatusOr<std::vector<std::string>> line = gcloud_line(options, invocation);
-  if (!line.ok()) {
-    return fail(invocation, kName, line.status(),
-                absl::IsInvalidArgument(line.status()) ? kExitBadCommandLine : kExitLauncherFailed);
-  }
+  if (!line.ok()) return fail_or_refuse(invocation, kName, line.status());
   if (options.debug) {
     invocation.out << "Running " << absl::StrJoin(*line, " ") << "\n";
     return finish(invocation);

@@ -498,14 +498,6 @@ const settings::Setting* find_row(absl::string_view name) {
   return row != nullptr && row->has_key() ? row : nullptr;
 }
 
-std::string suggested_key(absl::string_view name) {
-  std::vector<std::string> keys;
-  for (const settings::Setting& row : settings::all_settings()) {
-    if (row.has_key()) keys.push_back(row.key_name());
-  }
-  return did_you_mean(name.substr(name.find('.') + 1), keys);
-}
-
 absl::Status check(const settings::Setting& row, const std::string& text) {
   if (absl::string_view(row.name) != kDistributedType) return settings::check_value(row, text);
   std::vector<std::string> types;
@@ -561,7 +553,12 @@ absl::Status set_value(settings::ConfigFile& config, absl::string_view assignmen
   std::string text(absl::StripAsciiWhitespace(assignment.substr(equals + 1)));
   const settings::Setting* row = find_row(key);
   if (row == nullptr) {
-    return invalid("--set ", assignment, ": unknown key ", key, suggested_key(key));
+    std::vector<std::string> keys;
+    for (const settings::Setting& each : settings::all_settings()) {
+      if (each.has_key()) keys.push_back(each.key_name());
+    }
+    return invalid("--set ", assignment, ": unknown key ", key,
+                   did_you_mean(key.substr(key.find('.') + 1), keys));
   }
   text = settings::schema_text(*row, text);
   if (text.empty()) {

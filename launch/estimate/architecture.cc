@@ -88,7 +88,14 @@ class DescriptionReader {
     if (by_name.empty()) root.refuse("it describes no tensors");
     found_.tensors.clear();
     for (auto& [name, tensor] : by_name) found_.tensors.push_back(std::move(tensor));
-    if (const auto transformer = root.find("transformer")) read_transformer(*transformer);
+    if (const auto transformer = root.find("transformer")) {
+      transformer->check_keys({"hidden_size", "num_hidden_layers", "num_attention_heads",
+                               "num_key_value_heads", "intermediate_size"});
+      for (const auto& [name, field] : kShapeFields) {
+        const auto value = transformer->find(name);
+        if (value) found_.transformer.*field = value->integer("a count above 0", 1, kMaxCount);
+      }
+    }
     if (const auto plan = root.find("tp_plan")) found_.tp_plan = tp_plan_of(*plan);
     found_.transformer.is_gated = has_gate(found_);
     return std::move(found_);
@@ -173,15 +180,6 @@ class DescriptionReader {
         // Tied tensors share their memory, so only the first of a group counts.
         by_name.erase(found);
       }
-    }
-  }
-
-  void read_transformer(const DocumentNode& transformer) {
-    transformer.check_keys({"hidden_size", "num_hidden_layers", "num_attention_heads",
-                            "num_key_value_heads", "intermediate_size"});
-    for (const auto& [name, field] : kShapeFields) {
-      const auto value = transformer.find(name);
-      if (value) found_.transformer.*field = value->integer("a count above 0", 1, kMaxCount);
     }
   }
 
@@ -364,16 +362,6 @@ absl::StatusOr<Architecture> read_folder(FileSystem& files, const std::string& f
   return architecture;
 }
 
-absl::StatusOr<Architecture> read_path(FileSystem& files, const std::string& path,
-                                       bool is_directory) {
-  if (is_directory) return read_folder(files, path);
-  if (absl::EndsWith(path, ".json") && !absl::EndsWith(path, ".index.json")) {
-    return read_file_as(files, path, parse_architecture);
-  }
-  ACCELERATE_ASSIGN_OR_RETURN(const WeightFiles weights, find_weight_files(files, path));
-  return read_headers(files, weights);
-}
-
 constexpr char kTimmHub[] = "hf-hub:";
 
 bool is_hub_name(absl::string_view name) {
@@ -421,13 +409,6 @@ struct LayerBytes {
   double between = 0;  // of whole hidden states
   double inside = 0;   // of the features that ranks along tp divide
 };
-
-// `input` is the size of the hidden states.
-LayerBytes bytes_with_dropout(double input, double element) {
-  // Inputs of the two norms and of both blocks, and the two dropout masks of a byte an element;
-  // query, key, value, the projection's input, and three widths of 4 but one in the MLP.
-  return {.between = 4 * input + 2 * input / element, .inside = 12 * input};
-}
 
 // `ranks`: along tp, each of which has a head of keys at least.
 LayerBytes bytes_without_dropout(const TransformerShape& shape, double tokens, double element,
@@ -498,7 +479,14 @@ std::string add_timm_hub_prefix(const std::string& name) {
 absl::StatusOr<Architecture> read_architecture(FileSystem& files, const std::string& model,
                                                const std::string& hub_cache) {
   const absl::StatusOr<FileInfo> info = files.info(model);
-  if (info.ok()) return read_path(files, model, info->is_directory);
+  if (info.ok()) {
+    if (info->is_directory) return read_folder(files, model);
+    if (absl::EndsWith(model, ".json") && !absl::EndsWith(model, ".index.json")) {
+      return read_file_as(files, model, parse_architecture);
+    }
+    ACCELERATE_ASSIGN_OR_RETURN(const WeightFiles weights, find_weight_files(files, model));
+    return read_headers(files, weights);
+  }
   if (!absl::IsNotFound(info.status())) return info.status();
   const std::string name(absl::StripPrefix(model, kTimmHub));
   if (!is_hub_name(name)) return absl::NotFoundError(absl::StrCat(model, " does not exist"));
@@ -567,9 +555,10 @@ std::optional<double> activation_bytes(const std::string& dtype, const Transform
   const double t = static_cast<double>(options.tp_size);
   const double layers = static_cast<double>(shape.num_hidden_layers);
   const double input = s * b * static_cast<double>(shape.hidden_size) * element;
-  const LayerBytes bytes = shape.intermediate_size > 0
-                               ? bytes_without_dropout(shape, s * b, element, t)
-                               : bytes_with_dropout(input, element);
+  // With dropout: inputs of the two norms and of both blocks, and two dropout masks of a byte an
+  // element; query, key, value, the projection's input, and three widths of 4 but one in the MLP.
+  LayerBytes bytes = {.between = 4 * input + 2 * input / element, .inside = 12 * input};
+  if (shape.intermediate_size > 0) bytes = bytes_without_dropout(shape, s * b, element, t);
   // Ranks that have parts of the sequences have parts of all.
   const double n = options.sequence_parallel ? t : 1;
   const double scores = options.keeps_attention_scores ? a * s * s * b * (2 * element + 1) : 0;

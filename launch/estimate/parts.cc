@@ -249,26 +249,22 @@ std::string dtype_of(const std::string& name) {
 absl::StatusOr<TpPart> tp_part(const Architecture& architecture, int64_t ranks) {
   TpPart part = {.architecture = architecture};
   std::vector<ArchitectureTensor>& tensors = part.architecture.tensors;
-  const auto divided = [&](size_t i, const std::string& word) {
-    return divide(tensors[i], word, parts_of(architecture, tensors[i], word, ranks));
-  };
-  if (!architecture.tp_plan.empty()) {
-    ACCELERATE_ASSIGN_OR_RETURN(const Words words, planned_words(architecture));
-    ACCELERATE_RETURN_IF_ERROR(check_fused(architecture, words, ranks));
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      ACCELERATE_RETURN_IF_ERROR(divided(i, words[i]));
-    }
-    part.why = "by its tp_plan";
+  const bool has_plan = !architecture.tp_plan.empty();
+  ACCELERATE_ASSIGN_OR_RETURN(const Words words,
+                              has_plan ? planned_words(architecture)
+                                       : absl::StatusOr<Words>(usual_words(architecture)));
+  if (words.empty()) {
+    for (ArchitectureTensor& tensor : tensors) tensor.elements /= static_cast<double>(ranks);
+    part.why = "every tensor divided, as no tp_plan says which are";
     return part;
   }
-  if (const Words words = usual_words(architecture); !words.empty()) {
-    ACCELERATE_RETURN_IF_ERROR(check_fused(architecture, words, ranks));
-    for (size_t i = 0; i < tensors.size(); ++i) divided(i, words[i]).IgnoreError();
-    part.why = "by the usual names of layers";
-    return part;
+  ACCELERATE_RETURN_IF_ERROR(check_fused(architecture, words, ranks));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const int64_t parts = parts_of(architecture, tensors[i], words[i], ranks);
+    const absl::Status ok = divide(tensors[i], words[i], parts);
+    if (has_plan && !ok.ok()) return ok;
   }
-  for (ArchitectureTensor& tensor : tensors) tensor.elements /= static_cast<double>(ranks);
-  part.why = "every tensor divided, as no tp_plan says which are";
+  part.why = has_plan ? "by its tp_plan" : "by the usual names of layers";
   return part;
 }
 

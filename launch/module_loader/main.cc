@@ -44,14 +44,6 @@ int fail(int exit_code, const std::string& message) {
   return exit_code;
 }
 
-// The name for the linker, which looks into the working directory only if there is a '/'.
-std::string loadable_name(const std::string& library) {
-  if (!absl::StrContains(library, '/') && access(library.c_str(), F_OK) == 0) {
-    return absl::StrCat("./", library);
-  }
-  return library;
-}
-
 std::string path_of(void* handle, const std::string& otherwise) {
   link_map* map = nullptr;
   if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map->l_name[0] == '\0') return otherwise;
@@ -148,7 +140,9 @@ int run_module(int argc, char** argv) {
   }
   const std::string symbol = argv[1];
   const std::string library = argv[2];
-  const std::string name = loadable_name(library);
+  // The linker looks into the working directory only if there is a '/'.
+  const bool is_here = !absl::StrContains(library, '/') && access(library.c_str(), F_OK) == 0;
+  const std::string name = absl::StrCat(is_here ? "./" : "", library);
   void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) {
     const std::string reason = dlerror();

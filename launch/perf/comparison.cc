@@ -5,7 +5,6 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
-#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -96,7 +95,7 @@ double more_flops(const Part& part) { return part.after.flops - part.before.flop
 
 // The part that grew most, or for a negative direction shrank most; null: none did.
 const Part* largest(const Parts& parts, double direction, double (*change)(const Part&) = more_ns,
-                    bool (*is_meant)(const Part&) = is_any) {
+                    const std::function<bool(const Part&)>& is_meant = is_any) {
   const Part* best = nullptr;
   for (const Part& part : parts) {
     if (!is_meant(part) || direction * change(part) <= 0) continue;
@@ -120,27 +119,18 @@ std::string by_work(const Parts& parts) {
   return text_of(most);
 }
 
-// What of the operators runs on a part of the critical path.
-bool is_copy(const Part& part) { return absl::StartsWith(part.name, "copy to "); }
-bool is_attention(const Part& part) { return absl::StrContains(part.name, "attention"); }
-bool has_flops(const Part& part) { return part.before.flops != 0 || part.after.flops != 0; }
-
-bool is_other_copy(const Part& part) { return has_other_work(part) && is_copy(part); }
-bool is_other_attention(const Part& part) { return has_other_work(part) && is_attention(part); }
-bool is_other_product(const Part& part) {
-  return has_other_work(part) && has_flops(part) && !is_attention(part);
-}
-bool is_other_kernel(const Part& part) {
-  return has_other_work(part) && !is_copy(part) && !has_flops(part);
-}
 bool has_other_calls(const Part& part) { return part.before.calls != part.after.calls; }
 
-auto other_work_on(absl::string_view path_part) -> bool (*)(const Part&) {
-  if (path_part == "copies") return is_other_copy;
-  if (path_part == "attention") return is_other_attention;
-  if (path_part == "matrix products") return is_other_product;
-  if (path_part == "other kernels") return is_other_kernel;
-  return has_other_work;
+// Whether an operator does other work, and runs on that part of the critical path.
+bool has_other_work_on(absl::string_view path_part, const Part& part) {
+  const bool is_copy = absl::StartsWith(part.name, "copy to ");
+  const bool is_attention = absl::StrContains(part.name, "attention");
+  const bool has_flops = part.before.flops != 0 || part.after.flops != 0;
+  if (!has_other_work(part)) return false;
+  if (path_part == "copies") return is_copy;
+  if (path_part == "attention") return is_attention;
+  if (path_part == "matrix products") return has_flops && !is_attention;
+  return path_part != "other kernels" || (!is_copy && !has_flops);
 }
 
 // "mostly in layers.3": the module that accounts for more than half of what changed in that
@@ -234,7 +224,7 @@ class Attribution {
     const Part* on_path = largest(parts(&Measurement::path), direction);
     if (on_path == nullptr) return of_time(direction);
     const auto most_of = [&](Costs Measurement::* table,
-                             bool (*is_meant)(const Part&) = has_other_work) {
+                             const std::function<bool(const Part&)>& is_meant = has_other_work) {
       return largest(parts(table), direction, more_ns, is_meant);
     };
     const Part* cause = nullptr;
@@ -251,7 +241,9 @@ class Attribution {
         if (cause == nullptr) cause = most_of(&Measurement::collectives, has_other_calls);
       }
       if (cause == nullptr) {
-        cause = most_of(&Measurement::operators, other_work_on(on_path->name));
+        cause = most_of(&Measurement::operators, [on_path](const Part& part) {
+          return has_other_work_on(on_path->name, part);
+        });
         is_operator = cause != nullptr;
       }
     }
@@ -359,18 +351,6 @@ std::string change_text(const Change& change) {
   return absl::StrFormat("%s (%+.2f %%)", amount, 100 * difference / std::abs(change.before));
 }
 
-// Parts that changed though no sum of theirs did, as when one operator replaces another.
-std::optional<Change> exchanged(const Parts& parts, const char* metric) {
-  const Part* part = first_with_other_work(parts);
-  if (part == nullptr) return std::nullopt;
-  return Change{.workload = "",
-                .cluster = "",
-                .metric = metric,
-                .before = static_cast<double>(part->before.calls),
-                .after = static_cast<double>(part->after.calls),
-                .cause = text_of(*part)};
-}
-
 // The step's change by what lies on its critical path, the largest first.
 StepChange step_change(const Measurement& before, const Measurement& after, const Parts& path) {
   StepChange change;
@@ -412,19 +392,18 @@ void compare_clusters(const WorkloadCost& owner, const std::string& cluster,
     changes.push_back({owner.name, cluster, name, was, is, attribution.cause_of(name, was, is)});
   });
   if (changes.empty()) {
+    // Parts that changed though no sum of theirs did, as when one operator replaces another.
     for (const auto& [table, metric] :
          {std::pair(&Measurement::operators, "count/kernels"),
           std::pair(&Measurement::collectives, "count/collectives"),
           std::pair(&Measurement::synchronisations, "count/synchronisations"),
           std::pair(&Measurement::allocations, "count/allocations")}) {
-      std::optional<Change> change = exchanged(attribution.parts(table), metric);
-      if (!change ||
-          tolerance_of(tolerances, change->metric).allows(change->before, change->after)) {
-        continue;
-      }
-      change->workload = owner.name;
-      change->cluster = cluster;
-      changes.push_back(*std::move(change));
+      const Part* part = first_with_other_work(attribution.parts(table));
+      if (part == nullptr) continue;
+      const double was = static_cast<double>(part->before.calls);
+      const double is = static_cast<double>(part->after.calls);
+      if (tolerance_of(tolerances, metric).allows(was, is)) continue;
+      changes.push_back({owner.name, cluster, metric, was, is, text_of(*part)});
     }
   }
   std::ranges::stable_sort(changes, {}, place_of);

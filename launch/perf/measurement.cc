@@ -44,22 +44,20 @@ const json& fullest_rank(const json& summary, double* peak) {
   return *fullest;
 }
 
-void take_path(const json& path, Measurement& cost) {
-  for (const json& share : path.at("shares")) {
-    std::string name = share.at("part");
-    if (share.contains("name")) absl::StrAppend(&name, ", ", share.at("name").get<std::string>());
-    Cost& own = cost.path[name];
-    own.calls += share.at("segments").get<int64_t>();
-    own.ns += share.at("ns").get<double>();
-  }
-}
-
 void take_steps(const json& steps, Measurement& cost) {
   auto& metrics = cost.metrics;
   metrics["time/step"] = steps.at("median_ns").get<double>();
   metrics["time/first_step"] = steps.at("first_ns").get<double>();
   metrics["count/steps"] = steps.at("count").get<double>();
-  if (const json& path = steps.at("critical_path"); path.is_object()) take_path(path, cost);
+  if (const json& path = steps.at("critical_path"); path.is_object()) {
+    for (const json& share : path.at("shares")) {
+      std::string name = share.at("part");
+      if (share.contains("name")) absl::StrAppend(&name, ", ", share.at("name").get<std::string>());
+      Cost& own = cost.path[name];
+      own.calls += share.at("segments").get<int64_t>();
+      own.ns += share.at("ns").get<double>();
+    }
+  }
   const json& work = steps.at("median_work");
   for (const auto& [metric, figure] :
        {std::pair("work/step_flops", "flops"), std::pair("work/step_bytes", "bytes"),

@@ -64,15 +64,6 @@ absl::StatusOr<Hosts> named(const Hosts& hosts, absl::string_view filter) {
   return result;
 }
 
-// Whether the hostfile's text and the filters make sense.
-absl::Status check_hosts(const Settings& settings, const std::string& text) {
-  ACCELERATE_ASSIGN_OR_RETURN(const Hosts hosts,
-                              in_file(settings.text("deepspeed_hostfile"), parse_hostfile(text)));
-  return filter_hosts(hosts, settings.text("deepspeed_inclusion_filter"),
-                      settings.text("deepspeed_exclusion_filter"))
-      .status();
-}
-
 // Lines that DeepSpeed can read: no empty values, nothing that a shell would take apart.
 std::vector<std::string> variable_lines(const process::EnvironmentOverlay& environment) {
   std::vector<std::string> lines;
@@ -222,14 +213,18 @@ absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs) {
         "several machines under DeepSpeed's launcher need --deepspeed_hostfile; without one, start "
         "accelerate on each machine with --deepspeed_multinode_launcher standard");
   }
+  const std::string hostfile = settings.text("deepspeed_hostfile");
   // One that is not there is told by deepspeed itself, which may look elsewhere.
-  if (const auto text = inputs.machine.read_file(settings.text("deepspeed_hostfile"))) {
-    ACCELERATE_RETURN_IF_ERROR(check_hosts(settings, *text));
+  if (const auto text = inputs.machine.read_file(hostfile)) {
+    ACCELERATE_ASSIGN_OR_RETURN(const Hosts hosts, in_file(hostfile, parse_hostfile(*text)));
+    ACCELERATE_RETURN_IF_ERROR(filter_hosts(hosts, settings.text("deepspeed_inclusion_filter"),
+                                            settings.text("deepspeed_exclusion_filter"))
+                                   .status());
   }
   const std::string launcher = settings.is_set("deepspeed_multinode_launcher")
                                    ? settings.text("deepspeed_multinode_launcher")
                                    : "pdsh";
-  std::vector<std::string> words = {"deepspeed", "--hostfile", settings.text("deepspeed_hostfile")};
+  std::vector<std::string> words = {"deepspeed", "--hostfile", hostfile};
   if (launcher == "nossh") {
     if (!settings.is_set("machine_rank")) {
       return absl::InvalidArgumentError(

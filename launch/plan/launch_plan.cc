@@ -93,14 +93,6 @@ SimulationPlan plan_simulated(const PlanInputs& inputs) {
   return plan;
 }
 
-TaskPlan plan_task(const PlanInputs& inputs) {
-  TaskPlan plan;
-  plan.process.argv = program_words(inputs);
-  plan.process.environment = child_environment(inputs.settings, inputs.machine, inputs.environment);
-  plan.process.environment.merge(process::without_outer_run());
-  return plan;
-}
-
 // Whether srun is to start the ranks: asked for, or in the shell of a job of several machines.
 bool wants_srun(const PlanInputs& inputs) {
   const Settings& settings = inputs.settings;
@@ -230,7 +222,11 @@ absl::StatusOr<LaunchPlan> make_plan(const PlanInputs& inputs) {
   if (wants_srun(inputs)) return with_notes(plan_srun(inputs));
   if (is_one_of_many_tasks(inputs)) {
     note_missing_features(inputs, "srun started this rank", &notes);
-    return LaunchPlan{plan_task(inputs), notes};
+    TaskPlan plan;
+    plan.process.argv = program_words(inputs);
+    plan.process.environment = child_environment(settings, inputs.machine, inputs.environment);
+    plan.process.environment.merge(process::without_outer_run());
+    return LaunchPlan{std::move(plan), notes};
   }
   return with_notes(plan_agent(inputs, &notes));
 }

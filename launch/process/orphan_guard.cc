@@ -76,19 +76,14 @@ std::vector<pid_t> processes_with(const Wanted& wanted) {
   return found;
 }
 
-// The processes that were started with `text` somewhere in their environment, as far as this user
-// may know.
-std::vector<pid_t> started_with(absl::string_view text) {
-  return processes_with([text](const std::filesystem::path& process) {
-    return absl::StrContains(read_all(process / "environ"), text);
-  });
-}
-
-// Processes may start others while they are looked for: it is over when there are none.
+// Kills what was started with the token in its environment, as far as this user may know. Processes
+// may start others while they are looked for: it is over when there are none.
 void kill_started_with(const std::string& token) {
   const auto deadline = std::chrono::steady_clock::now() + kSearchTime;
   while (std::chrono::steady_clock::now() < deadline) {
-    const std::vector<pid_t> left = started_with(token);
+    const std::vector<pid_t> left = processes_with([&token](const std::filesystem::path& process) {
+      return absl::StrContains(read_all(process / "environ"), token);
+    });
     if (left.empty()) return;
     for (pid_t pid : left) kill(pid, SIGKILL);
     poll(nullptr, 0, kSearchPauseMs);

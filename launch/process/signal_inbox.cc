@@ -5,22 +5,15 @@
 #include "absl/log/absl_check.h"
 
 namespace accelerate::launcher::process {
-namespace {
-
-bool is_ignored(int signal) {
-  struct sigaction action = {};
-  sigaction(signal, nullptr, &action);
-  return action.sa_handler == SIG_IGN;
-}
-
-}  // namespace
 
 SignalInbox::SignalInbox() {
   sigset_t wanted;
   sigemptyset(&wanted);
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP}) {
     // A blocked signal would arrive even if it is ignored, so it must not be blocked.
-    if (!is_ignored(signal)) sigaddset(&wanted, signal);
+    struct sigaction action = {};
+    sigaction(signal, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) sigaddset(&wanted, signal);
   }
   sigaddset(&wanted, SIGCHLD);
   sigset_t blocked = wanted;

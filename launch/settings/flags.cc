@@ -176,15 +176,9 @@ void declare_flags(CLI::App& app, TypedFlags& typed) {
   }
 }
 
-void show_all_flags(CLI::App& app) {
+void show_flags(CLI::App& app, std::optional<Group> group) {
   for (const Setting& row : all_settings()) {
-    if (row.has_flag()) show_flag(app, row, true);
-  }
-}
-
-void show_group(CLI::App& app, Group group) {
-  for (const Setting& row : all_settings()) {
-    if (row.has_flag()) show_flag(app, row, row.group == group);
+    if (row.has_flag()) show_flag(app, row, !group || row.group == *group);
   }
 }
 

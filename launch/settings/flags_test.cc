@@ -95,7 +95,7 @@ TEST(Flags, HelpShowsTheCommonOnesUnlessAllAreAskedFor) {
   absl::StatusOr<LaunchWords> words = split_launch_words(app, {"--help=all", "train"});
   ASSERT_TRUE(words.ok()) << words.status();
   EXPECT_THROW(app.parse(words->options), CLI::CallForAllHelp);
-  show_all_flags(app);
+  show_flags(app);
   EXPECT_EQ(shown(), all);
   EXPECT_THAT(app.help(), HasSubstr("--fsdp_version"));
   EXPECT_THAT(app.help(), HasSubstr("; not in this version"));

@@ -151,13 +151,6 @@ absl::StatusOr<int> count(absl::Span<const std::string> environment, const char*
   return invalid("variable ", name, ": expected a number from 0, not \"", text, "\"");
 }
 
-// SLURM_GPUS_ON_NODE is a number, or one after the kind as in "h100:8".
-int slurm_devices(absl::Span<const std::string> words) {
-  const std::string text = process::environment_value(words, "SLURM_GPUS_ON_NODE");
-  int number = 0;
-  return absl::SimpleAtoi(text.substr(text.rfind(':') + 1), &number) ? std::max(number, 0) : 0;
-}
-
 absl::StatusOr<Job> slurm_job(absl::Span<const std::string> words) {
   const Environment environment = process::environment_of(words);
   Job job;
@@ -179,7 +172,12 @@ absl::StatusOr<Job> slurm_job(absl::Span<const std::string> words) {
   if (is_task) {
     ACCELERATE_ASSIGN_OR_RETURN(job.node_rank, count(words, "SLURM_NODEID", 0));
   }
-  job.devices_per_node = slurm_devices(words);
+  // A number, or one after the kind as in "h100:8".
+  const std::string gpus = process::environment_value(words, "SLURM_GPUS_ON_NODE");
+  int devices = 0;
+  if (absl::SimpleAtoi(gpus.substr(gpus.rfind(':') + 1), &devices)) {
+    job.devices_per_node = std::max(devices, 0);
+  }
   ACCELERATE_ASSIGN_OR_RETURN(std::optional<std::string> host, slurm_first_host(environment));
   job.first_host = host.value_or("");
   job.port = static_cast<uint16_t>(slurm_port(environment).value_or(kUsualPort));
@@ -199,14 +197,12 @@ absl::StatusOr<Job> sagemaker_job(const nlohmann::json& hosts, absl::string_view
                    json_text(hosts));
   }
   ACCELERATE_ASSIGN_OR_RETURN(const int devices, count(words, "SM_NUM_GPUS", 0));
-  Job job;
-  job.kind = JobKind::kSageMaker;
-  job.nodes = static_cast<int>(hosts.size());
-  job.node_rank = static_cast<int>(place - hosts.begin());
-  job.devices_per_node = devices;
-  job.first_host = hosts[0];
-  job.port = kUsualPort;
-  return job;
+  return Job{.kind = JobKind::kSageMaker,
+             .nodes = static_cast<int>(hosts.size()),
+             .devices_per_node = devices,
+             .node_rank = static_cast<int>(place - hosts.begin()),
+             .first_host = hosts[0].get<std::string>(),
+             .port = kUsualPort};
 }
 
 // A job whose container starts the launcher itself, and not SageMaker's training toolkit, which

@@ -128,11 +128,9 @@ absl::StatusOr<LaunchWords> split_launch_words(const CLI::App& app,
 /// parsing throws CLI::CallForAllHelp.
 void declare_flags(CLI::App& app, TypedFlags& typed);
 
-/// Has the help show every flag: for --help=all.
-void show_all_flags(CLI::App& app);
-
-/// Has the help show the flags of one group alone, whether they are common or not.
-void show_group(CLI::App& app, Group group);
+/// Has the help show the flags of one group alone, whether they are common or not; without a group
+/// those of all, for --help=all.
+void show_flags(CLI::App& app, std::optional<Group> group = std::nullopt);
 
 /// "--name" or "--name=value" for all that was typed, in the order of the schema.
 std::vector<std::string> typed_words(const TypedFlags& typed);

@@ -68,17 +68,6 @@ absl::Status check_kinds(const Settings& settings) {
   return absl::OkStatus();
 }
 
-// The names are those of simulator/run/simulate.cc.
-absl::Status check_detectors(const Settings& settings) {
-  if (!settings.is_set("no_detect")) return absl::OkStatus();
-  for (const absl::string_view name : absl::StrSplit(settings.text("no_detect"), ',')) {
-    if (name == "races" || name == "leaks" || name == "drift") continue;
-    return invalid(settings.describe("no_detect"),
-                   ": expected races, leaks or drift, several between commas, not \"", name, "\"");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status check_simulation(const Settings& settings) {
   for (const char* name : {"tokens_per_sample", "csv"}) {
     if (settings.is_set(name)) {
@@ -129,7 +118,15 @@ absl::Status check_simulation(const Settings& settings) {
     }
     ACCELERATE_RETURN_IF_ERROR(parse_seeds(settings.text("seeds")).status());
   }
-  return check_detectors(settings);
+  if (!settings.is_set("no_detect")) return absl::OkStatus();
+  const std::string detectors = settings.text("no_detect");
+  for (const absl::string_view name : absl::StrSplit(detectors, ',')) {
+    // The names are those of simulator/run/simulate.cc.
+    if (name == "races" || name == "leaks" || name == "drift") continue;
+    return invalid(settings.describe("no_detect"),
+                   ": expected races, leaks or drift, several between commas, not \"", name, "\"");
+  }
+  return absl::OkStatus();
 }
 
 // A simulated cluster is what its text says. What a file, a variable or a scheduler says about this

@@ -32,10 +32,6 @@ namespace {
 // The terminal is the one on standard input. SIGTTOU must be blocked when it changes hands.
 bool owns_terminal() { return tcgetpgrp(STDIN_FILENO) == getpgrp(); }
 
-void lend_terminal(pid_t group) {
-  if (owns_terminal()) tcsetpgrp(STDIN_FILENO, group);
-}
-
 void take_terminal_back(pid_t group) {
   if (tcgetpgrp(STDIN_FILENO) == group) tcsetpgrp(STDIN_FILENO, getpgrp());
 }
@@ -75,12 +71,6 @@ absl::StatusOr<rlimit> raise_open_files(size_t num_ranks) {
   return original;
 }
 
-// A run that a rank of another run started is known by the tokens of both.
-std::string token_after(absl::Span<const std::string> environment, const std::string& token) {
-  const std::string outer = process::environment_value(environment, process::kRunTokenVariable);
-  return outer.empty() ? token : absl::StrCat(outer, ":", token);
-}
-
 }  // namespace
 
 RankGroup::~RankGroup() { end(); }
@@ -104,7 +94,11 @@ absl::Status RankGroup::start_one(const std::string& program, const RankStart& s
                                   absl::Span<const std::string> parent_environment, int null_fd,
                                   const rlimit& open_files) {
   process::EnvironmentOverlay environment = start.plan.environment;
-  environment[process::kRunTokenVariable] = token_after(parent_environment, guard_->token());
+  // A run that a rank of another run started is known by the tokens of both.
+  const std::string outer =
+      process::environment_value(parent_environment, process::kRunTokenVariable);
+  environment[process::kRunTokenVariable] =
+      absl::StrCat(outer, outer.empty() ? "" : ":", guard_->token());
   process::ExecImage image(program, start.plan.argv,
                            process::apply_overlay(parent_environment, environment));
   process::ChildSetup setup = {.stdin_fd = null_fd,
@@ -169,7 +163,7 @@ void RankGroup::observe_one(Member& member) {
     // Ctrl-Z reached only the rank, whose group is in the foreground: follow it, as one job.
     take_terminal_back(member.pid);
     process::SignalInbox::suspend(0);
-    lend_terminal(member.pid);
+    if (owns_terminal()) tcsetpgrp(STDIN_FILENO, member.pid);
     kill(-member.pid, SIGCONT);
   }
   info = {};
