@@ -290,22 +290,21 @@ std::optional<std::string> mixed_memory(const Collective& all) {
 
 std::optional<std::string> run_without_values(const Collective& all) {
   note_results(all, /*with_values=*/false);
-  switch (all.calls[0].fingerprint.op) {
-    case OpType::_ALLREDUCE_SPARSE:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, "sparse tensors without values (numerics = shapes) are ",
-                                  "not supported");
-    case OpType::ALLREDUCE:
-    case OpType::ALLREDUCE_COALESCED:
-    case OpType::REDUCE:
-    case OpType::REDUCE_SCATTER:
-    case OpType::_REDUCE_SCATTER_BASE: return mixed_memory(all);
-    case OpType::SCATTER: return folded_root(all);
-    case OpType::ALLTOALL_BASE:
-      // To split a device's tensor would take the time of views, of the member that comes last.
-      replace_tensors(all.calls, meta_alias);
-      split_into_shares(all);
+  const OpType op = all.calls[0].fingerprint.op;
+  TORCH_CHECK_NOT_IMPLEMENTED(op != OpType::_ALLREDUCE_SPARSE,
+                              "sparse tensors without values (numerics = shapes) are not supported");
+  switch (collective_kind(op)) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kReduce:
+    case CollectiveKind::kReduceScatter: return mixed_memory(all);
+    case CollectiveKind::kScatter: return folded_root(all);
+    case CollectiveKind::kAllToAll:
+      if (op == OpType::ALLTOALL_BASE) {
+        // To split a device's tensor would take the time of views, of the member that comes last.
+        replace_tensors(all.calls, meta_alias);
+        split_into_shares(all);
+      }
       return all_to_all_problem(all);
-    case OpType::ALLTOALL: return all_to_all_problem(all);
     default: return std::nullopt;
   }
 }

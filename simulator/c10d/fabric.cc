@@ -15,18 +15,7 @@
 #include "simulator/trace/recorder.h"
 
 namespace accelerate::simulator {
-
 namespace {
-
-// By rank, the one whose collectives are known; empty if all are.
-std::vector<int> counts_as(const ExecutedRanks& executed) {
-  std::vector<int> ranks;
-  if (!executed.folds()) return ranks;
-  for (int rank = 0; rank < executed.world_size(); ++rank) {
-    ranks.push_back(executed.representative_of(rank));
-  }
-  return ranks;
-}
 
 // The messages of SharedLinks have negative numbers as groups.
 int group_of(Flows::Id message) { return static_cast<int>(-1 - message); }
@@ -38,9 +27,10 @@ Fabric::Fabric(const ClusterSpec& spec, FoldPlan folds, Options options)
       folds_(std::move(folds)),
       network_(spec),
       link_speeds_(network_.spec()),
-      shared_links_(models_time() ? std::optional<SharedLinks>(std::in_place, network_.links(),
-                                                               &link_speeds_, counts_as(executed()))
-                                  : std::nullopt),
+      shared_links_(models_time()
+                        ? std::optional<SharedLinks>(std::in_place, network_.links(), &link_speeds_,
+                                                     executed().counts_as())
+                        : std::nullopt),
       flows_(network_, shared_links_ ? &*shared_links_ : nullptr),
       call_order_(executed().num_tasks()),
       outcomes_(executed().num_tasks()),

@@ -532,13 +532,7 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
     recorder.emplace(RecorderOptions{.world_size = world_size(),
                                      .ranks_per_node = spec_.ranks_per_node,
                                      .devices_per_rank = spec_.devices_per_rank});
-    if (executed().folds()) {
-      std::vector<int> counts_as;
-      for (int rank = 0; rank < world_size(); ++rank) {
-        counts_as.push_back(executed().representative_of(rank));
-      }
-      recorder->fold(std::move(counts_as));
-    }
+    if (executed().folds()) recorder->fold(executed().counts_as());
   }
   std::optional<RunWitness> witness = make_witness();
   Run run(spec_, options_, folds_, headline(), recorder ? &*recorder : nullptr, files_in_memory_,

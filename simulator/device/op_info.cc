@@ -257,11 +257,9 @@ double indexed(Arguments arguments) {
 }
 
 // To add to an element is to read it as well.
-double indexed_by_put(Arguments arguments) {
-  return indexed(arguments) * (arguments[3].toBool() ? 2 : 1);
-}
+template <ElementCount count>
 double put(Arguments arguments) {
-  return elements_of<1>(arguments) * (arguments[3].toBool() ? 2 : 1);
+  return count(arguments) * (arguments[3].toBool() ? 2 : 1);
 }
 
 constexpr std::pair<const char*, ElementCount> kTouched[] = {
@@ -270,8 +268,8 @@ constexpr std::pair<const char*, ElementCount> kTouched[] = {
     {"take nll_loss_forward nll_loss2d_forward", elements_of<1>},
     {"embedding_renorm_ _embedding_bag _embedding_bag_forward_only", table_rows},
     {"index _unsafe_index", indexed},
-    {"_index_put_impl_", indexed_by_put},
-    {"put_", put},
+    {"_index_put_impl_", put<indexed>},
+    {"put_", put<elements_of<1>>},
 };
 
 // ---- What kernels on a GPU do besides (LibTorch 2.6, aten/src/ATen/native/cuda).
