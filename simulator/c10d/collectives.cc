@@ -291,8 +291,8 @@ std::optional<std::string> mixed_memory(const Collective& all) {
 std::optional<std::string> run_without_values(const Collective& all) {
   note_results(all, /*with_values=*/false);
   const OpType op = all.calls[0].fingerprint.op;
-  TORCH_CHECK_NOT_IMPLEMENTED(op != OpType::_ALLREDUCE_SPARSE,
-                              "sparse tensors without values (numerics = shapes) are not supported");
+  TORCH_CHECK_NOT_IMPLEMENTED(op != OpType::_ALLREDUCE_SPARSE, "sparse tensors without values ",
+                              "(numerics = shapes) are not supported");
   switch (collective_kind(op)) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kReduce:
