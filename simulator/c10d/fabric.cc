@@ -38,8 +38,6 @@ Fabric::Fabric(const ClusterSpec& spec, FoldPlan folds, Options options)
   for (int rank : executed().ranks()) logs_.emplace_back(rank);
 }
 
-Fabric::~Fabric() = default;
-
 int64_t Fabric::communicator_bytes(const std::vector<int>& ranks) const {
   const ClusterSpec& spec = network_.spec();
   const bool is_modelled = spec.device && spec.device->efficiency == Efficiency::kMeasured;

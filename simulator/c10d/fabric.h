@@ -56,7 +56,6 @@ class Fabric {
     Semantics semantics = Semantics::kAny;
   };
   Fabric(const ClusterSpec& spec, FoldPlan folds, Options options);
-  ~Fabric();
 
   /// The scheduler calls back for the report, so it is made second and attached for the run.
   void attach(Scheduler* scheduler) { scheduler_ = scheduler; }
