@@ -470,21 +470,17 @@ int64_t bytes_to_others(const Call& call, int member, int group_size) {
 
 int64_t message_bytes(const std::vector<Call>& calls, const Members& members) {
   const Call& first = calls.front();
-  switch (first.fingerprint.op) {
-    case OpType::ALLGATHER:
-    case OpType::ALLGATHER_COALESCED:
-    case OpType::_ALLGATHER_BASE:
-    case OpType::GATHER: return total_bytes(first.inputs) * members.size();
-    case OpType::SCATTER: return total_bytes(first.outputs) * members.size();
-    case OpType::ALLTOALL:
-    case OpType::ALLTOALL_BASE: return exchanged_bytes(calls, members);
-    case OpType::_ALLREDUCE_SPARSE: {
-      int64_t most = 0;
-      for (const Call& call : calls) most = std::max(most, total_bytes(call.inputs));
-      return most;
-    }
-    default: return total_bytes(first.inputs);
+  switch (collective_kind(first.fingerprint.op)) {
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kGather: return total_bytes(first.inputs) * members.size();
+    case CollectiveKind::kScatter: return total_bytes(first.outputs) * members.size();
+    case CollectiveKind::kAllToAll: return exchanged_bytes(calls, members);
+    default: break;
   }
+  int64_t most = total_bytes(first.inputs);
+  if (first.fingerprint.op != OpType::_ALLREDUCE_SPARSE) return most;
+  for (const Call& call : calls) most = std::max(most, total_bytes(call.inputs));
+  return most;
 }
 
 }  // namespace accelerate::simulator
