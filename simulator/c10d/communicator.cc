@@ -619,9 +619,13 @@ void Communicator::time_out(int member, Operation& operation, absl::Duration tim
 
 std::string Communicator::progress_of_ranks() const {
   std::vector<int> ranks;
-  for (int member : members_.of_call) ranks.push_back(ranks_[member]);
+  std::vector<OperationHistory> histories;
+  for (const int member : members_.of_call) {
+    ranks.push_back(ranks_[member]);
+    histories.push_back(fabric_.log(ranks_[member]).snapshot());
+  }
   return absl::StrCat("\ngroup \"", name_, "\", by rank:\n",
-                      group_lines({.group = name_, .ranks = ranks}, fabric_.histories(ranks)));
+                      group_lines({.group = name_, .ranks = ranks}, histories));
 }
 
 void Communicator::abort(int member) {

@@ -248,10 +248,4 @@ std::string Fabric::stall_report() const {
                       absl::FormatDuration(scheduler_->now()), "\n", lines_by_rank(texts), down);
 }
 
-std::vector<OperationHistory> Fabric::histories(const std::vector<int>& ranks) const {
-  std::vector<OperationHistory> histories;
-  for (int rank : ranks) histories.push_back(log(rank).snapshot());
-  return histories;
-}
-
 }  // namespace accelerate::simulator

@@ -169,10 +169,9 @@ class Fabric {
   /// The states that were kept; those of now if none were.
   std::vector<RankAtFailure> ranks_at_failure() const;
 
-  /// The last operations of an executed rank, and those of some.
+  /// The last operations of an executed rank.
   OperationLog& log(int rank) { return logs_[executed().task_of(rank)]; }
   const OperationLog& log(int rank) const { return logs_[executed().task_of(rank)]; }
-  std::vector<OperationHistory> histories(const std::vector<int>& ranks) const;
 
   Replicas& replicas() { return replicas_; }
   /// Compares executed ranks with those that are counted for others; see ExecutedRanks.

@@ -381,10 +381,6 @@ bool is_written(const c10::AliasInfo* alias) {
   return alias->isWrite() || std::ranges::any_of(alias->containedTypes(), &c10::AliasInfo::isWrite);
 }
 
-bool is_list(const c10::Argument& argument) {
-  return argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
-}
-
 OpInfo describe(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   OpInfo info;
@@ -435,7 +431,8 @@ OpInfo describe(const c10::OperatorHandle& op) {
   info.is_norm = is_one_of(info.name, kNorms);
   info.takes_lists = absl::StartsWith(info.name, "aten::_foreach_") ||
                      absl::StartsWith(info.name, "aten::_fused_");
-  info.takes_lists &= info.num_arguments > 0 && is_list(schema.arguments()[0]);
+  info.takes_lists &= info.num_arguments > 0 &&
+                      schema.arguments()[0].type()->isSubtypeOf(*c10::ListType::ofTensors());
   info.fusion = fusion_of(op, info);
   return info;
 }
