@@ -60,8 +60,8 @@ int64_t Fabric::communicator_bytes(const std::vector<int>& ranks) const {
 }
 
 Scheduler& Fabric::scheduler() {
-  TORCH_CHECK(scheduler_ != nullptr, options_.headline, ": the run is over");
-  return *scheduler_;
+  TORCH_CHECK(hooks_.scheduler != nullptr, options_.headline, ": the run is over");
+  return *hooks_.scheduler;
 }
 
 void Fabric::host_waits(int64_t until_ns) {
@@ -207,7 +207,7 @@ std::string Fabric::state_of(int rank) const {
   }
   const int task = executed().task_of(rank);
   const Outcome& outcome = outcomes_[task];
-  if (!outcome.ended) return scheduler_->describe(task);
+  if (!outcome.ended) return hooks_.scheduler->describe(task);
   if (outcome.failure.empty()) return "ended normally";
   return absl::StrCat("failed: ", outcome.failure);
 }
@@ -237,15 +237,16 @@ std::string Fabric::stall_report() const {
   std::vector<std::pair<int, std::string>> texts;
   for (int rank = 0; rank < world_size(); ++rank) texts.emplace_back(rank, state_of(rank));
   // Hosts may be ahead of the scheduler.
-  int64_t latest_ns = scheduler_->now_ns();
+  int64_t latest_ns = hooks_.scheduler->now_ns();
   for (int task = 0; task < executed().num_tasks(); ++task) {
-    latest_ns = std::max(latest_ns, *scheduler_->clock_ns(task));
+    latest_ns = std::max(latest_ns, *hooks_.scheduler->clock_ns(task));
   }
   std::string down;
   const std::vector<std::string> links = link_speeds_.down(static_cast<double>(latest_ns));
   for (const std::string& link : links) absl::StrAppend(&down, "\nlinks are down: ", link);
   return absl::StrCat(options_.headline, ": no rank can make progress at virtual time ",
-                      absl::FormatDuration(scheduler_->now()), "\n", lines_by_rank(texts), down);
+                      absl::FormatDuration(hooks_.scheduler->now()), "\n", lines_by_rank(texts),
+                      down);
 }
 
 }  // namespace accelerate::simulator

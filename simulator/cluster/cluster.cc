@@ -123,13 +123,13 @@ class Run {
         actor_(make_actor(options)),
         faults_(std::make_shared<FaultPlan>(options.file_faults, spec.world_size(), options.seed,
                                             disk_of(options, 0), file_hooks(options))) {
-    fabric_->attach(&scheduler_);
-    fabric_->set_faults(actor_.get());
-    fabric_->set_witness(witness);
+    fabric_->attach(
+        {.scheduler = &scheduler_,
+         .on_use = [this](int rank) { runtime_of(rank).use(); },
+         .in_background = [this](int rank) { return runtime_of(rank).background().in_step(); },
+         .faults = actor_.get(),
+         .witness = witness});
     scheduler_.set_witness(witness);
-    fabric_->set_on_use([this](int rank) { runtime_of(rank).use(); });
-    fabric_->set_in_background(
-        [this](int rank) { return runtime_of(rank).background().in_step(); });
     if (spec.device) {
       install_sim_device();
       cast_like_cpu(spec.device->family == "cpu");
@@ -167,11 +167,7 @@ class Run {
   ~Run() {
     faults_->end();
     for (auto& [disk_of_node, queue] : queues_) queue->end();
-    fabric_->set_on_use(nullptr);
-    fabric_->set_in_background(nullptr);
-    fabric_->set_faults(nullptr);
-    fabric_->set_witness(nullptr);
-    fabric_->attach(nullptr);
+    fabric_->attach({});
     for (SimDevice* device : devices_) {
       if (device != nullptr) device->detach();
     }
