@@ -290,22 +290,21 @@ std::optional<std::string> mixed_memory(const Collective& all) {
 
 std::optional<std::string> run_without_values(const Collective& all) {
   note_results(all, /*with_values=*/false);
-  switch (all.calls[0].fingerprint.op) {
-    case OpType::_ALLREDUCE_SPARSE:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, "sparse tensors without values (numerics = shapes) are ",
-                                  "not supported");
-    case OpType::ALLREDUCE:
-    case OpType::ALLREDUCE_COALESCED:
-    case OpType::REDUCE:
-    case OpType::REDUCE_SCATTER:
-    case OpType::_REDUCE_SCATTER_BASE: return mixed_memory(all);
-    case OpType::SCATTER: return folded_root(all);
-    case OpType::ALLTOALL_BASE:
-      // To split a device's tensor would take the time of views, of the member that comes last.
-      replace_tensors(all.calls, meta_alias);
-      split_into_shares(all);
+  const OpType op = all.calls[0].fingerprint.op;
+  TORCH_CHECK_NOT_IMPLEMENTED(op != OpType::_ALLREDUCE_SPARSE, "sparse tensors without values ",
+                              "(numerics = shapes) are not supported");
+  switch (collective_kind(op)) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kReduce:
+    case CollectiveKind::kReduceScatter: return mixed_memory(all);
+    case CollectiveKind::kScatter: return folded_root(all);
+    case CollectiveKind::kAllToAll:
+      if (op == OpType::ALLTOALL_BASE) {
+        // To split a device's tensor would take the time of views, of the member that comes last.
+        replace_tensors(all.calls, meta_alias);
+        split_into_shares(all);
+      }
       return all_to_all_problem(all);
-    case OpType::ALLTOALL: return all_to_all_problem(all);
     default: return std::nullopt;
   }
 }
@@ -471,21 +470,17 @@ int64_t bytes_to_others(const Call& call, int member, int group_size) {
 
 int64_t message_bytes(const std::vector<Call>& calls, const Members& members) {
   const Call& first = calls.front();
-  switch (first.fingerprint.op) {
-    case OpType::ALLGATHER:
-    case OpType::ALLGATHER_COALESCED:
-    case OpType::_ALLGATHER_BASE:
-    case OpType::GATHER: return total_bytes(first.inputs) * members.size();
-    case OpType::SCATTER: return total_bytes(first.outputs) * members.size();
-    case OpType::ALLTOALL:
-    case OpType::ALLTOALL_BASE: return exchanged_bytes(calls, members);
-    case OpType::_ALLREDUCE_SPARSE: {
-      int64_t most = 0;
-      for (const Call& call : calls) most = std::max(most, total_bytes(call.inputs));
-      return most;
-    }
-    default: return total_bytes(first.inputs);
+  switch (collective_kind(first.fingerprint.op)) {
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kGather: return total_bytes(first.inputs) * members.size();
+    case CollectiveKind::kScatter: return total_bytes(first.outputs) * members.size();
+    case CollectiveKind::kAllToAll: return exchanged_bytes(calls, members);
+    default: break;
   }
+  int64_t most = total_bytes(first.inputs);
+  if (first.fingerprint.op != OpType::_ALLREDUCE_SPARSE) return most;
+  for (const Call& call : calls) most = std::max(most, total_bytes(call.inputs));
+  return most;
 }
 
 }  // namespace accelerate::simulator

@@ -186,13 +186,8 @@ void Communicator::run_collective(const std::shared_ptr<Operation>& operation) {
 std::optional<std::string> Communicator::unlike_values(const Operation& operation) const {
   const ExecutedRanks& executed = fabric_.executed();
   if (!executed.has_spot_checks() || operation.calls[0].is_metric) return std::nullopt;
-  switch (operation.calls[0].fingerprint.op) {
-    case OpType::ALLGATHER:
-    case OpType::ALLGATHER_COALESCED:
-    case OpType::_ALLGATHER_BASE:
-    case OpType::GATHER: break;
-    default: return std::nullopt;
-  }
+  const CollectiveKind kind = collective_kind(operation.calls[0].fingerprint.op);
+  if (kind != CollectiveKind::kAllGather && kind != CollectiveKind::kGather) return std::nullopt;
   for (int each = 0; each < num_executed(); ++each) {
     const auto typical =
         std::find_if(members_.of_call.begin(), members_.of_call.end(), [&](int member) {
@@ -624,9 +619,13 @@ void Communicator::time_out(int member, Operation& operation, absl::Duration tim
 
 std::string Communicator::progress_of_ranks() const {
   std::vector<int> ranks;
-  for (int member : members_.of_call) ranks.push_back(ranks_[member]);
+  std::vector<OperationHistory> histories;
+  for (const int member : members_.of_call) {
+    ranks.push_back(ranks_[member]);
+    histories.push_back(fabric_.log(ranks_[member]).snapshot());
+  }
   return absl::StrCat("\ngroup \"", name_, "\", by rank:\n",
-                      group_lines({.group = name_, .ranks = ranks}, fabric_.histories(ranks)));
+                      group_lines({.group = name_, .ranks = ranks}, histories));
 }
 
 void Communicator::abort(int member) {
@@ -637,10 +636,7 @@ void Communicator::abort(int member) {
 // kept until another member joins.
 const std::string& Communicator::missing_ranks(Operation& operation) const {
   if (operation.described == operation.joined) return operation.missing_ranks;
-  std::vector<int> missing;
-  for (int each = 0; each < num_executed(); ++each) {
-    if (!operation.calls[each].joined) missing.push_back(caller(each));
-  }
+  const std::vector<int> missing = awaited_ranks(operation);
   // No rank is missing where all have joined and their calls do not match.
   operation.missing_ranks =
       missing.empty() ? "" : absl::StrCat(", waiting for ", rank_list(missing));

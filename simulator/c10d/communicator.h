@@ -72,8 +72,6 @@ class Communicator {
   int made_by() const { return made_by_; }
   /// How many members are executed, besides those of these numbers.
   int num_executed(const std::vector<int>& without) const;
-  /// The executed members' tasks, ascending.
-  const std::vector<int>& tasks() const { return tasks_; }
   /// What it takes of each member's device from its first collective on.
   int64_t device_bytes() const { return device_bytes_; }
 

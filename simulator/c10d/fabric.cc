@@ -15,18 +15,7 @@
 #include "simulator/trace/recorder.h"
 
 namespace accelerate::simulator {
-
 namespace {
-
-// By rank, the one whose collectives are known; empty if all are.
-std::vector<int> counts_as(const ExecutedRanks& executed) {
-  std::vector<int> ranks;
-  if (!executed.folds()) return ranks;
-  for (int rank = 0; rank < executed.world_size(); ++rank) {
-    ranks.push_back(executed.representative_of(rank));
-  }
-  return ranks;
-}
 
 // The messages of SharedLinks have negative numbers as groups.
 int group_of(Flows::Id message) { return static_cast<int>(-1 - message); }
@@ -38,17 +27,16 @@ Fabric::Fabric(const ClusterSpec& spec, FoldPlan folds, Options options)
       folds_(std::move(folds)),
       network_(spec),
       link_speeds_(network_.spec()),
-      shared_links_(models_time() ? std::optional<SharedLinks>(std::in_place, network_.links(),
-                                                               &link_speeds_, counts_as(executed()))
-                                  : std::nullopt),
+      shared_links_(models_time()
+                        ? std::optional<SharedLinks>(std::in_place, network_.links(), &link_speeds_,
+                                                     executed().counts_as())
+                        : std::nullopt),
       flows_(network_, shared_links_ ? &*shared_links_ : nullptr),
       call_order_(executed().num_tasks()),
       outcomes_(executed().num_tasks()),
       spot_check_(executed()) {
   for (int rank : executed().ranks()) logs_.emplace_back(rank);
 }
-
-Fabric::~Fabric() = default;
 
 int64_t Fabric::communicator_bytes(const std::vector<int>& ranks) const {
   const ClusterSpec& spec = network_.spec();
@@ -72,8 +60,8 @@ int64_t Fabric::communicator_bytes(const std::vector<int>& ranks) const {
 }
 
 Scheduler& Fabric::scheduler() {
-  TORCH_CHECK(scheduler_ != nullptr, options_.headline, ": the run is over");
-  return *scheduler_;
+  TORCH_CHECK(hooks_.scheduler != nullptr, options_.headline, ": the run is over");
+  return *hooks_.scheduler;
 }
 
 void Fabric::host_waits(int64_t until_ns) {
@@ -219,7 +207,7 @@ std::string Fabric::state_of(int rank) const {
   }
   const int task = executed().task_of(rank);
   const Outcome& outcome = outcomes_[task];
-  if (!outcome.ended) return scheduler_->describe(task);
+  if (!outcome.ended) return hooks_.scheduler->describe(task);
   if (outcome.failure.empty()) return "ended normally";
   return absl::StrCat("failed: ", outcome.failure);
 }
@@ -249,21 +237,16 @@ std::string Fabric::stall_report() const {
   std::vector<std::pair<int, std::string>> texts;
   for (int rank = 0; rank < world_size(); ++rank) texts.emplace_back(rank, state_of(rank));
   // Hosts may be ahead of the scheduler.
-  int64_t latest_ns = scheduler_->now_ns();
+  int64_t latest_ns = hooks_.scheduler->now_ns();
   for (int task = 0; task < executed().num_tasks(); ++task) {
-    latest_ns = std::max(latest_ns, *scheduler_->clock_ns(task));
+    latest_ns = std::max(latest_ns, *hooks_.scheduler->clock_ns(task));
   }
   std::string down;
   const std::vector<std::string> links = link_speeds_.down(static_cast<double>(latest_ns));
   for (const std::string& link : links) absl::StrAppend(&down, "\nlinks are down: ", link);
   return absl::StrCat(options_.headline, ": no rank can make progress at virtual time ",
-                      absl::FormatDuration(scheduler_->now()), "\n", lines_by_rank(texts), down);
-}
-
-std::vector<OperationHistory> Fabric::histories(const std::vector<int>& ranks) const {
-  std::vector<OperationHistory> histories;
-  for (int rank : ranks) histories.push_back(log(rank).snapshot());
-  return histories;
+                      absl::FormatDuration(hooks_.scheduler->now()), "\n", lines_by_rank(texts),
+                      down);
 }
 
 }  // namespace accelerate::simulator

@@ -56,36 +56,34 @@ class Fabric {
     Semantics semantics = Semantics::kAny;
   };
   Fabric(const ClusterSpec& spec, FoldPlan folds, Options options);
-  ~Fabric();
 
+  /// What a run has besides; all of it outlives the run.
+  struct Hooks {
+    Scheduler* scheduler = nullptr;
+    /// Called on a rank's thread whenever the rank uses the store or a group, and again after each
+    /// wait. Throws if the rank is dead.
+    std::function<void(int rank)> on_use = nullptr;
+    /// Whether a rank runs a step of a background task.
+    std::function<bool(int rank)> in_background = nullptr;
+    FaultSites* faults = nullptr;   ///< what goes wrong
+    RunWitness* witness = nullptr;  ///< who writes down what the run does
+  };
   /// The scheduler calls back for the report, so it is made second and attached for the run.
-  void attach(Scheduler* scheduler) { scheduler_ = scheduler; }
+  void attach(Hooks hooks) { hooks_ = std::move(hooks); }
   /// Errors: c10::Error outside of a run. A store or group may outlive the run, but not be used
   /// then.
   Scheduler& scheduler();
 
-  /// Sets a function that is called on a rank's thread whenever the rank uses the store or a group,
-  /// and again after each wait. The function throws if the rank is dead.
-  void set_on_use(std::function<void(int rank)> on_use) { on_use_ = std::move(on_use); }
   void use() {
-    if (on_use_) on_use_(running_rank());
+    if (hooks_.on_use) hooks_.on_use(running_rank());
   }
-
-  /// Sets a function that says whether a rank runs a step of a background task.
-  void set_in_background(std::function<bool(int rank)> in_background) {
-    in_background_ = std::move(in_background);
-  }
-  /// What goes wrong in this run; null: nothing. It outlives the run.
-  void set_faults(FaultSites* faults) { faults_ = faults; }
-  FaultSites* faults() const { return faults_; }
-  /// Who writes down what the run does; null: none. It outlives the run.
-  void set_witness(RunWitness* witness) { witness_ = witness; }
-  RunWitness* witness() const { return witness_; }
+  FaultSites* faults() const { return hooks_.faults; }
+  RunWitness* witness() const { return hooks_.witness; }
 
   /// For a rank that will ask again: lets a millisecond pass, in which other ranks run. Does
   /// nothing in a background step, which costs the rank no time.
   void poll() {
-    if (!in_background_ || !in_background_(running_rank())) scheduler().poll();
+    if (!hooks_.in_background || !hooks_.in_background(running_rank())) scheduler().poll();
   }
 
   int world_size() const { return executed().world_size(); }
@@ -170,10 +168,9 @@ class Fabric {
   /// The states that were kept; those of now if none were.
   std::vector<RankAtFailure> ranks_at_failure() const;
 
-  /// The last operations of an executed rank, and those of some.
+  /// The last operations of an executed rank.
   OperationLog& log(int rank) { return logs_[executed().task_of(rank)]; }
   const OperationLog& log(int rank) const { return logs_[executed().task_of(rank)]; }
-  std::vector<OperationHistory> histories(const std::vector<int>& ranks) const;
 
   Replicas& replicas() { return replicas_; }
   /// Compares executed ranks with those that are counted for others; see ExecutedRanks.
@@ -204,11 +201,7 @@ class Fabric {
 
   const Options options_;
   const FoldPlan folds_;
-  Scheduler* scheduler_ = nullptr;
-  std::function<void(int rank)> on_use_;
-  std::function<bool(int rank)> in_background_;
-  FaultSites* faults_ = nullptr;
-  RunWitness* witness_ = nullptr;
+  Hooks hooks_;
   // By Semantics.
   std::array<bool, std::size(EnumTable<Semantics>::kTexts)> has_groups_of_ = {};
   // A message on its way.

@@ -85,7 +85,11 @@ class Relations {
   // Splits classes until ranks of one class cannot be told apart by their groups and messages.
   std::vector<int> refined(std::vector<int> classes) const {
     std::vector<int> messages(messages_.size());
-    std::vector<int> links = bandwidths();
+    Numbers<double> bandwidths;
+    std::vector<int> links;
+    for (const double bandwidth : network_.link_bytes_per_second()) {
+      links.push_back(bandwidths.of(bandwidth));
+    }
     for (size_t before = 0;;) {
       Numbers<std::vector<int>> of_messages;
       for (size_t i = 0; i < messages_.size(); ++i) {
@@ -148,15 +152,6 @@ class Relations {
       messages_of_[rank].push_back(static_cast<int>(messages_.size()));
     }
     messages_.push_back({latencies_.of(route.latency_ns), source, target, std::move(route.links)});
-  }
-
-  std::vector<int> bandwidths() const {
-    Numbers<double> numbers;
-    std::vector<int> links;
-    for (const double bandwidth : network_.link_bytes_per_second()) {
-      links.push_back(numbers.of(bandwidth));
-    }
-    return links;
   }
 
   // Links are alike if messages of the same classes cross them. Returns the number of classes.

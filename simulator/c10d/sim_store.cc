@@ -95,8 +95,8 @@ class SimStore final : public c10d::Store {
 
   bool check(const std::vector<std::string>& keys) override {
     enter("check", keys);
-    const bool all = std::all_of(keys.begin(), keys.end(),
-                                 [&](const std::string& key) { return read(key) != nullptr; });
+    const bool all =
+        std::ranges::all_of(keys, [&](const std::string& key) { return read(key) != nullptr; });
     // A caller that polls until the keys exist must not keep other ranks from writing them.
     if (!all) fabric_->poll();
     return all;

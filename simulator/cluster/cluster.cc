@@ -123,13 +123,13 @@ class Run {
         actor_(make_actor(options)),
         faults_(std::make_shared<FaultPlan>(options.file_faults, spec.world_size(), options.seed,
                                             disk_of(options, 0), file_hooks(options))) {
-    fabric_->attach(&scheduler_);
-    fabric_->set_faults(actor_.get());
-    fabric_->set_witness(witness);
+    fabric_->attach(
+        {.scheduler = &scheduler_,
+         .on_use = [this](int rank) { runtime_of(rank).use(); },
+         .in_background = [this](int rank) { return runtime_of(rank).background().in_step(); },
+         .faults = actor_.get(),
+         .witness = witness});
     scheduler_.set_witness(witness);
-    fabric_->set_on_use([this](int rank) { runtime_of(rank).use(); });
-    fabric_->set_in_background(
-        [this](int rank) { return runtime_of(rank).background().in_step(); });
     if (spec.device) {
       install_sim_device();
       cast_like_cpu(spec.device->family == "cpu");
@@ -167,11 +167,7 @@ class Run {
   ~Run() {
     faults_->end();
     for (auto& [disk_of_node, queue] : queues_) queue->end();
-    fabric_->set_on_use(nullptr);
-    fabric_->set_in_background(nullptr);
-    fabric_->set_faults(nullptr);
-    fabric_->set_witness(nullptr);
-    fabric_->attach(nullptr);
+    fabric_->attach({});
     for (SimDevice* device : devices_) {
       if (device != nullptr) device->detach();
     }
@@ -532,13 +528,7 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
     recorder.emplace(RecorderOptions{.world_size = world_size(),
                                      .ranks_per_node = spec_.ranks_per_node,
                                      .devices_per_rank = spec_.devices_per_rank});
-    if (executed().folds()) {
-      std::vector<int> counts_as;
-      for (int rank = 0; rank < world_size(); ++rank) {
-        counts_as.push_back(executed().representative_of(rank));
-      }
-      recorder->fold(std::move(counts_as));
-    }
+    if (executed().folds()) recorder->fold(executed().counts_as());
   }
   std::optional<RunWitness> witness = make_witness();
   Run run(spec_, options_, folds_, headline(), recorder ? &*recorder : nullptr, files_in_memory_,

@@ -16,6 +16,7 @@
 #include "simulator/c10d/semantics.h"
 #include "simulator/core/run_log.h"
 #include "simulator/device/shapes.h"
+#include "simulator/device/sim_device.h"
 #include "simulator/disk/file_faults.h"
 #include "simulator/disk/sim_disk.h"
 #include "simulator/faults/rules.h"

@@ -45,11 +45,9 @@ absl::Status copy_log(const std::string& log_file, const fs::path& copy) {
 absl::Status write_store(const Fabric::Store& store, const fs::path& path) {
   std::map<std::string, size_t> sizes;
   for (const auto& [key, value] : store.values) sizes[key] = value.bytes.size();
-  Json json = Json::object();
-  for (const auto& [key, bytes] : sizes) json[key] = bytes;
   HostFiles disk(1);
   UnsyncedFiles files(disk);
-  return write_file(files, path.string(), json_text(json, 2) + "\n");
+  return write_file(files, path.string(), json_text(Json(sizes), 2) + "\n");
 }
 
 // What an executed rank did last.

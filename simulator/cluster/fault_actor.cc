@@ -140,16 +140,6 @@ std::vector<SiteFault> FaultActor::reach(int rank, Site site, absl::string_view 
   return faults;
 }
 
-void FaultActor::touched(const SiteFault& fault, int64_t count) { run_.touched(fault.rule, count); }
-
-double FaultActor::speed(int rank, int64_t now_ns) {
-  return run_.speed(rank, now_ns, /*of_disk=*/false);
-}
-
-double FaultActor::disk_speed(int rank, int64_t now_ns) {
-  return run_.speed(rank, now_ns, /*of_disk=*/true);
-}
-
 std::optional<SiteFault> FaultActor::lasting(int rank, FaultKind kind) {
   const auto found = run_.lasting(kind, rank, to_.fabric.scheduler().now_ns());
   if (found.empty()) return std::nullopt;
@@ -160,12 +150,16 @@ void FaultActor::progress(int rank, FaultPoint::Kind kind) {
   if (!is_open(rank, /*may_throw=*/true)) return;
   if (kind == FaultPoint::Kind::kStep) notes_steps_[rank] = true;
   witness(rank, accelerate::to_string(kind), /*is_work=*/false, /*may_throw=*/true);
+  advance(rank, kind);
+  kill_at_its_end(rank);
+  to_.deaths->check_alive(rank);
+}
+
+void FaultActor::advance(int rank, FaultPoint::Kind kind) {
   const std::vector<SiteFault> faults = run_.progress(rank, kind, to_.fabric.scheduler().now_ns());
   note_fired(rank, faults);
   end_link_faults();
   act(rank, faults, /*may_throw=*/true);
-  kill_at_its_end(rank);
-  to_.deaths->check_alive(rank);
 }
 
 // Where the program does not say when it steps, its device's updates tell.
@@ -174,11 +168,7 @@ void FaultActor::count_updates(int rank) {
   if (notes_steps_[rank] || devices.empty()) return;
   const int64_t steps = devices[0]->memory().step();
   while (run_.counts(rank).steps < steps) {
-    const std::vector<SiteFault> faults =
-        run_.progress(rank, FaultPoint::Kind::kStep, to_.fabric.scheduler().now_ns());
-    note_fired(rank, faults);
-    end_link_faults();
-    act(rank, faults, /*may_throw=*/true);
+    advance(rank, FaultPoint::Kind::kStep);
     to_.deaths->check_alive(rank);
   }
 }

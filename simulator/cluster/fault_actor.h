@@ -45,9 +45,8 @@ class FaultActor final : public FaultSites {
 
   std::vector<SiteFault> reach(int rank, Site site, absl::string_view words,
                                absl::Span<const int> peers = {}) override;
-  void touched(const SiteFault& fault, int64_t count) override;
-  double speed(int rank, int64_t now_ns) override;
-  double disk_speed(int rank, int64_t now_ns) override;
+  void touched(const SiteFault& fault, int64_t count) override { run_.touched(fault.rule, count); }
+  double speed(int rank, int64_t now_ns) override { return run_.speed(rank, now_ns, false); }
   std::optional<SiteFault> lasting(int rank, FaultKind kind) override;
 
   /// The rank's program has begun, or has come to a step, save or load.
@@ -56,6 +55,8 @@ class FaultActor final : public FaultSites {
   /// A loader is about to give a batch. Returns whether it may. Errors: as reach().
   bool batch(int rank);
 
+  /// As speed(), of the disk that the rank uses.
+  double disk_speed(int rank, int64_t now_ns) { return run_.speed(rank, now_ns, true); }
   int64_t skew_ns(int rank, int64_t now_ns) const { return run_.skew_ns(rank, now_ns); }
   /// When the rank will be ended, in virtual time.
   std::optional<absl::Duration> termination(int rank) const;
@@ -83,6 +84,8 @@ class FaultActor final : public FaultSites {
   bool wait_for_end(const FaultRun::Lasting& lasting, absl::string_view what);
   void wait_for_store(int rank);
   void wait_for_peers(int rank, absl::Span<const int> peers);
+  // What rules do at a point of the rank's progress.
+  void advance(int rank, FaultPoint::Kind kind);
   void count_updates(int rank);
   std::string by(const SiteFault& fault) const;
   void witness(int rank, absl::string_view words, bool is_work, bool may_throw);

@@ -68,9 +68,8 @@ class SimHostWork final : public HostWork {
 class NamesOfBlocks final : public MemoryNames {
  public:
   void name(const at::Tensor& tensor, std::string_view name) override {
-    if (!tensor.defined() || !tensor.has_storage()) return;
-    MemoryBlock* const block = block_of(tensor.storage().data_ptr());
-    if (block != nullptr && block->memory != nullptr) block->memory->name(block, name);
+    MemoryBlock* const block = charged_block_of(tensor);
+    if (block != nullptr) block->memory->name(block, name);
   }
 };
 
@@ -204,8 +203,6 @@ Background::Background(uint64_t seed, int rank, std::shared_ptr<Fabric> fabric,
                  .faults = std::move(faults),
                  .random = DeterministicRandom::stream(seed, kBackgroundStreams + rank)})) {}
 
-Background::~Background() = default;
-
 std::unique_ptr<BackgroundTask> Background::start(BackgroundStep step, BackgroundStart start) {
   auto task = std::make_unique<Task>(shared_, std::move(step));
   if (start == BackgroundStart::kAtOnce && !in_step()) task->step();
@@ -232,9 +229,7 @@ void Background::occasion() {
   // A step may end tasks.
   const std::vector<Task*> tasks = shared_->tasks;
   for (Task* task : tasks) {
-    if (std::find(shared_->tasks.begin(), shared_->tasks.end(), task) == shared_->tasks.end()) {
-      continue;
-    }
+    if (std::ranges::find(shared_->tasks, task) == shared_->tasks.end()) continue;
     if (task->is_next()) task->step();
   }
 }
@@ -354,10 +349,8 @@ void SimRuntime::observe_device(std::function<void(const DeviceWork&)> observer)
 }
 
 void SimRuntime::tag_memory(const at::Tensor& tensor, MemoryKind kind) {
-  if (!tensor.defined() || !tensor.has_storage()) return;
-  MemoryBlock* const block = block_of(tensor.storage().data_ptr());
-  if (block != nullptr && block->memory != nullptr)
-    block->memory->set_declared_category(block, category_of(kind));
+  MemoryBlock* const block = charged_block_of(tensor);
+  if (block != nullptr) block->memory->set_declared_category(block, category_of(kind));
 }
 
 void SimRuntime::synchronize_device() {

@@ -36,7 +36,6 @@ class Background {
  public:
   Background(uint64_t seed, int rank, std::shared_ptr<Fabric> fabric,
              std::shared_ptr<FaultPlan> faults);
-  ~Background();
 
   std::unique_ptr<BackgroundTask> start(BackgroundStep step, BackgroundStart start);
 

@@ -37,6 +37,14 @@ void ExecutedRanks::number_tasks() {
   for (int rank = 0; rank < world_size(); ++rank) ++weights_[task_of_[representative_of(rank)]];
 }
 
+std::vector<int> ExecutedRanks::counts_as() const {
+  std::vector<int> ranks;
+  for (int rank = 0; folds() && rank < world_size(); ++rank) {
+    ranks.push_back(representative_of(rank));
+  }
+  return ranks;
+}
+
 std::string ExecutedRanks::to_string() const {
   return absl::StrCat(num_tasks(), " of ", world_size(), " ranks executed");
 }

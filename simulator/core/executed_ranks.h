@@ -40,6 +40,8 @@ class ExecutedRanks {
   int representative_of(int rank) const {
     return is_executed(rank) ? rank : representatives_[class_of_[rank]];
   }
+  /// By rank: the rank that it counts as. Empty if no rank is folded.
+  std::vector<int> counts_as() const;
   /// How many ranks an executed rank counts for, itself included.
   int weight_of(int rank) const { return weights_[task_of_[rank]]; }
 

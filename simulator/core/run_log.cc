@@ -48,6 +48,15 @@ bool read_entry(absl::string_view line, RunLog::Entry& entry) {
          absl::SimpleAtoi(parts[4], &entry.value) && absl::SimpleAtoi(parts[5], &entry.at_ns);
 }
 
+std::string header_lines(const RunLog& log) {
+  std::string text = absl::StrCat(kFirstLine, "\n");
+  for (const auto& [name, value] : log.header()) {
+    absl::StrAppend(&text, "h ", name, kBehindName, absl::CEscape(value), "\n");
+  }
+  if (log.names_work()) absl::StrAppend(&text, "h ", kNamesWork, kBehindName, "named\n");
+  return text;
+}
+
 }  // namespace
 
 std::string RunLog::header(absl::string_view name) const {
@@ -102,19 +111,6 @@ std::string RunLog::lines_from(size_t first_word, size_t first_entry) const {
     absl::StrAppend(&text, line_of(entries_[i]));
   return text;
 }
-
-namespace {
-
-std::string header_lines(const RunLog& log) {
-  std::string text = absl::StrCat(kFirstLine, "\n");
-  for (const auto& [name, value] : log.header()) {
-    absl::StrAppend(&text, "h ", name, kBehindName, absl::CEscape(value), "\n");
-  }
-  if (log.names_work()) absl::StrAppend(&text, "h ", kNamesWork, kBehindName, "named\n");
-  return text;
-}
-
-}  // namespace
 
 std::string RunLog::to_string() const {
   return absl::StrCat(header_lines(*this), lines_from(0, 0),

@@ -48,8 +48,6 @@ Scheduler::Scheduler(int num_tasks, uint64_t seed, Hooks hooks)
   for (int task = 0; task < num_tasks; ++task) tasks_.push_back(std::make_unique<Task>());
 }
 
-Scheduler::~Scheduler() = default;
-
 // What a task's thread is told. It lives until all threads have been joined.
 struct Scheduler::Start {
   Scheduler* scheduler;

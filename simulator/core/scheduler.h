@@ -84,7 +84,6 @@ class Scheduler {
 
   Scheduler(int num_tasks, uint64_t seed, Hooks hooks);
   Scheduler(int num_tasks, uint64_t seed) : Scheduler(num_tasks, seed, Hooks()) {}
-  ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 

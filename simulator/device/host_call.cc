@@ -119,13 +119,6 @@ StoragePtr meta_storage(size_t bytes) {
                                                c10::GetAllocator(c10::kMeta), /*resizable=*/true);
 }
 
-at::Tensor over_device_memory(c10::DataPtr data, size_t bytes, const at::Tensor& model) {
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                                       std::move(data), &device_allocator(),
-                                                       /*resizable=*/true);
-  return rewrapped(c10::Storage(std::move(storage)), kDeviceKeys, model);
-}
-
 // A storage of the host that shares a device's bytes and keeps them alive.
 c10::Storage host_storage(c10::StorageImpl* storage) {
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
@@ -425,7 +418,10 @@ at::Tensor meta_alias(const at::Tensor& tensor) {
 
 at::Tensor without_values(const at::Tensor& tensor, SimDevice& device) {
   const size_t bytes = tensor.storage().nbytes();
-  return over_device_memory(data_without_values(bytes, device), bytes, tensor);
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes, data_without_values(bytes, device),
+      &device_allocator(), /*resizable=*/true);
+  return rewrapped(c10::Storage(std::move(storage)), kDeviceKeys, tensor);
 }
 
 at::Tensor wrap_on_device(const at::Tensor& tensor, SimDevice& device) {

@@ -49,8 +49,7 @@ c10::Stream torch_stream(const SimDevice& device, int stream) {
 // An event is the time at which the work before it ends.
 int64_t& time_of(void* event) { return *static_cast<int64_t*>(event); }
 
-// The current device, streams and events. Streams' time is virtual; an event records when the work
-// before it ends. A device's streams belong to its rank.
+// The current device, streams and events. A device's streams belong to its rank.
 class DeviceGuardImpl final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return c10::kPrivateUse1; }

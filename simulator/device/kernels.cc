@@ -237,13 +237,6 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& target
   return copy_from(self, target, /*non_blocking=*/false);
 }
 
-at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
-  c10::TensorImpl* impl = self.unsafeGetTensorImpl();
-  impl->set_storage_keep_dtype(source.storage());
-  impl->set_sizes_and_strides(source.sizes(), source.strides(), source.storage_offset());
-  return self;
-}
-
 at::Tensor& set_storage_part(at::Tensor& self, at::Storage source, int64_t offset,
                              at::IntArrayRef size, at::IntArrayRef stride) {
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
@@ -255,6 +248,11 @@ at::Tensor& set_storage_part(at::Tensor& self, at::Storage source, int64_t offse
     impl->set_storage_offset(offset);
   }
   return self;
+}
+
+at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
+  return set_storage_part(self, source.storage(), source.storage_offset(), source.sizes(),
+                          source.strides());
 }
 
 at::Tensor& set_storage(at::Tensor& self, at::Storage source) {

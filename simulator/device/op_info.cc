@@ -257,11 +257,9 @@ double indexed(Arguments arguments) {
 }
 
 // To add to an element is to read it as well.
-double indexed_by_put(Arguments arguments) {
-  return indexed(arguments) * (arguments[3].toBool() ? 2 : 1);
-}
+template <ElementCount count>
 double put(Arguments arguments) {
-  return elements_of<1>(arguments) * (arguments[3].toBool() ? 2 : 1);
+  return count(arguments) * (arguments[3].toBool() ? 2 : 1);
 }
 
 constexpr std::pair<const char*, ElementCount> kTouched[] = {
@@ -270,8 +268,8 @@ constexpr std::pair<const char*, ElementCount> kTouched[] = {
     {"take nll_loss_forward nll_loss2d_forward", elements_of<1>},
     {"embedding_renorm_ _embedding_bag _embedding_bag_forward_only", table_rows},
     {"index _unsafe_index", indexed},
-    {"_index_put_impl_", indexed_by_put},
-    {"put_", put},
+    {"_index_put_impl_", put<indexed>},
+    {"put_", put<elements_of<1>>},
 };
 
 // ---- What kernels on a GPU do besides (LibTorch 2.6, aten/src/ATen/native/cuda).
@@ -383,10 +381,6 @@ bool is_written(const c10::AliasInfo* alias) {
   return alias->isWrite() || std::ranges::any_of(alias->containedTypes(), &c10::AliasInfo::isWrite);
 }
 
-bool is_list(const c10::Argument& argument) {
-  return argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
-}
-
 OpInfo describe(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   OpInfo info;
@@ -437,7 +431,8 @@ OpInfo describe(const c10::OperatorHandle& op) {
   info.is_norm = is_one_of(info.name, kNorms);
   info.takes_lists = absl::StartsWith(info.name, "aten::_foreach_") ||
                      absl::StartsWith(info.name, "aten::_fused_");
-  info.takes_lists &= info.num_arguments > 0 && is_list(schema.arguments()[0]);
+  info.takes_lists &= info.num_arguments > 0 &&
+                      schema.arguments()[0].type()->isSubtypeOf(*c10::ListType::ofTensors());
   info.fusion = fusion_of(op, info);
   return info;
 }

@@ -14,7 +14,6 @@
 #include <c10/core/ScalarType.h>
 
 #include "accelerate/base/libtorch_fwd.h"
-#include "simulator/device/unknown_value.h"
 
 namespace accelerate::simulator {
 

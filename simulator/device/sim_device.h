@@ -37,7 +37,6 @@
 #include "simulator/device/compiled_regions.h"
 #include "simulator/device/device_memory.h"
 #include "simulator/device/kernel_chain.h"
-#include "simulator/device/unknown_value.h"
 #include "simulator/faults/sites.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/kernel_time.h"
@@ -46,6 +45,10 @@
 namespace accelerate::simulator {
 
 class Recorder;
+
+/// The number that the host gets when `operation` gives it a value that was not computed: see
+/// shapes.h. Where the tensor holds integers, what is not finite counts as 0.
+using UnknownValue = std::function<double(const std::string& operation)>;
 
 /// LibTorch counts devices in eight bits.
 inline constexpr int kMaxDevicesPerNode = 127;

@@ -44,8 +44,6 @@ class FaultSites {
 
   /// How fast a rank's host and devices are at that time; 1 without faults.
   virtual double speed(int rank, int64_t now_ns) = 0;
-  /// The same of the disk that the rank uses.
-  virtual double disk_speed(int rank, int64_t now_ns) = 0;
   /// The first fault of the kind that lasts for the rank now.
   virtual std::optional<SiteFault> lasting(int rank, FaultKind kind) = 0;
 };

@@ -174,12 +174,8 @@ const MEASURES = [
 function cardsOf(runs) {
   return element("div", { className: "cards" }, MEASURES.map(([name, measure, kind]) => [name, ...runs.map(({ data }) => measure(data)), kind])
     .filter(([, before, after]) => !Number.isNaN(before + after))
-    .map(([name, before, after, kind]) => element("div", { className: "card", dataset: { figure: name } }, [
-      element("div", { className: "name" }, [name[0].toUpperCase() + name.slice(1)]),
-      element("div", { className: "value" }, [kind.text(after)]),
-      element("div", { className: "more" }, before === after ? ["as before"]
-        : [changeText(before, after, kind), "; before ", element("span", {}, [kind.text(before)])]),
-    ])));
+    .map(([name, before, after, kind]) => cardOf(name, kind.text(after), before === after ? ["as before"]
+      : [changeText(before, after, kind), "; before ", element("span", {}, [kind.text(before)])])));
 }
 
 function stepPanel(runs) {

@@ -32,8 +32,7 @@ const format = {
     return withUnit(flops, ["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"], 1000, 3);
   },
   rate(perSecond) {
-    const units = ["FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s", "EFLOP/s"];
-    return withUnit(perSecond, units, 1000, 3);
+    return `${format.flops(perSecond)}/s`;
   },
   percent(share) {
     if (share > 0 && share < 0.001) return "<0.1 %";

@@ -20,18 +20,10 @@ absl::Status error(int number, const std::string& path) {
 }  // namespace
 
 OutputFile::OutputFile(std::string path, std::string partial, std::FILE* file)
-    : path_(std::move(path)), partial_(std::move(partial)), file_(file) {}
-
-OutputFile::OutputFile(OutputFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      partial_(std::move(other.partial_)),
-      file_(std::exchange(other.file_, nullptr)),
-      error_(other.error_) {}
+    : path_(std::move(path)), partial_(std::move(partial)), file_(file, &std::fclose) {}
 
 OutputFile::~OutputFile() {
-  if (file_ == nullptr) return;
-  std::fclose(file_);
-  ::unlink(partial_.c_str());
+  if (file_ != nullptr) ::unlink(partial_.c_str());
 }
 
 absl::StatusOr<OutputFile> OutputFile::create(const std::string& path) {
@@ -44,12 +36,12 @@ absl::StatusOr<OutputFile> OutputFile::create(const std::string& path) {
 
 void OutputFile::append(absl::string_view text) {
   if (error_ != 0) return;
-  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) error_ = errno;
+  if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size()) error_ = errno;
 }
 
 absl::Status OutputFile::commit() {
   // fclose() writes the buffered data, so a full disk may be reported only here.
-  if (std::fclose(std::exchange(file_, nullptr)) != 0 && error_ == 0) error_ = errno;
+  if (std::fclose(file_.release()) != 0 && error_ == 0) error_ = errno;
   if (error_ == 0 && std::rename(partial_.c_str(), path_.c_str()) != 0) error_ = errno;
   if (error_ == 0) return absl::OkStatus();
   ::unlink(partial_.c_str());

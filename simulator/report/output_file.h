@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -25,7 +26,7 @@ class OutputFile {
  public:
   static absl::StatusOr<OutputFile> create(const std::string& path);
 
-  OutputFile(OutputFile&& other) noexcept;
+  OutputFile(OutputFile&&) noexcept = default;
   OutputFile& operator=(OutputFile&&) = delete;
   ~OutputFile();
 
@@ -40,7 +41,7 @@ class OutputFile {
 
   std::string path_;
   std::string partial_;
-  std::FILE* file_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;  // null once committed
   int error_ = 0;  // errno of the first write that failed
 };
 

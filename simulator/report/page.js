@@ -114,15 +114,6 @@ function keyFigures(data) {
   return figures;
 }
 
-function showCards(data) {
-  byId("cards").replaceChildren(...keyFigures(data).map(([name, value, more]) =>
-    element("div", { className: "card", dataset: { figure: name } }, [
-      element("div", { className: "name" }, [name[0].toUpperCase() + name.slice(1)]),
-      element("div", { className: "value" }, [value]),
-      element("div", { className: "more" }, [more]),
-    ])));
-}
-
 function options(select, entries) {
   select.replaceChildren(...entries.map(([value, text]) => element("option", { value, textContent: text })));
 }
@@ -199,12 +190,17 @@ function showMatrix(data) {
   return chart;
 }
 
+const callColumn = { name: "Calls", value: (each) => each.calls, text: (each) => format.count(each.calls) };
+const timeColumns = [
+  { name: "Total time", value: (each) => each.total, text: (each) => format.time(each.total) },
+  { name: "Share", value: (each) => each.total, share: true },
+  { name: "Mean", value: (each) => each.total / each.calls, text: (each) => format.time(each.total / each.calls) },
+];
+
 const operatorColumns = [
   { name: "Operator", value: (op) => op.name, text: (op) => op.name },
-  { name: "Calls", value: (op) => op.calls, text: (op) => format.count(op.calls) },
-  { name: "Total time", value: (op) => op.total, text: (op) => format.time(op.total) },
-  { name: "Share", value: (op) => op.total, share: true },
-  { name: "Mean", value: (op) => op.total / op.calls, text: (op) => format.time(op.total / op.calls) },
+  callColumn,
+  ...timeColumns,
   { name: "FLOPs", value: (op) => op.flops, text: (op) => (op.flops > 0 ? format.flops(op.flops) : "–") },
   { name: "Achieved", value: (op) => rateOf(op.flops, op), text: (op) => (op.flops > 0 ? format.rate(rateOf(op.flops, op)) : "–") },
   { name: "Memory traffic", value: (op) => rateOf(op.bytes, op), text: (op) => (op.bytes > 0 ? `${format.bytes(rateOf(op.bytes, op))}/s` : "–") },
@@ -218,11 +214,9 @@ const collectiveColumns = [
   { name: "Collective", value: (each) => each.name, text: (each) => each.name },
   { name: "Algorithm", value: (each) => each.algorithm, text: (each) => each.algorithm },
   { name: "Ranks", value: (each) => each.ranks, text: (each) => format.count(each.ranks) },
-  { name: "Calls", value: (each) => each.calls, text: (each) => format.count(each.calls) },
+  callColumn,
   { name: "Bytes", value: (each) => each.bytes, text: (each) => format.bytes(each.bytes) },
-  { name: "Total time", value: (each) => each.total, text: (each) => format.time(each.total) },
-  { name: "Share", value: (each) => each.total, share: true },
-  { name: "Mean", value: (each) => each.total / each.calls, text: (each) => format.time(each.total / each.calls) },
+  ...timeColumns,
   {
     name: "Links shared",
     title: "The part of the time that collectives of other groups on the same links added",
@@ -288,7 +282,7 @@ function start() {
   showFailure(data);
   showFaults(data);
   byId("time-note").hidden = data.timeIsModelled;
-  showCards(data);
+  byId("cards").replaceChildren(...keyFigures(data).map(([name, value, more]) => cardOf(name, value, [more])));
   showTable(byId("collectives-panel"), collectiveColumns, data.collectives);
   showTable(byId("operators-panel"), operatorColumns, data.operators);
   showStep(data);

@@ -5,6 +5,18 @@ const NAME_FACTOR = 16;
 const COUNT_FACTOR = 1024;
 const DISK_STREAM = 1 << 20;
 
+// The first of so many places in order that a condition does not hold for.
+function firstBehind(length, isBefore) {
+  let low = 0;
+  let high = length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (isBefore(middle)) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
 class Track {
   // `device` is the name of the device, empty if the rank has one only.
   constructor([rank, , stream, numbers], device) {
@@ -43,14 +55,7 @@ class Track {
 
   // The first slice that may reach beyond a time.
   firstFrom(time) {
-    let low = 0;
-    let high = this.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.start[middle] < time - this.longest) low = middle + 1;
-      else high = middle;
-    }
-    return low;
+    return firstBehind(this.length, (i) => this.start[i] < time - this.longest);
   }
 
   get label() {
@@ -85,14 +90,7 @@ class MemoryCurve {
 
   // The sample that holds at a time; -1 before the first.
   at(time) {
-    let low = 0;
-    let high = this.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.time[middle] <= time) low = middle + 1;
-      else high = middle;
-    }
-    return low - 1;
+    return firstBehind(this.length, (i) => this.time[i] <= time) - 1;
   }
 }
 

@@ -169,7 +169,12 @@ class Writer {
     for (size_t operation = 0; operation < trace_.operations.size(); ++operation) {
       std::vector<const Shown*>& path = slices[operation];
       if (path.size() < 2) continue;
-      if (path[0]->slice.kind == SliceKind::kMessage) sender_first(operation, path);
+      const std::vector<int>& ranks = trace_.operations[operation].ranks;
+      if (path[0]->slice.kind == SliceKind::kMessage && !ranks.empty()) {
+        std::ranges::stable_partition(path, [&ranks](const Shown* shown) {
+          return shown->place.rank == ranks.front();  // the sender
+        });
+      }
       int64_t at_ns = 0;
       for (size_t i = 0; i < path.size(); ++i) {
         const Shown& shown = *path[i];
@@ -182,13 +187,6 @@ class Writer {
                            ",\"ts\":", microseconds(at_ns), i == 0 ? "" : ",\"bp\":\"e\""));
       }
     }
-  }
-
-  void sender_first(size_t operation, std::vector<const Shown*>& path) const {
-    const std::vector<int>& ranks = trace_.operations[operation].ranks;
-    if (ranks.empty()) return;
-    std::stable_partition(path.begin(), path.end(),
-                          [&](const Shown* shown) { return shown->place.rank == ranks.front(); });
   }
 
   // An instant of the rank that came to the place.

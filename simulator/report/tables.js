@@ -8,6 +8,15 @@ function tableOf(heads, rows, className = "") {
   ])]);
 }
 
+// A figure of the run; `more` are texts or elements.
+function cardOf(name, value, more) {
+  return element("div", { className: "card", dataset: { figure: name } }, [
+    element("div", { className: "name" }, [name[0].toUpperCase() + name.slice(1)]),
+    element("div", { className: "value" }, [value]),
+    element("div", { className: "more" }, more),
+  ]);
+}
+
 // A bar, and its percentage.
 function shareBar(part) {
   const bar = element("i");

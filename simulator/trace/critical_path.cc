@@ -208,18 +208,13 @@ class Walk {
   }
 
   PathPart part_of(const Slice& slice) const {
-    switch (slice.kind) {
-      case SliceKind::kKernel: break;
-      case SliceKind::kCopy: return PathPart::kCopies;
-      case SliceKind::kCollective:
-      case SliceKind::kMessage:
-      case SliceKind::kWait: return PathPart::kCommunication;
-      case SliceKind::kHost: return PathPart::kHost;
-      case SliceKind::kDisk: return PathPart::kDisk;
-    }
-    switch (kernels_[slice.name]) {
+    const std::optional<StepActivity> activity = activity_of(slice, kernels_);
+    if (!activity) return slice.kind == SliceKind::kDisk ? PathPart::kDisk : PathPart::kHost;
+    switch (*activity) {
       case StepActivity::kAttention: return PathPart::kAttention;
       case StepActivity::kProducts: return PathPart::kProducts;
+      case StepActivity::kCopies: return PathPart::kCopies;
+      case StepActivity::kCommunication: return PathPart::kCommunication;
       default: return PathPart::kOtherKernels;
     }
   }

@@ -50,11 +50,7 @@ int64_t overlap(const std::vector<Interval>& a, const std::vector<Interval>& b) 
     const int64_t start = std::max(a[i].start_ns, b[j].start_ns);
     const int64_t end = std::min(a[i].end_ns, b[j].end_ns);
     sum += std::max<int64_t>(0, end - start);
-    if (a[i].end_ns < b[j].end_ns) {
-      ++i;
-    } else {
-      ++j;
-    }
+    ++(a[i].end_ns < b[j].end_ns ? i : j);
   }
   return sum;
 }
@@ -182,11 +178,8 @@ void MemoryCurve::add_to_window(const MemorySample& sample) {
     return;
   }
   // The window holds its highest sample and, if that is another sample, its last one.
-  if (total_bytes(sample) >= total_bytes(samples_[window_begin_])) {
-    samples_.resize(window_begin_);
-  } else {
-    samples_.resize(window_begin_ + 1);
-  }
+  const bool is_highest = total_bytes(sample) >= total_bytes(samples_[window_begin_]);
+  samples_.resize(window_begin_ + (is_highest ? 0 : 1));
   samples_.push_back(sample);
 }
 

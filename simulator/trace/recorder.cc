@@ -385,18 +385,14 @@ Trace Recorder::finish(RunDescription run, const std::vector<LinkClass>& links) 
     if (summary.calls > 0) trace_.operators.push_back(summary);
   }
   // Ties are broken by name: the order of recording would depend on the interleaving of ranks.
-  std::sort(trace_.operators.begin(), trace_.operators.end(),
-            [this](const OperatorSummary& a, const OperatorSummary& b) {
-              return std::tie(b.total_ns, trace_.names[a.name]) <
-                     std::tie(a.total_ns, trace_.names[b.name]);
-            });
+  std::ranges::sort(trace_.operators, [this](const OperatorSummary& a, const OperatorSummary& b) {
+    return std::tie(b.total_ns, trace_.names[a.name]) < std::tie(a.total_ns, trace_.names[b.name]);
+  });
   for (const auto& [key, sum] : collectives_) trace_.collectives.push_back(sum);
-  std::sort(trace_.collectives.begin(), trace_.collectives.end(),
-            [this](const CollectiveSummary& a, const CollectiveSummary& b) {
-              return std::tie(b.total_ns, trace_.names[a.name], trace_.names[a.algorithm],
-                              a.ranks) <
-                     std::tie(a.total_ns, trace_.names[b.name], trace_.names[b.algorithm], b.ranks);
-            });
+  std::ranges::sort(trace_.collectives, [this](const auto& a, const auto& b) {
+    return std::tie(b.total_ns, trace_.names[a.name], trace_.names[a.algorithm], a.ranks) <
+           std::tie(a.total_ns, trace_.names[b.name], trace_.names[b.algorithm], b.ranks);
+  });
   trace_.allocations = by_name(allocations_);
   trace_.synchronisations = by_name(synchronisations_);
   trace_.files = by_name(files_);

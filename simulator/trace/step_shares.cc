@@ -13,20 +13,6 @@
 namespace accelerate::simulator {
 namespace {
 
-std::optional<StepActivity> activity_of(const Slice& slice,
-                                        const std::vector<StepActivity>& kernels) {
-  switch (slice.kind) {
-    case SliceKind::kKernel: return kernels[slice.name];
-    case SliceKind::kCopy: return StepActivity::kCopies;
-    case SliceKind::kCollective:
-    case SliceKind::kMessage:
-    case SliceKind::kWait: return StepActivity::kCommunication;
-    case SliceKind::kHost:
-    case SliceKind::kDisk: return std::nullopt;
-  }
-  return std::nullopt;
-}
-
 // By rank whose slices were recorded, what it does in that time; of communication, the operations
 // that are marked.
 std::map<int, BusyTime::Totals> busy_in(const Trace& trace, Interval time,
@@ -60,6 +46,20 @@ std::vector<bool> exchanges_along(const Trace& trace, const std::string& axis) {
 }
 
 }  // namespace
+
+std::optional<StepActivity> activity_of(const Slice& slice,
+                                        const std::vector<StepActivity>& kernels) {
+  switch (slice.kind) {
+    case SliceKind::kKernel: return kernels[slice.name];
+    case SliceKind::kCopy: return StepActivity::kCopies;
+    case SliceKind::kCollective:
+    case SliceKind::kMessage:
+    case SliceKind::kWait: return StepActivity::kCommunication;
+    case SliceKind::kHost:
+    case SliceKind::kDisk: return std::nullopt;
+  }
+  return std::nullopt;
+}
 
 // Operators that compute more than they move have FLOPs in the summary.
 std::vector<StepActivity> kernel_activities(const Trace& trace) {

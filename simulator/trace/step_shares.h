@@ -32,6 +32,10 @@ inline constexpr size_t kNumStepActivities = 6;
 /// By the number of a name in Trace::names, what a kernel of that name counts as.
 std::vector<StepActivity> kernel_activities(const Trace& trace);
 
+/// What a slice counts as, with the activities of kernels; nullopt: nothing, as the host's waits.
+std::optional<StepActivity> activity_of(const Slice& slice,
+                                        const std::vector<StepActivity>& kernels);
+
 /// From the step's beginning to its end.
 std::optional<Interval> median_step(const Trace& trace);
 
