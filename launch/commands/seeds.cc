@@ -78,8 +78,9 @@ int run_seeds(const SeedSweep& sweep, Invocation& invocation) {
     Environment of_first = process::environment_of(
         process::apply_overlay(invocation.environment, sweep.plan.process.environment));
     of_first.set(env::kSimulateSeed, absl::StrCat(failed.front()));
-    invocation.out << summary << "\nrepeat the first: "
-                   << repeat_line(of_first, sweep.plan.process.argv) << "\n";
+    invocation.out << summary
+                   << "\nrepeat the first: " << repeat_line(of_first, sweep.plan.process.argv)
+                   << "\n";
   }
   const int written = finish(invocation);
   if (written != 0) return written;

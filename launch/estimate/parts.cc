@@ -250,9 +250,9 @@ absl::StatusOr<TpPart> tp_part(const Architecture& architecture, int64_t ranks) 
   TpPart part = {.architecture = architecture};
   std::vector<ArchitectureTensor>& tensors = part.architecture.tensors;
   const bool has_plan = !architecture.tp_plan.empty();
-  ACCELERATE_ASSIGN_OR_RETURN(const Words words,
-                              has_plan ? planned_words(architecture)
-                                       : absl::StatusOr<Words>(usual_words(architecture)));
+  ACCELERATE_ASSIGN_OR_RETURN(
+      const Words words,
+      has_plan ? planned_words(architecture) : absl::StatusOr<Words>(usual_words(architecture)));
   if (words.empty()) {
     for (ArchitectureTensor& tensor : tensors) tensor.elements /= static_cast<double>(ranks);
     part.why = "every tensor divided, as no tp_plan says which are";

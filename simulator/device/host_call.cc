@@ -418,9 +418,9 @@ at::Tensor meta_alias(const at::Tensor& tensor) {
 
 at::Tensor without_values(const at::Tensor& tensor, SimDevice& device) {
   const size_t bytes = tensor.storage().nbytes();
-  auto storage = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), bytes, data_without_values(bytes, device),
-      &device_allocator(), /*resizable=*/true);
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                       data_without_values(bytes, device),
+                                                       &device_allocator(), /*resizable=*/true);
   return rewrapped(c10::Storage(std::move(storage)), kDeviceKeys, tensor);
 }
 

@@ -42,7 +42,7 @@ class OutputFile {
   std::string path_;
   std::string partial_;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;  // null once committed
-  int error_ = 0;  // errno of the first write that failed
+  int error_ = 0;                                         // errno of the first write that failed
 };
 
 using Json = nlohmann::ordered_json;
