@@ -3,7 +3,7 @@
 
 hf_names.txt has the public names of HF Accelerate. A class or function that a header declares has the same name here; a
 header with a `Mirrors:` sentence comes first. One that only a `Mirrors:` sentence names has the name that stands there as
-`(here NAME)`, else the most similar name of that header. Names that are in neither have no counterpart.
+`(here NAME)`, else the most similar name of that header. Names that are in neither are listed at the end.
 check.py compares the page with what this prints; `tools/documents/migration.py . >accelerate/docs/migration_names.md`
 writes it again.
 """
@@ -19,7 +19,7 @@ HEAD = """# Reference: HF Accelerate's names, and where they are
 
 Use this when you look up one name of HF Accelerate; [migration.md](migration.md) is the page to read. It has the public names of HF
 Accelerate 1.15, but for its commands, its test utilities and the parts of Megatron-LM. `tools/documents/migration.py`
-makes it from the headers.
+makes it from the headers. Headers below `trackers/` are in a build that has the trackers, not in a release.
 
 ## Methods and attributes of `Accelerator`
 
@@ -28,6 +28,8 @@ They are methods of the same names in `accelerate/accelerator.h`, in its order:
 """
 ONLY_HERE = "Those that HF Accelerate lacks: "
 NO_METHODS = "Those that are not here: "
+# What a program calls in the place of a method that is not here.
+INSTEAD = {"trackers": "get_tracker"}
 TABLE = """
 ## Classes and functions
 
@@ -35,10 +37,10 @@ TABLE = """
 | --- | --- | --- |
 """
 NOT_HERE = """
-## Names without a counterpart
+## Names that are not names here
 
-They serve Python itself (its enumerations, imports and tuples), another library, or something that is not built
-([status.md](status.md)); [differences.md](differences.md) says what takes the place of some of them.
+They serve Python itself (its enumerations, imports and tuples), another library, or something that C++ does in another way.
+[parity.md](parity.md) says what takes their place.
 
 """
 AVAILABILITY = "accelerate/report/availability.h"
@@ -155,7 +157,7 @@ def methods(repo):
 
 
 def listed(head, words, indent=""):
-    text = head + ", ".join(f"`{word}`" for word in words) + "."
+    text = head + ", ".join(f"`{word}`" + (f" (here `{INSTEAD[word]}`)" if word in INSTEAD else "") for word in words) + "."
     return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) + "\n"
 
 

@@ -57,10 +57,11 @@ STATES = ("done", "nearest", "missing")
 PARAMETERS_TITLE = "25. Parameters and their defaults"
 HEAD = """# Reference: parity with HF Accelerate
 
-Use this when you want to know whether a name of HF Accelerate 1.15 is here, under which name, and which test proves it. `tools/documents/parity.py` writes
+Use this when you want to know whether a name of HF Accelerate 1.15 is here, under which name, and which test proves it, if one does. `tools/documents/parity.py` writes
 this page from `parity.txt` and `parity_parameters.txt` beside it; a test fails if the page is old, if a header lacks a name
 or has another default, or if a test is gone. [migration_names.md](migration_names.md) is shorter, and
-[differences.md](differences.md) has what behaves differently in a row that is done.
+[differences.md](differences.md) has what behaves differently in a row that is done. Headers and tests are those of a
+checkout; a release has only the public headers.
 
 - **done**: it is there under this name, or under the one that C++ calls for.
 - **nearest**: another thing takes its place, or a part is left out; the last column says what and why.
