@@ -27,7 +27,7 @@ They are methods of the same names in `accelerate/accelerator.h`, in its order:
 
 """
 ONLY_HERE = "Those that HF Accelerate lacks: "
-NO_METHODS = "Those that are not here: "
+NO_METHODS = "Methods and attributes that are not here: "
 # What a program calls in the place of a method that is not here.
 INSTEAD = {"trackers": "get_tracker"}
 TABLE = """
@@ -39,7 +39,7 @@ TABLE = """
 NOT_HERE = """
 ## Names that are not names here
 
-They serve Python itself (its enumerations, imports and tuples), another library, or something that C++ does in another way.
+These names serve Python itself (its enumerations, imports and tuples), another library, or what C++ does in another way.
 [parity.md](parity.md) says what takes their place.
 
 """
