@@ -144,7 +144,7 @@ cp "$small/accelerate/docs/quicktour.md" "$small/README.md"
 python3 "$tools/migration.py" "$small" >"$work/names.md"
 for line in '| `state.GradientState` |  | `accelerate/state.h` |' '| `launchers.notebook_launcher` | `launch` | `accelerate/state.h` |' \
   '| `other.retied` |  | `accelerate/state.h` |' '- `other`: `absent`.' '- Process control: `print`.' \
-  'Those that HF Accelerate lacks: `survivors`.' 'Those that are not here: `flush`.'; do
+  'Those that HF Accelerate lacks: `survivors`.' 'Methods and attributes that are not here: `flush`.'; do
   grep -qxF -- "$line" "$work/names.md" || fail "the table has no line $line"
 done
 sed 's/GradientState/GradientStates/' "$work/names.md" >"$table"
