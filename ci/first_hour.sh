@@ -143,10 +143,14 @@ wheel() {
   torch=${wheel##*+torch}
   torch=${torch%%-*}
   system='Ubuntu 24.04'
-  # A host that is Debian may have a package of Ubuntu's keys; without them apt trusts no mirror of Ubuntu.
-  [[ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]] ||
-    apt-get install -y --no-install-recommends ubuntu-archive-keyring >"$work/log" 2>&1 || true
-  if ! tree noble "$packages" "${ACCELERATE_UBUNTU_MIRROR:-http://archive.ubuntu.com/ubuntu}" "${options[@]}" \
+  # apt trusts no mirror of Ubuntu without its keys, which Debian has in a package.
+  local keys=/usr/share/keyrings/ubuntu-archive-keyring.gpg
+  if [[ ! -e $keys ]]; then
+    mmdebstrap "${options[@]}" --variant=extract --include=ubuntu-archive-keyring "$suite" "$work/keys" \
+      ${debian_mirror:+"$debian_mirror"} >"$work/log" 2>&1 || true
+    keys=$work/keys$keys
+  fi
+  if ! tree noble "$packages" "${ACCELERATE_UBUNTU_MIRROR:-http://archive.ubuntu.com/ubuntu}" "${options[@]}" "--keyring=$keys" \
     '--aptopt=Acquire::http::Timeout "20"' '--aptopt=Acquire::Retries "0"' --components=main,universe >"$work/log" 2>&1; then
     echo "first_hour: no Ubuntu could be installed here: $(cause "$work/log" "$work" | sed 's/; see .*//'); Debian 12 takes its place"
     system='Debian 12'
