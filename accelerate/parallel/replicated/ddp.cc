@@ -302,6 +302,7 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Modu
       options_(options),
       ordinal_(next_ordinal(group_->getGroupName())),
       refresh_(module_->buffers(), options.broadcast_buffers),
+      replicas_name_(absl::StrCat("the model in group \"", group_->getGroupName(), "\"")),
       hook_(std::move(hook)) {
   check_ddp_options(options_);
   replicate(group_, *module_);
@@ -448,9 +449,9 @@ void DistributedDataParallel::before_forward() {
   if (reducer_ && grad && require_sync()) {
     // The replicas of ranks whose data has ended are outdated, so only the other ranks compare
     // theirs. The check counts ranks by name: the name must be the same on these ranks alone.
-    const std::string ended = absl::StrJoin(peers.ended, ", ");
-    const std::string name = absl::StrCat("the model in group \"", group_->getGroupName(), "\"",
-                                          ended.empty() ? "" : ", without ranks ", ended);
+    const std::string name = peers.ended.empty() ? replicas_name_
+                                                 : absl::StrCat(replicas_name_, ", without ranks ",
+                                                                absl::StrJoin(peers.ended, ", "));
     const bool compared = Runtime::current().check_replicas(name, group_, peers.ended, replicas_);
     const bool is_inside = torch::autograd::get_current_graph_task_id() >= 0;
     if (gathering_ && !compared && join_ == nullptr && !is_inside) {

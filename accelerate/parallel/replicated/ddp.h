@@ -136,6 +136,7 @@ class DistributedDataParallel final : public Technique, public Joinable {
   const DistributedDataParallelKwargs options_;
   const int64_t ordinal_;
   BufferRefresh refresh_;
+  const std::string replicas_name_;                           // what comparisons call them
   std::vector<std::pair<std::string, at::Tensor>> replicas_;  // the trainable parameters
   std::optional<RanksAlong> gathering_;  // that compare the replicas by themselves
   internal::TrainedSet trained_;
