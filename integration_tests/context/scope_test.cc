@@ -33,6 +33,8 @@ std::vector<int64_t> values(const at::Tensor& x) {
 
 AcceleratorOptions cp_of_two() { return {.parallelism_config = ParallelismConfig({.cp_size = 2})}; }
 
+auto tiny_llama() { return lm::Lm(lm::model_config("tiny", {.blocks = lm::Blocks::kLlama})).ptr(); }
+
 // How often ranks were told that they divide nothing.
 int64_t num_undivided(const RecordedWarnings& warnings) {
   return std::ranges::count_if(warnings.texts(), [](const std::string& text) {
@@ -115,8 +117,7 @@ TEST(ContextScope, DividesTheAttentionOfEachLayer) {
 TEST(ContextScope, IsMissedByTheFirstRankAtTheSecondPassWithGradients) {
   Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
     Accelerator accelerator(cp_of_two());
-    auto model =
-        accelerator.prepare(lm::Lm(lm::model_config("tiny", {.blocks = lm::Blocks::kLlama})).ptr());
+    auto model = accelerator.prepare(tiny_llama());
     const auto integers = at::TensorOptions(accelerator.device()).dtype(at::kLong);
     const at::Tensor tokens = at::ones({1, 128}, integers);
     const RecordedWarnings warnings;
@@ -134,8 +135,7 @@ TEST(ContextScope, IsMissedByTheFirstRankAtTheSecondPassWithGradients) {
 TEST(ContextScope, IsNotMissedOutsideOfItOnceEntered) {
   Cluster("1x2:h100").run_on_every_rank([](Rank&) {
     Accelerator accelerator(cp_of_two());
-    auto model =
-        accelerator.prepare(lm::Lm(lm::model_config("tiny", {.blocks = lm::Blocks::kLlama})).ptr());
+    auto model = accelerator.prepare(tiny_llama());
     const auto integers = at::TensorOptions(accelerator.device()).dtype(at::kLong);
     const at::Tensor tokens = at::ones({1, 128}, integers);
     const RecordedWarnings warnings;
@@ -152,8 +152,7 @@ TEST(ContextScope, IsNotMissedOutsideOfItOnceEntered) {
 TEST(ContextScope, TakesPositionsThatBeginAgain) {
   Cluster("1x2:h100").run_on_every_rank([](Rank&) {
     Accelerator accelerator(cp_of_two());
-    auto model =
-        accelerator.prepare(lm::Lm(lm::model_config("tiny", {.blocks = lm::Blocks::kLlama})).ptr());
+    auto model = accelerator.prepare(tiny_llama());
     const auto integers = at::TensorOptions(accelerator.device()).dtype(at::kLong);
     const at::Tensor tokens = at::ones({1, 64}, integers);
     const at::Tensor positions = at::arange(64, integers).remainder(32);
