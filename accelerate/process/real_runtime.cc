@@ -5,6 +5,8 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <exception>
+#include <mutex>
 #include <utility>
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -27,6 +29,7 @@
 #include "accelerate/runtime/device_cache.h"
 #include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/env_parsing.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {
@@ -78,6 +81,55 @@ c10::intrusive_ptr<c10d::TCPStore> connect(const std::string& addr, c10d::TCPSto
   // The libuv server is not in every build; the plain one is.
   options.useLibUV = false;
   return c10::make_intrusive<c10d::TCPStore>(addr, options);
+}
+
+// What the process' end by an uncaught error is reported to.
+struct EndReport {
+  std::mutex mutex;
+  std::weak_ptr<JobWatch> watch;
+  int rank = 0;
+  std::terminate_handler usual = nullptr;  // null: none is installed
+};
+
+EndReport& end_report() {
+  static auto& report = *new EndReport();
+  return report;
+}
+
+// A thread of Gloo's throws where more arrives than this rank waits for, as from a rank that called
+// something else. No code of a program's can catch that, and what waits for the connection cannot
+// be woken, so that the report is printed here.
+void report_end() {
+  EndReport& end = end_report();
+  const std::exception_ptr error = std::current_exception();
+  std::shared_ptr<JobWatch> watch;
+  {
+    const std::lock_guard lock(end.mutex);
+    watch = std::exchange(end.watch, {}).lock();
+  }
+  if (error && watch) {
+    const std::string what = exception_text(error);
+    OperationFailure failure{.reason = absl::StrCat("rank ", end.rank,
+                                                    ": an error that nothing caught: ",
+                                                    what.substr(0, what.find('\n')))};
+    if (const std::optional<PendingOperation> pending = watch->log().pending()) {
+      failure.group = pending->group;
+      failure.ranks = pending->ranks;
+    }
+    host::write_console(ConsoleStream::kErr, absl::StrCat("accelerate: rank ", end.rank,
+                                                          " failed: ", watch->fail(failure), "\n"));
+    // The others read the report from rank 0's store.
+    if (end.rank == 0) absl::SleepFor(absl::FromChrono(kFarewell));
+  }
+  end.usual();
+}
+
+void report_end_to(const std::shared_ptr<JobWatch>& watch, int rank) {
+  EndReport& end = end_report();
+  const std::lock_guard lock(end.mutex);
+  end.watch = watch;
+  end.rank = rank;
+  if (end.usual == nullptr) end.usual = std::set_terminate(&report_end);
 }
 
 // The members' line to compare calls: shared memory on one machine. Otherwise connections, which
@@ -288,6 +340,7 @@ const std::shared_ptr<JobWatch>& RealRuntime::watch() {
       .patience = watch_patience(environment()),
       .fails_crossed = parse_flag_from_env(env::kDebugMode, /*fallback=*/false, environment()),
       .dump_folder = environment().get_or(env::kDumpDir, "")});
+  report_end_to(watch_, topology().rank);
   return watch_;
 }
 

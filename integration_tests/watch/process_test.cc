@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/accelerate.h"
 #include "integration_tests/watch/collective_calls.h"
@@ -124,7 +125,8 @@ TEST(FrozenRank, DoesNotFreezeTheOthers) {
 
 // ---- Without debug mode: what ranks exchange as nested values differs.
 
-std::vector<ProcessResult> run_on_three(const std::function<void(Accelerator&, int)>& body) {
+std::vector<ProcessResult> run_on(int ranks,
+                                  const std::function<void(Accelerator&, int)>& body) {
   const auto program = [&] {
     alarm(kHangsAfterSeconds);
     std::string name = "rank";
@@ -135,17 +137,16 @@ std::vector<ProcessResult> run_on_three(const std::function<void(Accelerator&, i
       return 0;
     });
   };
-  return ProcessJob(3, program).wait();
+  return ProcessJob(ranks, program).wait();
 }
 
 TEST(Differences, AreErrorsOnAllProcessesThatNameBoth) {
   for (const Difference& difference : differences()) {
     SCOPED_TRACE(difference.what);
-    const std::vector<ProcessResult> results =
-        run_on_three([&](Accelerator& accelerator, int rank) {
-          difference.call(accelerator, rank);
-          accelerator.wait_for_everyone();
-        });
+    const std::vector<ProcessResult> results = run_on(3, [&](Accelerator& accelerator, int rank) {
+      difference.call(accelerator, rank);
+      accelerator.wait_for_everyone();
+    });
     for (const ProcessResult& result : results) {
       EXPECT_EQ(result.exit_code, 1) << result.output;
       for (const std::string& text : difference.texts) EXPECT_THAT(result.output, HasSubstr(text));
@@ -154,7 +155,7 @@ TEST(Differences, AreErrorsOnAllProcessesThatNameBoth) {
 }
 
 TEST(GatherForMetrics, TakesOtherRowsOnEachProcess) {
-  const std::vector<ProcessResult> results = run_on_three([](Accelerator& accelerator, int rank) {
+  const std::vector<ProcessResult> results = run_on(3, [](Accelerator& accelerator, int rank) {
     using Named = std::map<std::string, torch::Tensor>;
     const auto gathered =
         accelerator.gather_for_metrics(Named{{"all", torch::full({2 - rank, 2}, 1.0 * rank)},
@@ -163,6 +164,26 @@ TEST(GatherForMetrics, TakesOtherRowsOnEachProcess) {
     TORCH_CHECK(gathered.at("some").equal(torch::tensor({1.0, 2.0, 2.0})));
   });
   for (const ProcessResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.output;
+}
+
+// Gloo throws on a thread of its own where more arrives than a rank waits for.
+TEST(MessageTooLong, IsReportedByTheRankThatItEnds) {
+  for (int sender : {0, 1}) {
+    SCOPED_TRACE(sender);
+    const std::vector<ProcessResult> results = run_on(2, [&](Accelerator& accelerator, int rank) {
+      std::vector<at::Tensor> values = {torch::ones({rank == sender ? 1000 : 4})};
+      accelerator.state().group()->broadcast(values, {.rootRank = sender})->wait();
+      accelerator.wait_for_everyone();
+    });
+    const int receiver = 1 - sender;
+    EXPECT_EQ(results[receiver].exit_code, -1) << results[receiver].output;
+    EXPECT_EQ(results[sender].exit_code, 1) << results[sender].output;
+    for (const ProcessResult& result : results) {
+      EXPECT_THAT(error_of(result),
+                  AllOf(HasSubstr(rank_text(receiver) + ": an error that nothing caught: "),
+                        HasSubstr("broadcast"), HasSubstr("Float[1000]"), HasSubstr("Float[4]")));
+    }
+  }
 }
 
 std::vector<std::string> names() {

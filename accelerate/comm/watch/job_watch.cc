@@ -182,6 +182,7 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
   // Why an operation lasts.
   struct HeldUp {
     std::string behind;
+    std::string differs;
     std::string crossed;
   };
 
@@ -241,18 +242,19 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
     if (!answer->is_there && is_first_after_rank_0(pending)) {
       answer->held_up.behind = "rank 0: does not answer, nor does the job's store, which it serves";
     }
-    const auto& [behind, crossed] = answer->held_up;
+    const auto& [behind, differs, crossed] = answer->held_up;
     if (options_.fails_crossed && !crossed.empty()) {
       lock.unlock();
       fail({.reason = crossed, .group = pending.group, .ranks = pending.ranks});
       lock.lock();
       return;
     }
-    if (behind.empty()) return;
-    const std::string line =
-        absl::StrCat("accelerate: rank ", options_.rank, " has waited for more than ",
-                     absl::FormatDuration(options_.patience), " in ", pending.text, " of group \"",
-                     pending.group, "\"; behind: ", behind, "\n");
+    if (behind.empty() && differs.empty()) return;
+    const std::string line = absl::StrCat(
+        "accelerate: rank ", options_.rank, " has waited for more than ",
+        absl::FormatDuration(options_.patience), " in ", pending.text, " of group \"",
+        pending.group, "\"", behind.empty() ? "" : "; behind: ", behind,
+        differs.empty() ? "" : "; ", differs, "\n");
     lock.unlock();
     if (options_.say) {
       options_.say(line);
@@ -267,13 +269,16 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
                                 [&](int rank) { return rank > 0 && rank < options_.rank; });
   }
 
-  // Who is behind, and which ranks wait for each other: empty if no rank is, or if another rank
-  // asks for this operation; the first one also if this rank is behind itself.
+  // Who is behind, which call differs, and which ranks wait for each other: empty if no rank is or
+  // does, or if another rank asks for this operation or tells of the call; the first one also if
+  // this rank is behind itself.
   HeldUp ask(c10d::Store& store, const PendingOperation& pending) const {
-    const std::string claim =
-        absl::StrCat("accelerate/watch/asked/", pending.group, "/", pending.text);
-    const Bytes mine = to_bytes(absl::StrCat(options_.rank));
-    if (store.compareSet(claim, {}, mine) != mine) return {};
+    const auto is_first_for = [&](absl::string_view what) {
+      const Bytes mine = to_bytes(absl::StrCat(options_.rank));
+      const std::string claim = absl::StrCat("accelerate/watch/asked/", pending.group, "/", what);
+      return store.compareSet(claim, {}, mine) == mine;
+    };
+    if (!is_first_for(pending.text)) return {};
     std::vector<int> others = pending.ranks;
     std::erase(others, options_.rank);
     for (int rank : others) {
@@ -291,8 +296,12 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
       if (!others.empty()) std::this_thread::sleep_for(kAnswerSlice);
     }
     const OperationFailure group{.reason = "", .group = pending.group, .ranks = pending.ranks};
-    return {.behind = ranks_behind(group, histories, options_.rank),
-            .crossed = crossed_groups(histories)};
+    HeldUp held_up{.behind = ranks_behind(group, histories, options_.rank),
+                   .differs = differing_calls(group, histories),
+                   .crossed = crossed_groups(histories)};
+    // Those that made another call ask for that.
+    if (!held_up.differs.empty() && !is_first_for(held_up.differs)) held_up.differs.clear();
+    return held_up;
   }
 
   void answer_question(c10d::Store& store) const {

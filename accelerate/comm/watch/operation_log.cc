@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "accelerate/base/message_text.h"
 
@@ -166,6 +167,11 @@ std::string first_difference(const OperationFailure& failure, const std::vector<
   return "";
 }
 
+// Lines by rank, one behind the other.
+std::string in_one_line(absl::string_view lines) {
+  return absl::StrReplaceAll(lines, {{"\n  ", "; "}});
+}
+
 // The collective in which the rank waits; null if it waits in none.
 const OperationRecord* waits_in(const OperationHistory& history) {
   if (!history.ending.empty() || history.operations.empty()) return nullptr;
@@ -318,9 +324,12 @@ std::string ranks_behind(const OperationFailure& failure,
     if (is_behind && view.rank == asking) return "";
     lines.emplace_back(view.rank, is_behind ? line_of(view, most) : "");
   }
-  const std::string text = lines_by_rank(lines);
-  // In one line.
-  return absl::StrReplaceAll(absl::StripPrefix(text, "  "), {{"\n  ", "; "}});
+  return in_one_line(absl::StripPrefix(lines_by_rank(lines), "  "));
+}
+
+std::string differing_calls(const OperationFailure& failure,
+                            const std::vector<OperationHistory>& histories) {
+  return in_one_line(first_difference(failure, views_of(failure, histories)));
 }
 
 std::string crossed_groups(const std::vector<OperationHistory>& histories) {

@@ -157,6 +157,12 @@ std::string group_lines(const OperationFailure& failure,
 std::string ranks_behind(const OperationFailure& failure,
                          const std::vector<OperationHistory>& histories, int asking);
 
+/// The first call of the group that its members made differently: "collective mismatch in call #5
+/// of group "world": operation all_reduce against barrier; rank 0: ...; rank 1: ...". Empty if the
+/// calls in these histories are the same.
+std::string differing_calls(const OperationFailure& failure,
+                            const std::vector<OperationHistory>& histories);
+
 /// Two ranks that entered two groups in different orders, so that each waits for the other: "ranks
 /// 0 and 1 entered groups in different orders: rank 0 waits in all_reduce #5 (sum, Float[4]) of
 /// group "tp", and rank 1 in barrier #0 of group "dp"". Empty if there are none among these.

@@ -238,6 +238,28 @@ TEST(WatchedBackend, SaysWhoDoesNotAnswer) {
               HasSubstr("; behind: ranks 1-2: did not answer (gone or unreachable)\n"));
 }
 
+TEST(WatchedBackend, SaysOnceWhichCallDiffers) {
+  Said said;
+  const auto errors = run({.timeout = 4 * kImpatience,
+                           .patience = absl::Milliseconds(200),
+                           .say = [&](const std::string& line) { said.say(line); }},
+                          [&](Member& self) {
+                            all_reduce(self, at::ones({1}));
+                            if (self.rank == 0) {
+                              all_reduce(self, at::ones({1}));
+                            } else {
+                              self.group->barrier({})->wait();
+                            }
+                          });
+  EXPECT_THAT(errors, ::testing::Each(HasSubstr("collective mismatch in call #1")));
+  ASSERT_EQ(said.lines().size(), 1);
+  EXPECT_THAT(said.lines()[0],
+              ::testing::MatchesRegex("accelerate: rank [01] has waited for more than 200ms in .* "
+                                      "of group \"world\"; collective mismatch in call #1 of group "
+                                      "\"world\": .*; rank 0: all_reduce #1 .*; rank 1: barrier #1"
+                                      "\n"));
+}
+
 TEST(WatchedBackend, SaysNothingOfAnOperationThatNobodyHoldsUp) {
   Said said;
   const auto errors = run(
