@@ -97,18 +97,19 @@ void for_each_placed(const torch::nn::Module& module, const ModelLayout& layout,
   }
 }
 
-// To tensors of an empty model, those of their construction or of a file.
-void give_values(const torch::nn::Module& module) {
+// To tensors of an empty model, those of their construction or of a file: on the device, so that the
+// host never has them; absent: where the construction would have put them.
+void give_values(const torch::nn::Module& module, std::optional<c10::Device> device) {
   std::vector<at::Tensor> waiting = module.parameters();
   for (const at::Tensor& buffer : module.buffers()) waiting.push_back(buffer);
   std::erase_if(waiting,
                 [](const at::Tensor& each) { return !each.defined() || !is_recorded(each); });
-  if (!waiting.empty()) replay_construction(waiting, std::nullopt, /*is_last=*/true);
+  if (!waiting.empty()) replay_construction(waiting, device, /*is_last=*/true);
 }
 
 // Before anything of the model is made; one that was prepared is cut. Sharding, which divides parts
 // further, gives them values when it is made.
-void cut_model(TechniqueList list, const TechniqueContext& context) {
+void cut_model(TechniqueList list, const TechniqueContext& context, bool moves) {
   const ModelPlan& plan = context.plan;
   if (plan.layout == nullptr || context.model.placements().layout != nullptr) return;
   for (const TechniqueRow& row : list) {
@@ -123,7 +124,8 @@ void cut_model(TechniqueList list, const TechniqueContext& context) {
                               parameter.sizes(), " of \"", name,
                               "\", of which its layout gives it ", at::IntArrayRef(part));
       });
-  if (!is_sharded(context)) give_values(*context.model.module());
+  if (is_sharded(context)) return;
+  give_values(*context.model.module(), moves ? std::optional(plan.device) : std::nullopt);
 }
 
 // For reports of what fills the memory.
@@ -185,7 +187,7 @@ void apply_techniques(TechniqueList list, ModelState& model, const ModelPlan& pl
     if (row.check != nullptr) row.check(context);
   }
   if (!begins_to_train && !model.techniques().empty()) return;
-  cut_model(list, context);
+  cut_model(list, context, options.moves);
   if (options.moves) move_prepared_model(list, context);
   // On TPUs ranks start from the same weights, and optimizers average gradients.
   const ProcessGroupPtr& shares = plan.roles.tokens.group;

@@ -1,5 +1,7 @@
 // What ranks along tp and pp begin with, on clusters of the shape that the mesh needs: their parts
 // of the values of one process, however the model was built.
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,6 +18,7 @@
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/files/box_view.h"
 #include "accelerate/forward/model_state.h"
+#include "accelerate/operators/default_device.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "integration_tests/sharding/gauges.h"
 #include "simulator/cluster/cluster.h"
@@ -113,6 +116,29 @@ TEST(InitialValues, AreThoseOfOneProcess) {
       });
     }
   }
+}
+
+// Where shapes alone are computed a rank may have a gibibyte on the host, and parts are more here.
+TEST(InitialValues, AreMadeOnTheDeviceAlone) {
+  simulator::ClusterOptions options;
+  options.numerics = simulator::Numerics::kShapes;
+  options.unknown_value = [](const std::string&) { return std::nan(""); };
+  Cluster("1x4:h100", options).run_on_every_rank([](Rank&) {
+    Accelerator accelerator({.parallelism_config = ParallelismConfig(
+                                 {.dp_replicate_size = 2, .tp_size = 2})});
+    const auto made = [&] {
+      const DefaultDeviceScope scope(accelerator.device());
+      const EmptyInit empty = init_empty_weights();
+      return lm::Lm(lm::model_config("7b", {.blocks = lm::Blocks::kLlama, .layers = 2}));
+    };
+    auto model = accelerator.prepare(made());
+    size_t bytes = 0;
+    for (const Tensor& parameter : model->parameters()) {
+      EXPECT_EQ(parameter.device(), accelerator.device());
+      bytes += parameter.nbytes();
+    }
+    EXPECT_GT(bytes, size_t{1} << 30);
+  });
 }
 
 // A rank reads its runs of each tensor, and no more.
