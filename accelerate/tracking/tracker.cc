@@ -128,6 +128,9 @@ std::vector<TrackerClass> filter_trackers(const std::vector<TrackerChoice>& log_
       add(tracker_class);
     }
   }
+  if (selection.empty()) {
+    filter.services.warn("log_with: all is none here: no tracker that can log is linked");
+  }
   return selection;
 }
 

@@ -79,6 +79,15 @@ TEST_F(RegistryTest, AllLeavesOutWhatNeedsAFolder) {
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("tensorboard is left out of all")));
 }
 
+TEST_F(RegistryTest, AllOfNoneIsAWarning) {
+  const TrackerRegistry none;
+  EXPECT_THAT(filter_trackers({"all"}, none, {.services = services_}), IsEmpty());
+  EXPECT_THAT(warnings_, ElementsAre("log_with: all is none here: no tracker that can log is linked"));
+  warnings_.clear();
+  EXPECT_EQ(filter_trackers({"all", named("own")}, none, {.services = services_}).size(), 1);
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
 TEST_F(RegistryTest, AFolderIsAskedFor) {
   EXPECT_THAT([&] { filter({"tensorboard"}); },
               ThrowsMessage<std::invalid_argument>(
