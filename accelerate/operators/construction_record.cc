@@ -439,4 +439,19 @@ void replay_construction(const std::vector<at::Tensor>& tensors, std::optional<c
   }
 }
 
+std::function<void()> end_of_construction(const std::vector<at::Tensor>& tensors) {
+  std::vector<RecordPtr> records;
+  for (const at::Tensor& tensor : tensors) {
+    const Slot* const slot = deferred_of(tensor) == nullptr ? slot_of(tensor) : nullptr;
+    if (slot != nullptr && std::ranges::find(records, slot->record) == records.end()) {
+      records.push_back(slot->record);
+    }
+  }
+  return [records = std::move(records)] {
+    const std::lock_guard lock(replays());
+    const PlainOperators plain;
+    for (const RecordPtr& record : records) record->advance_generators();
+  };
+}
+
 }  // namespace accelerate

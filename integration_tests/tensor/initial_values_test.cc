@@ -106,13 +106,17 @@ NamedTensors values_of(const lm::Lm& model) {
   return values;
 }
 
+// And so is what the program draws next.
 TEST(InitialValues, AreThoseOfOneProcess) {
   for (const auto& [cluster, sizes] : layouts()) {
+    SCOPED_TRACE(cluster);
     for (const bool is_empty : {false, true}) {
       Cluster(cluster).run_on_every_rank([&, &sizes = sizes](Rank&) {
         Accelerator accelerator({.parallelism_config = ParallelismConfig(sizes)});
         const NamedTensors whole = values_of(built());
+        const Tensor state = at::detail::getDefaultCPUGenerator().get_state();
         expect_values(accelerator, is_empty ? built_empty() : built(), whole);
+        EXPECT_TRUE(torch::equal(at::detail::getDefaultCPUGenerator().get_state(), state));
       });
     }
   }

@@ -354,6 +354,12 @@ class InitialValues {
     }
   }
 
+  // What to call when all tensors have their values; before they have any.
+  std::function<void()> end() const {
+    if (from_rank_0_) return [] {};
+    return end_of_construction(module_->parameters());
+  }
+
   // The same for all buffers, and for those that were recorded their values. Collective where some
   // wait for a checkpoint. Errors: those of reading, on all ranks.
   void materialise_buffers() {
@@ -549,6 +555,7 @@ std::unique_ptr<Technique> make_sharded_technique(const TechniqueContext& contex
   };
   options.packed = gathered_in_fp8(context);
   options.before_reduction = gradients_in_fp8(context);
+  const std::function<void()> end_of_values = values->end();
   values->materialise_buffers();
   if (options.param_dtype) warn_of_widened(module, all);
   auto sharded = std::make_unique<ShardedModel>(module,
@@ -558,6 +565,7 @@ std::unique_ptr<Technique> make_sharded_technique(const TechniqueContext& contex
                                                             .after_forward = plan.after_forward},
                                                 plan.device, options, sharded_precision(plan),
                                                 plan.handlers.ddp.broadcast_buffers);
+  end_of_values();
   internal::bind_marked_units(module, sharded->parameters());
   if (plan.roles.replicas != nullptr) {
     const MeshAxis axis = MeshAxis::kDpReplicate;
