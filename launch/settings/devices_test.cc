@@ -46,6 +46,15 @@ TEST(Devices, AreCountedByTheirFiles) {
   EXPECT_EQ(devices.visible, 2);
 }
 
+TEST(Devices, AreHiddenByTheVariableOfTheirKindAlone) {
+  const System tpu({"accel0", "accel1"});
+  EXPECT_EQ(tpu.devices({"CUDA_VISIBLE_DEVICES="}).visible, 2);
+  EXPECT_EQ(tpu.devices({"TPU_VISIBLE_CHIPS=1"}).visible, 1);
+  const System neuron({"neuron0", "neuron1"});
+  EXPECT_EQ(neuron.devices({"TPU_VISIBLE_CHIPS="}).visible, 2);
+  EXPECT_EQ(neuron.devices({"NEURON_RT_VISIBLE_CORES=0"}).visible, 1);
+}
+
 TEST(Devices, OfIntelAreRenderNodesOfItsVendor) {
   const System system({}, {"0x8086", "0x1a03", "0x8086"});
   const Devices devices = system.devices({"CUDA_VISIBLE_DEVICES=0", "ZE_AFFINITY_MASK=1"});

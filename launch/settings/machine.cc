@@ -122,7 +122,7 @@ constexpr std::pair<const char*, const char*> kVisibleDevices[] = {
     {"xpu", "ZE_AFFINITY_MASK"},           {"npu", "ASCEND_RT_VISIBLE_DEVICES"},
     {"mlu", "MLU_VISIBLE_DEVICES"},        {"sdaa", "SDAA_VISIBLE_DEVICES"},
     {"musa", "MUSA_VISIBLE_DEVICES"},      {"hpu", "HABANA_VISIBLE_MODULES"},
-    {"neuron", "NEURON_RT_VISIBLE_CORES"},
+    {"neuron", "NEURON_RT_VISIBLE_CORES"}, {"tpu", "TPU_VISIBLE_CHIPS"},
 };
 
 // All makers' graphics have the same names; only their vendors tell them apart.
