@@ -41,8 +41,8 @@ void check_has_replicas(const ModelState& model) {
                       " has a part of it; ranks with other batches cannot train independently "
                       "unless they have the same parts");
   }
-  TORCH_CHECK_VALUE(!model.trains_other_tensors(),
-                    "LocalSGD: ranks with shards of a model cannot train independently");
+  TORCH_CHECK_VALUE(!model.trains_other_tensors(), "LocalSGD: what rank ", placements.rank,
+                    " trains is in place of parameters, and ranks cannot train independently");
 }
 
 }  // namespace

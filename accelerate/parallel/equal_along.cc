@@ -1,5 +1,6 @@
 #include "accelerate/parallel/equal_along.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include <ATen/core/Formatting.h>
@@ -19,22 +20,29 @@
 namespace accelerate {
 namespace {
 
-int64_t checksum_of(const at::Tensor& tensor) {
-  const at::Tensor host = internal::without_flags(tensor.detach().cpu()).contiguous();
-  return internal::crc32c(
-      absl::string_view(static_cast<const char*>(host.const_data_ptr()), host.nbytes()));
+absl::string_view bytes_of(const at::Tensor& host) {
+  return {static_cast<const char*>(host.const_data_ptr()), host.nbytes()};
 }
 
-// Throws for what the first rank of the group and another one have.
+int64_t checksum_of(const at::Tensor& tensor) {
+  return internal::crc32c(
+      bytes_of(internal::without_flags(tensor.detach().cpu()).contiguous()));
+}
+
+// Throws for what the first rank of the group and another one have. Bytes tell, as in checksums:
+// NaN is equal to itself then, and zeros of different signs are not.
 [[noreturn]] void refuse(const RanksAlong& along, const std::string& what, const std::string& name,
                          const at::Tensor& tensor, int64_t other) {
-  const at::Tensor values = gather_tensor(along.group, tensor.detach().reshape({1, -1})).cpu();
-  const at::Tensor differs = values[0].ne(values[other]);
-  const int64_t element = differs.to(at::kByte).argmax().item<int64_t>();
+  const at::Tensor own = internal::without_flags(tensor.detach()).reshape({1, -1});
+  const at::Tensor values = gather_tensor(along.group, own).cpu().contiguous();
+  const at::Tensor one = values[0], another = values[other];
+  const absl::string_view bytes = bytes_of(one);
+  const auto byte = std::ranges::mismatch(bytes, bytes_of(another)).in1 - bytes.begin();
+  const int64_t element = byte / static_cast<int64_t>(values.itemsize());
   TORCH_CHECK(false, "the ", what, " of \"", name, "\" differ along ", to_string(along.axis),
               ", along which they are equal by its placement: rank ", along.ranks[0], " and rank ",
               along.ranks[static_cast<size_t>(other)], ", first in element ", element, ": ",
-              values[0][element].item(), " and ", values[other][element].item());
+              one[element].item(), " and ", another[element].item());
 }
 
 }  // namespace

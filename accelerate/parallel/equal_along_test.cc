@@ -1,6 +1,7 @@
 #include "accelerate/parallel/equal_along.h"
 
 #include <cstddef>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,33 @@ TEST(EqualAlong, NamesTheFirstTensorAndElementThatDiffer) {
     EXPECT_THAT(error_of(group, at::ones({4}), other),
                 AllOf(HasSubstr("the values of \"second\" differ along tp"),
                       HasSubstr("rank 4 and rank 6, first in element 5: 0 and 7")));
+  });
+}
+
+TEST(EqualAlong, IsOfBytes) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    const at::Tensor alike = at::tensor({1.0F, nan, -0.0F});
+    EXPECT_EQ(error_of(group, alike, alike.clone()), "no error");
+    const bool is_first = group->getRank() == 0;
+    const at::Tensor behind_nan = at::tensor({1.0F, nan, is_first ? 3.0F : 4.0F});
+    EXPECT_THAT(error_of(group, alike, behind_nan), HasSubstr("first in element 2: 3 and 4"));
+    const at::Tensor zeros = at::tensor({1.0F, 2.0F, is_first ? 0.0F : -0.0F});
+    EXPECT_THAT(error_of(group, alike, zeros), HasSubstr("first in element 2: 0 and -0"));
+  });
+}
+
+TEST(EqualAlong, NamesTheRankOfSeveralThatDiffers) {
+  run_ranks(4, [](const ProcessGroupPtr& group) {
+    const RanksAlong along{.axis = MeshAxis::kCp, .group = group, .ranks = {1, 3, 5, 7}};
+    FakeRuntime runtime;
+    const at::Tensor values = at::full({2}, group->getRank() == 2 ? 9 : 4);
+    EXPECT_THAT(
+        [&] {
+          check_equal_along(along, "values", {{"one", values}}, runtime, /*gathers=*/true);
+        },
+        ::testing::ThrowsMessage<c10::Error>(
+            AllOf(HasSubstr("along cp"), HasSubstr("rank 1 and rank 5, first in element 0: 4 and 9"))));
   });
 }
 

@@ -11,6 +11,7 @@
 
 #include "accelerate/comm/objects.h"
 #include "accelerate/modules/value_at_use.h"
+#include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
 namespace {
@@ -64,15 +65,19 @@ void check_same_model(const ProcessGroupPtr& group, const torch::nn::Module& mod
     if (index != kSame && (where == kSame || index < where)) where = index;
   }
   if (where == kSame) return;
+  // The group's ranks have other numbers in the job.
+  const Runtime* runtime = Runtime::find_current();
+  const int own = runtime != nullptr ? runtime->topology().rank : group->getRank();
+  const std::vector<int> ranks = gather_object(group, std::vector{own});
   std::string others;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].first != where) continue;
-    others += c10::str(others.empty() ? "" : "; ", all[rank].second, " on rank ", rank);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].first != where) continue;
+    others += c10::str(others.empty() ? "" : "; ", all[i].second, " on rank ", ranks[i]);
   }
   const bool none = where == static_cast<int64_t>(first.size());
   TORCH_CHECK_VALUE(false, "ranks have different models. The first difference is ",
-                    none ? kNothing : first[where], " on rank 0 of group \"", group->getGroupName(),
-                    "\", but ", others);
+                    none ? kNothing : first[where], " on rank ", ranks[0], " of group \"",
+                    group->getGroupName(), "\", but ", others);
 }
 
 void replicate(const ProcessGroupPtr& group, const torch::nn::Module& module) {

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "accelerate/base/enum_text.h"
 
 namespace accelerate {
 namespace {
@@ -140,14 +141,16 @@ GroupOptions Runtime::resolve_group(const GroupOptions& options) {
     ranks.resize(topology_.world_size);
     std::iota(ranks.begin(), ranks.end(), 0);
   }
-  TORCH_CHECK_VALUE(
-      std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end(),
-      "new_group: ranks must be ascending and distinct, got ", absl::StrJoin(ranks, ","));
-  TORCH_CHECK_VALUE(ranks.front() >= 0 && ranks.back() < topology_.world_size, "new_group: ranks ",
-                    absl::StrJoin(ranks, ","), " do not fit a world of ", topology_.world_size);
-  TORCH_CHECK_VALUE(std::binary_search(ranks.begin(), ranks.end(), topology_.rank),
-                    "new_group: rank ", topology_.rank, " is not a member of ",
-                    absl::StrJoin(ranks, ","));
+  const auto check = [&](bool fits, const auto&... why) {
+    TORCH_CHECK_VALUE(fits, "new_group", options.axis ? " along " : "",
+                      options.axis ? to_string(*options.axis) : "", ": rank ", topology_.rank,
+                      " asks for ranks ", absl::StrJoin(ranks, ","), why...);
+  };
+  check(std::ranges::adjacent_find(ranks, std::greater_equal<>()) == ranks.end(),
+        ", which must be ascending and distinct");
+  check(ranks.front() >= 0 && ranks.back() < topology_.world_size, ", which do not fit a world of ",
+        topology_.world_size);
+  check(std::ranges::binary_search(ranks, topology_.rank), " and is not among them");
   if (resolved.name.empty()) resolved.name = name_of(ranks);
   // A group made again under an old name must not meet what is left of the old one.
   const int made_before = groups_made_[resolved.name]++;

@@ -99,6 +99,13 @@ TEST(ResolveGroup, RefusesRanksThatMakeNoGroup) {
     EXPECT_THROW(runtime.name(ranks), c10::ValueError);
   }
   EXPECT_EQ(runtime.name({0, 1}), "ranks 0,1") << "what was refused has no number";
+  try {
+    runtime.resolve_group({.ranks = {0, 2}, .axis = MeshAxis::kTp});
+    ADD_FAILURE() << "rank 1 made a group of others";
+  } catch (const c10::ValueError& error) {
+    EXPECT_STREQ(error.what_without_backtrace(),
+                 "new_group along tp: rank 1 asks for ranks 0,2 and is not among them");
+  }
 }
 
 TEST(ResolveGroup, NamesLargeGroupsByAllOfTheirRanks) {

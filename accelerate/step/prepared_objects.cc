@@ -107,12 +107,12 @@ void renew_unused_state(torch::optim::Optimizer& optimizer, const at::Tensor& pa
 
 // Errors: c10::ValueError for an optimizer that steps before ranks have summed the gradient.
 void check_steps_after_sums(const torch::optim::Optimizer& optimizer,
-                            const TrainedParameter& trained, const Mesh& mesh) {
-  const AxisSet sums = mesh.several(trained.placement->sums);
+                            const TrainedParameter& trained, const ModelPlacements& placements) {
+  const AxisSet sums = placements.layout->mesh().several(trained.placement->sums);
   TORCH_CHECK_VALUE(
       sums.empty() || dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer) == nullptr,
-      "prepare: ranks sum the gradients of parameter \"", trained.name, "\" along ",
-      sums.to_string(),
+      "prepare: rank ", placements.rank, " and others sum the gradients of parameter \"",
+      trained.name, "\" along ", sums.to_string(),
       " at the end of a backward pass, but LOMO steps before that; train it with "
       "another optimizer");
 }
@@ -124,7 +124,7 @@ void train_parts(torch::optim::Optimizer& optimizer, const ModelState& model) {
   if (!placements.is_cut) return;
   for (const TrainedParameter& each : model.trained()) {
     if (each.placement == nullptr || !has_parameter(optimizer, each.parameter)) continue;
-    check_steps_after_sums(optimizer, each, placements.layout->mesh());
+    check_steps_after_sums(optimizer, each, placements);
     if (each.placement->cuts.empty() && each.placement->stages.empty()) continue;
     check_trains_shard(optimizer, each.parameter, each.name);
     renew_unused_state(optimizer, each.parameter, each.parameter);

@@ -8,9 +8,11 @@
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/data/loader_core.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/clip_grad.h"
+#include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/step/lomo_engine.h"
@@ -90,9 +92,17 @@ UnevenInputsScope TrainingStep::join_uneven_inputs(const JoinOptions& options, b
     return UnevenInputsScope(std::move(restorer), JoinScope({}, false));
   }
   for (const ModelState* model : named_or_all(models)) {
-    TORCH_CHECK_VALUE(!model->is_divided(),
-                      "join_uneven_inputs: ranks with shards of a model need each other in every "
-                      "pass, so all of them need batches");
+    if (!model->is_divided()) continue;
+    const ModelPlacements& placements = model->placements();
+    for (const TensorPlacement& each : placements.layout->placements()) {
+      const AxisSet axes = placements.layout->mesh().several(each.cut_axes());
+      TORCH_CHECK_VALUE(axes.empty(), "join_uneven_inputs: parameter \"", each.name,
+                        "\" is cut along ", axes.to_string(), ", and rank ", placements.rank,
+                        " has a part of it; such ranks need each other in every pass, so all of "
+                        "them need batches");
+    }
+    TORCH_CHECK_VALUE(false, "join_uneven_inputs: what rank ", placements.rank,
+                      " trains is in place of parameters, and needs all ranks in every pass");
   }
   if (options.even_batches) {
     override_even_batches(training_.loaders, *options.even_batches, restorer.loaders);

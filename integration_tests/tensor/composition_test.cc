@@ -469,8 +469,9 @@ TEST(TensorParallelComposition, RefusesLomoNamingTheParameter) {
   };
   EXPECT_THAT(error_of(false, ""), HasSubstr("LBFGS, LAMB and LOMO need whole parameters"));
   EXPECT_THAT(error_of(true, "blocks.0.norm.weight"),
-              AllOf(HasSubstr("ranks sum the gradients of parameter \"blocks.0.norm.weight\" along "
-                              "tp at the end of a backward pass, but LOMO steps before that"),
+              AllOf(HasSubstr("rank 1 and others sum the gradients of parameter "
+                              "\"blocks.0.norm.weight\" along tp at the end of a backward pass, "
+                              "but LOMO steps before that"),
                     HasSubstr("train it with another optimizer")));
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <random>
 #include <string>
 #include <utility>
@@ -268,7 +269,8 @@ class Draw {
 Mesh random_mesh(Draw& draw) {
   MeshSizes sizes;
   int left = 8;
-  for (int* size : {&sizes.tp, &sizes.dp_shard, &sizes.pp, &sizes.dp_replicate, &sizes.cp}) {
+  for (int* size :
+       {&sizes.tp, &sizes.dp_shard, &sizes.pp, &sizes.dp_replicate, &sizes.cp, &sizes.sp}) {
     const int wanted = 1 + draw.below(4);
     if (wanted > left) continue;
     *size = wanted;
@@ -288,7 +290,7 @@ TensorPlacement random_placement(Draw& draw, const Mesh& mesh, std::string name)
       of_dim.push_back(1 + draw.below(static_cast<int>(left)));
     }
   }
-  for (const MeshAxis axis : {kTp, kCp, kDpReplicate, kDpShard}) {
+  for (const MeshAxis axis : {kTp, kCp, kSp, kDpReplicate, kDpShard}) {
     if (draw.happens(3)) continue;  // equal along it
     if (blocks.empty() || draw.happens(3)) {
       placement.rows |= AxisSet{axis};
@@ -344,6 +346,7 @@ std::string fault_of(const ModelLayout& layout, const TensorPlacement& placement
   int copies = mesh.size(placement.equal());
   for (const Cut& cut : placement.cuts) copies *= cut.copies;
   std::vector<int> seen(static_cast<size_t>(copies) * num_stages * numel);
+  std::map<int, std::vector<PlacedBox>> by_number;
   for (int rank = 0; rank < mesh.num_ranks(); ++rank) {
     const std::vector<PlacedBox> boxes = boxes_in(layout, placement.name, rank);
     int number = mesh.coordinate(rank, placement.equal());
@@ -355,9 +358,14 @@ std::string fault_of(const ModelLayout& layout, const TensorPlacement& placement
       const auto stage = std::ranges::find(placement.stages, mesh.coordinate(rank, kPp));
       if (stage == placement.stages.end()) {
         if (!boxes.empty()) return absl::StrCat("rank ", rank, " has a part of another stage's");
+        if (part_number(placement, mesh, rank) != -1) return "a rank has a number without a part";
         continue;
       }
       copy += static_cast<size_t>(stage - placement.stages.begin());
+    }
+    const int part_of_rank = part_number(placement, mesh, rank);
+    if (by_number.try_emplace(part_of_rank, boxes).first->second != boxes) {
+      return absl::StrCat("the boxes of rank ", rank, " are not those of its part's number");
     }
     const std::vector<int64_t> shape = part_shape(placement, mesh, rank);
     std::vector<int> part;
@@ -370,6 +378,11 @@ std::string fault_of(const ModelLayout& layout, const TensorPlacement& placement
       for_each_element(box.part, shape, [&](size_t element) { ++part.at(element); });
     }
     if (!are_all_one(part)) return absl::StrCat("the boxes of rank ", rank, " are not its part");
+  }
+  if (by_number.begin()->first != 0 ||
+      static_cast<int>(by_number.size()) != num_parts(placement, mesh) ||
+      by_number.rbegin()->first != num_parts(placement, mesh) - 1) {
+    return "the numbers of parts are not those below their count";
   }
   if (!are_all_one(seen)) return "an element is nowhere, or twice among ranks with other parts";
   std::vector<int> owned(numel);

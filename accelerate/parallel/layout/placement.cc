@@ -113,25 +113,27 @@ void check_blocks(const TensorPlacement& placement, const Cut& cut) {
                     box_text(whole_box(placement.shape)));
 }
 
-// Ranks of one axis that cuts two dims have the boxes on a diagonal.
+// Ranks of one axis that cuts two dims have the boxes on a diagonal. Where the axis has one rank,
+// the message is about two.
 void check_cuts_once(const TensorPlacement& placement, const Mesh& mesh, const Cut& first,
                      const Cut& second) {
   if (first.axis != second.axis) return;
-  const auto part = [&](const Cut& cut, int coordinate) {
-    const ShardRows rows =
-        shard_rows(placement.shape[static_cast<size_t>(cut.dim)], mesh.size(cut.axis), coordinate);
+  const auto part = [&](const Cut& cut, bool is_last) {
+    const int ranks = std::max(mesh.size(cut.axis) / cut.copies, 2);
+    const ShardRows rows = shard_rows(placement.shape[static_cast<size_t>(cut.dim)], ranks,
+                                      is_last ? ranks - 1 : 0);
     return Run{rows.first, rows.count};
   };
-  Box hole = slab(placement, static_cast<size_t>(first.dim), part(first, 0));
+  Box hole = slab(placement, static_cast<size_t>(first.dim), part(first, /*is_last=*/false));
   if (first.dim != second.dim) {
     const auto dim = static_cast<size_t>(second.dim);
-    const Run of_second = part(second, mesh.size(second.axis) - 1);
+    const Run of_second = part(second, /*is_last=*/true);
     hole.offsets[dim] = of_second.first;
     hole.lengths[dim] = of_second.count;
   }
   TORCH_CHECK_VALUE(false, "the layout of \"", placement.name,
                     "\" leaves a hole: ", to_string(first.axis), " cuts it twice, along dims ",
-                    first.dim, " and ", second.dim, ", so that no rank would have all of ",
+                    first.dim, " and ", second.dim, ", so that none of several ranks would have all of ",
                     box_text(hole));
 }
 
