@@ -371,7 +371,7 @@ bool CachingAllocator::release_oversize(const Request& request) {
 }
 
 void CachingAllocator::release_segment(Block* block) {
-  if (driver_ != nullptr) driver_->synchronize();
+  if (driver_ != nullptr) driver_->host_waits(driver_->busy_until_ns());
   spend(options_.free_ns);
   pool_of(block->small).free.erase(block);
   segments_.erase(block->offset);

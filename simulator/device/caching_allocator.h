@@ -57,8 +57,8 @@ class CachingAllocator {
     virtual int64_t stream_ns(int stream) const = 0;
     /// Makes the host wait.
     virtual void host_waits(int64_t until_ns) = 0;
-    /// Makes the host wait for all work of the device.
-    virtual void synchronize() = 0;
+    /// The same of all streams.
+    virtual int64_t busy_until_ns() const = 0;
   };
 
   struct Options {

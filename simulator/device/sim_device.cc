@@ -118,19 +118,6 @@ int64_t slowed(int64_t ns, double speed) {
 
 }  // namespace
 
-class SimDevice::AllocatorDriver final : public CachingAllocator::Driver {
- public:
-  explicit AllocatorDriver(SimDevice& device) : device_(device) {}
-  int64_t host_ns() const override { return device_.host_ns(); }
-  int current_stream() const override { return device_.current_stream(); }
-  int64_t stream_ns(int stream) const override { return device_.stream_ns(stream); }
-  void host_waits(int64_t until_ns) override { device_.host_waits(until_ns); }
-  void synchronize() override { device_.host_waits(device_.busy_until_ns()); }
-
- private:
-  SimDevice& device_;
-};
-
 RankScope::RankScope(const RankPlace& place)
     : previous_place_(std::exchange(this_place, place)),
       previous_device_(std::exchange(this_device, place.first_device)) {}
@@ -227,8 +214,7 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   }
   memory_.reset(name_, model_.memory_bytes, std::move(observer));
   if (const std::optional<DriverMemory> constants = driver_memory_of(model_)) {
-    if (allocator_driver_ == nullptr) allocator_driver_ = std::make_unique<AllocatorDriver>(*this);
-    memory_.model_driver(*constants, model_, *allocator_driver_);
+    memory_.model_driver(*constants, model_, *this);
   }
   faults_ = nullptr;
   unknown_value_ = nullptr;
