@@ -46,32 +46,11 @@ MemoryCategory category_of(MemoryKind kind) {
   TORCH_INTERNAL_ASSERT(false);
 }
 
-// The rank's part of its node's memory bandwidth is about that of its device's link to it on the
-// machines that the presets describe, so what the host moves takes as long as it would over the
-// link.
-class SimHostWork final : public HostWork {
- public:
-  SimHostWork(SimRuntime& runtime, double bytes_per_second)
-      : runtime_(runtime), bytes_per_second_(bytes_per_second) {}
-
-  void updated_parameters(double bytes) override {
-    watch_host_update();
-    runtime_.sleep_for(absl::Nanoseconds(std::llround(bytes / bytes_per_second_ * 1e9)));
-  }
-
- private:
-  SimRuntime& runtime_;
-  const double bytes_per_second_;
-};
-
-// Names the blocks of devices.
-class NamesOfBlocks final : public MemoryNames {
- public:
-  void name(const at::Tensor& tensor, std::string_view name) override {
-    MemoryBlock* const block = charged_block_of(tensor);
-    if (block != nullptr) block->memory->name(block, name);
-  }
-};
+// Names a device's block.
+void name_block(const at::Tensor& tensor, std::string_view name) {
+  MemoryBlock* const block = charged_block_of(tensor);
+  if (block != nullptr) block->memory->name(block, name);
+}
 
 }  // namespace
 
@@ -253,10 +232,15 @@ SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Enviro
         [this] { return std::make_unique<ShapesAlone>(ShapesAlone{lasting_files_}); });
   }
   if (device_ == nullptr) return;
-  shared<MemoryNames>([] { return std::make_unique<NamesOfBlocks>(); });
-  shared<HostWork>([this] {
-    return std::make_unique<SimHostWork>(*this, device_->model().host_bytes_per_second);
-  });
+  shared<MemoryNames>([] { return std::make_unique<MemoryNames>(MemoryNames{&name_block}); });
+  // The rank's part of its node's memory bandwidth is about that of its device's link to it on the
+  // machines that the presets describe, so what the host moves takes as long as it would over the
+  // link.
+  const auto update = [this, rate = device_->model().host_bytes_per_second](double bytes) {
+    watch_host_update();
+    sleep_for(absl::Nanoseconds(std::llround(bytes / rate * 1e9)));
+  };
+  shared<HostWork>([&update] { return std::make_unique<HostWork>(HostWork{update}); });
 }
 
 SimRuntime::~SimRuntime() { clear_shared(); }

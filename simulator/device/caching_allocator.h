@@ -55,10 +55,10 @@ class CachingAllocator {
     virtual int current_stream() const = 0;
     /// The time at which all work given to the stream so far ends.
     virtual int64_t stream_ns(int stream) const = 0;
-    /// Makes the host wait.
-    virtual void host_waits(int64_t until_ns) = 0;
     /// The same of all streams.
     virtual int64_t busy_until_ns() const = 0;
+    /// Makes the host wait.
+    virtual void host_waits(int64_t until_ns) = 0;
   };
 
   struct Options {
