@@ -276,8 +276,6 @@ void record_stream(at::Tensor& self, at::Stream stream) {
   block->memory->record_stream(block, is_known ? static_cast<int>(stream.id()) : 0);
 }
 
-bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) { return true; }
-
 // ---- All other operators.
 
 // Where LibTorch has attention for a GPU that stands for the CPU's: its name; and what it does.
@@ -432,10 +430,6 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   if (faults) faults->strike_results(torch::jit::last(stack, info.num_returns));
 }
 
-void register_set_data_check(torch::Library& library) {
-  library.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_type));
-}
-
 void register_basic_ops(torch::Library& library) {
   library.impl("empty.memory_format", TORCH_FN(empty));
   library.impl("empty_strided", TORCH_FN(empty_strided));
@@ -447,7 +441,6 @@ void register_basic_ops(torch::Library& library) {
   library.impl("set_.source_Storage", TORCH_FN(set_storage));
   library.impl("set_", TORCH_FN(set_empty));
   library.impl("record_stream", TORCH_FN(record_stream));
-  register_set_data_check(library);
   library.impl("view", TORCH_FN(View<at::native::view>::of));
   library.impl("as_strided", TORCH_FN(View<at::native::as_strided_tensorimpl>::of));
   library.impl("_reshape_alias", TORCH_FN(View<at::native::_reshape_alias>::of));

@@ -203,6 +203,7 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   streams_.assign(1, {});
   current_stream_ = 0;
   communication_ = {};
+  generator_ = {};
   record_tasks(false);
   in_flight_.clear();
   names_.clear();
