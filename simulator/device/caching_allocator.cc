@@ -86,8 +86,6 @@ const Range& range() {
 
 }  // namespace
 
-char* AddressRange::base() { return range().begin; }
-
 char* AddressRange::at(int64_t offset, int64_t bytes) {
   TORCH_CHECK(offset + bytes <= range().bytes, "the memory of simulated devices does not fit into ",
               binary_byte_text(range().bytes), " of address space");

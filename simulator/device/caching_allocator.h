@@ -36,9 +36,8 @@ namespace accelerate::simulator {
 /// touches the bytes faults. All devices use the same range, as the processes of a real job do.
 class AddressRange {
  public:
-  /// The lowest address. Errors: c10::Error if the system grants no range.
-  static char* base();
-  /// The address of a block at the offset. Errors: those of base(); c10::Error beyond the range.
+  /// The address of a block at the offset from the lowest one. Errors: c10::Error if the system
+  /// grants no range, and beyond its end.
   static char* at(int64_t offset, int64_t bytes);
   /// Whether an address lies in the range; false before the first is asked for.
   static bool contains(const void* address);

@@ -54,17 +54,6 @@ void argument_to_host(HostCall& call, c10::IValue& value, size_t index, bool wri
   }
 }
 
-// Whether `found(tensor)` for a tensor of an argument.
-template <typename Found>
-bool any_tensor(const c10::IValue& value, Found&& found) {
-  if (value.isTensor()) return found(value.toTensor());
-  if (!value.isTensorList() && !value.isOptionalTensorList()) return false;
-  for (const c10::IValue& element : value.toListRef()) {
-    if (element.isTensor() && found(element.toTensor())) return true;
-  }
-  return false;
-}
-
 // An operator computes if it has the values that it reads and the bytes that it writes.
 StandIn stand_in_for(const OpInfo& info, c10::ArrayRef<c10::IValue> arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
