@@ -183,7 +183,7 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
       return TensorUse{tensor.storage().unsafeGetStorageImpl(), memory_bytes(tensor), written,
                        written};
     };
-    device.launch_fused("aten::copy_", Fusion::kElementwise, /*is_norm=*/false,
+    device.launch_fused("aten::copy_", Fusion::kElementwise,
                         {use(source, false), use(self, true)}, work, {});
     return self;
   }
@@ -312,7 +312,6 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
   HostCall call(info, stand_in);
   KernelWork work = info.work != nullptr ? info.work(argument_list) : KernelWork();
   if (info.touched != nullptr) call.touch(info.touched(argument_list));
-  if (info.is_norm) work.kind = KernelWork::Kind::kNorm;
   for (size_t i = 0; i < info.num_arguments; ++i) {
     argument_to_host(call, arguments[static_cast<ptrdiff_t>(i)], i, info.writes(i), stand_in);
   }
@@ -367,7 +366,7 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
       device.use_scratch(static_cast<size_t>(overhead.scratch_bytes), name);
     }
     if (device.fuses_kernels()) {
-      device.launch_fused(name, info.fusion, info.is_norm, call.uses(), work, host);
+      device.launch_fused(name, info.fusion, call.uses(), work, host);
     } else {
       device.launch(name, work, host);
     }

@@ -20,9 +20,9 @@
 
 namespace accelerate::simulator {
 
-/// The arithmetic of one call, from its arguments' shapes: its FLOP, and of a matrix product or of
-/// attention the extents. A fused multiply-add counts as two FLOP, and complex arithmetic as four
-/// times real arithmetic.
+/// The arithmetic of one call, from its arguments' shapes: its kind, its FLOP, and of a matrix
+/// product or of attention the extents. A fused multiply-add counts as two FLOP, and complex
+/// arithmetic as four times real arithmetic.
 using WorkFormula = KernelWork (*)(c10::ArrayRef<c10::IValue> arguments);
 
 /// What a recurrent layer or cell computes with.
@@ -108,7 +108,6 @@ struct OpInfo {
   ElementCount touched = nullptr;
   /// Where the device's kernels are not perfect (efficiency = measured); may be null.
   OverheadFormula overhead = nullptr;
-  bool is_norm = false;      ///< normalises rows
   bool takes_lists = false;  ///< one operation on all tensors of lists
   Fusion fusion = Fusion::kNone;
 

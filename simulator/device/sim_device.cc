@@ -359,13 +359,12 @@ int64_t SimDevice::host_cost(const OperatorCall& host) {
   return accelerate::simulator::host_ns(model_, kernel_table_, {});
 }
 
-void SimDevice::launch_fused(const char* name, Fusion fusion, bool is_norm,
-                             const std::vector<TensorUse>& uses, KernelWork work,
-                             const OperatorCall& host) {
+void SimDevice::launch_fused(const char* name, Fusion fusion, const std::vector<TensorUse>& uses,
+                             KernelWork work, const OperatorCall& host) {
   const Stream& stream = streams_[current_stream_];
   const bool follows =
       chain_stream_ == current_stream_ && !stream.is_event && stream.end_ns == chain_end_ns_;
-  if (follows && chain_.extend(fusion, is_norm, uses, work)) {
+  if (follows && chain_.extend(fusion, uses, work)) {
     const KernelTime time = kernel_time(model_, kernel_table_, chain_.total());
     const int64_t ns = std::max(chain_ns_, time.ns);
     run_on_stream(name, SliceKind::kKernel, /*host_ns=*/0,

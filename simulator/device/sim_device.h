@@ -165,8 +165,8 @@ class SimDevice final : public CachingAllocator::Driver {
   /// Issues a kernel on the current stream: the host spends its time, and then the stream.
   void launch(const char* name, const KernelWork& work, const OperatorCall& host = {});
   /// The same for an operator that may be part of the kernel before it (kernel_chain.h).
-  void launch_fused(const char* name, Fusion fusion, bool is_norm,
-                    const std::vector<TensorUse>& uses, KernelWork work, const OperatorCall& host);
+  void launch_fused(const char* name, Fusion fusion, const std::vector<TensorUse>& uses,
+                    KernelWork work, const OperatorCall& host);
   bool fuses_kernels() const {
     return model_.kernels == KernelSet::kTransformerEngine || is_in_compiled_region();
   }
