@@ -421,8 +421,6 @@ OpInfo describe(const c10::OperatorHandle& op) {
       op.hasTag(at::Tag::nondeterministic_seeded) && info.generator_argument < 0;
   info.has_cpu_kernel = op.hasComputedKernelForDispatchKey(DispatchKey::CPU) ||
                         op.hasComputedKernelForDispatchKey(DispatchKey::SparseCPU);
-  info.has_own_cpu_kernel = op.hasKernelForDispatchKey(DispatchKey::CPU) ||
-                            op.hasKernelForDispatchKey(DispatchKey::SparseCPU);
   info.mixes_devices = is_one_of(info.name, kMixesDevices);
   info.indexes = info.mixes_devices && absl::StrContains(info.name, "index");
   info.work = formula_of(info.name, kWork);
@@ -542,10 +540,11 @@ bool is_composed(const c10::OperatorHandle& op) {
 }
 
 OpSupport op_support(const c10::OperatorHandle& op) {
-  const bool own = op.hasKernelForDispatchKey(DispatchKey::PrivateUse1) ||
-                   op.hasKernelForDispatchKey(DispatchKey::SparsePrivateUse1);
-  if (op_info(op).has_own_cpu_kernel) return OpSupport::kCpuKernel;
-  if (own) return OpSupport::kDevice;
+  const auto has = [&op](DispatchKey dense, DispatchKey sparse) {
+    return op.hasKernelForDispatchKey(dense) || op.hasKernelForDispatchKey(sparse);
+  };
+  if (has(DispatchKey::CPU, DispatchKey::SparseCPU)) return OpSupport::kCpuKernel;
+  if (has(DispatchKey::PrivateUse1, DispatchKey::SparsePrivateUse1)) return OpSupport::kDevice;
   if (is_composed(op)) return OpSupport::kComposed;
   return op_info(op).has_cpu_kernel ? OpSupport::kCpuKernel : OpSupport::kUnsupported;
 }

@@ -89,11 +89,10 @@ struct OpInfo {
   /// A bit per argument whose values the operator reads: `self` of add_, not that of fill_, never
   /// `out`, and not an argument that is there for its shape.
   uint64_t read = ~uint64_t{0};
-  bool runs_kernel = true;         ///< false: views, sizes and storages only
-  bool synchronizes = false;       ///< the host needs the result: its value or its size
-  bool tells_values = false;       ///< the result is made of its arguments' values, for the host
-  bool has_cpu_kernel = true;      ///< registered for the CPU, or composed of other operators
-  bool has_own_cpu_kernel = true;  ///< registered for the CPU itself
+  bool runs_kernel = true;     ///< false: views, sizes and storages only
+  bool synchronizes = false;   ///< the host needs the result: its value or its size
+  bool tells_values = false;   ///< the result is made of its arguments' values, for the host
+  bool has_cpu_kernel = true;  ///< registered for the CPU, or composed of other operators
   /// Accepts indices and lengths on the CPU, as it does on real devices.
   bool mixes_devices = false;
   bool indexes = false;  ///< the later arguments index the first
