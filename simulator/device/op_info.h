@@ -112,7 +112,6 @@ struct OpInfo {
 
   bool reads(size_t argument) const { return has(read, argument); }
   bool writes(size_t argument) const { return has(written, argument); }
-  bool updates(size_t argument) const { return has(read & written, argument); }
 
  private:
   static bool has(uint64_t bits, size_t index) { return index < 64 && (bits >> index & 1) != 0; }
