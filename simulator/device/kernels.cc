@@ -275,12 +275,11 @@ const char* as_on_gpu(const SimDevice& device, c10::ArrayRef<c10::IValue> argume
   // The backward pass has an undefined mask for none.
   std::optional<at::Tensor> mask;
   if (work.masked) mask = arguments[dropout + 2].toTensor();
-  const at::Tensor& queries = arguments[query].toTensor();
   const AttentionBackend backend =
-      attention_backend(device, {.query = queries,
+      attention_backend(device, {.query = arguments[query].toTensor(),
                                  .key = arguments[query + 1].toTensor(),
                                  .value = arguments[query + 2].toTensor(),
-                                 .mask = mask,
+                                 .attn_mask = std::move(mask),
                                  .dropout = arguments[dropout].toDouble(),
                                  .is_causal = work.causal,
                                  .enable_gqa = true});
