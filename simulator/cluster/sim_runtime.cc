@@ -35,16 +35,10 @@ constexpr int kMaxAttempts = 10'000;
 // The pause between the first attempts is a millisecond, later a second.
 constexpr int kQuickAttempts = 1'000;
 
-MemoryCategory category_of(MemoryKind kind) {
-  switch (kind) {
-    case MemoryKind::kParameter:
-    case MemoryKind::kBuffer: return MemoryCategory::kParameters;
-    case MemoryKind::kGatheredParameter: return MemoryCategory::kGatheredParameters;
-    case MemoryKind::kGradient: return MemoryCategory::kGradients;
-    case MemoryKind::kReductionBuffer: return MemoryCategory::kBuckets;
-  }
-  TORCH_INTERNAL_ASSERT(false);
-}
+// By MemoryKind.
+constexpr MemoryCategory kCategories[] = {
+    MemoryCategory::kParameters, MemoryCategory::kGatheredParameters, MemoryCategory::kGradients,
+    MemoryCategory::kBuckets, MemoryCategory::kParameters};
 
 // Names a device's block.
 void name_block(const at::Tensor& tensor, std::string_view name) {
@@ -319,7 +313,8 @@ void SimRuntime::observe_device(std::function<void(const DeviceWork&)> observer)
 
 void SimRuntime::tag_memory(const at::Tensor& tensor, MemoryKind kind) {
   MemoryBlock* const block = charged_block_of(tensor);
-  if (block != nullptr) block->memory->set_declared_category(block, category_of(kind));
+  if (block == nullptr) return;
+  block->memory->set_declared_category(block, kCategories[static_cast<size_t>(kind)]);
 }
 
 void SimRuntime::synchronize_device() {
