@@ -199,9 +199,7 @@ class SimulatedRun {
   }
 
   // Returns the exit code.
-  int run(const std::string& spec, int num_ranks, ClusterOptions options, bool twice) {
-    codes_.assign(num_ranks, 0);
-    const bool has_faults = !options.faults.empty();
+  int run(const std::string& spec, ClusterOptions options, bool twice) {
     options.environment = environment_;
     options.program = argc_ > 0 ? argv_[0] : "";
     options.repeat_command =
@@ -210,10 +208,10 @@ class SimulatedRun {
     options.report_directory = report_;
     options.dump_folder =
         environment_.get_or(env::kDumpDir, report_.empty() ? "" : report_ + "/failure");
-    if (!twice) return run_once(spec, std::move(options), has_faults);
+    if (!twice) return run_once(spec, std::move(options));
     options.log = std::make_shared<RunLog>();
     options.log_names_work = true;
-    const int code = run_once(spec, options, has_faults);
+    const int code = run_once(spec, options);
     return cluster_ ? compare(spec, std::move(options), code) : code;
   }
 
@@ -229,7 +227,8 @@ class SimulatedRun {
   const Environment& environment() const { return environment_; }
 
  private:
-  int run_once(const std::string& spec, ClusterOptions options, bool has_faults) {
+  int run_once(const std::string& spec, ClusterOptions options) {
+    const bool has_faults = !options.faults.empty();
     try {
       run_ranks(spec, std::move(options));
       say_faults();
@@ -273,6 +272,7 @@ class SimulatedRun {
 
   void run_ranks(const std::string& spec, ClusterOptions options) {
     cluster_.emplace(spec, std::move(options));
+    codes_.assign(cluster_->world_size(), 0);
     cluster_->run_on_every_rank([&](Rank& rank) {
       // A copy for each rank, which may change it.
       std::vector<std::string> texts(argv_, argv_ + argc_);
@@ -379,7 +379,7 @@ int run_as_set(int argc, char** argv, const TrainFunction& train, const Environm
     if (options.mesh && options.mesh->num_ranks() != parsed->world_size()) options.mesh.reset();
   }
   turn_off_detectors(environment.get_or(env::kSimulateNoDetect, ""), options);
-  const int code = run.run(spec, parsed->world_size(), std::move(options), twice);
+  const int code = run.run(spec, std::move(options), twice);
   check_standard_output();
   return code;
 }
