@@ -34,8 +34,7 @@ DeviceMesh::DeviceMesh(Mesh mesh, Runtime& runtime, GroupOptions options)
                     ": a mesh of ", mesh_.num_ranks(), " ranks (", mesh_.to_string(),
                     ") does not fit a job of ", runtime.topology().world_size, " ranks");
   for (const MeshAxis axis : values<MeshAxis>()) {
-    if (!mesh_.has_groups_along(axis)) continue;
-    groups_[static_cast<size_t>(axis)] = group_of(axis, mesh_.group(rank_, axis));
+    if (mesh_.has_groups_along(axis)) group(axis);
   }
 }
 

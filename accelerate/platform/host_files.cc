@@ -36,13 +36,9 @@ absl::Status error(int code, const std::string& what, const std::string& path) {
   }
 }
 
-// The outcome of a system call that returns 0 where it did what was asked.
+// The outcome of a system call that returns 0 where it did what was asked. Some disks report a
+// folder that is not empty as EEXIST.
 absl::Status outcome(int result, const std::string& what, const std::string& path) {
-  return result == 0 ? absl::OkStatus() : error(errno, what, path);
-}
-
-// The same for one that removes what is at `path`. Some disks report a non-empty folder as EEXIST.
-absl::Status outcome_of_removal(int result, const std::string& what, const std::string& path) {
   if (result == 0) return absl::OkStatus();
   return error(errno == EEXIST ? ENOTEMPTY : errno, what, path);
 }
@@ -224,8 +220,7 @@ absl::Status HostFiles::make_directories(const std::string& path) {
 }
 
 absl::Status HostFiles::rename(const std::string& from, const std::string& to) {
-  return outcome_of_removal(std::rename(from.c_str(), to.c_str()),
-                            absl::StrCat("rename ", from, " to"), to);
+  return outcome(std::rename(from.c_str(), to.c_str()), absl::StrCat("rename ", from, " to"), to);
 }
 
 absl::Status HostFiles::exchange(const std::string& first, const std::string& second) {
@@ -240,7 +235,7 @@ absl::Status HostFiles::exchange(const std::string& first, const std::string& se
 }
 
 absl::Status HostFiles::remove(const std::string& path) {
-  return outcome_of_removal(std::remove(path.c_str()), "remove", path);
+  return outcome(std::remove(path.c_str()), "remove", path);
 }
 
 absl::Status HostFiles::sync_directory(const std::string& path) {

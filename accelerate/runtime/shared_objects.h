@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 
 #include "accelerate/base/libtorch_fwd.h"
@@ -18,27 +19,21 @@ namespace accelerate {
 /// Where time is real the work itself takes it, and no Runtime has a HostWork. In a simulation
 /// operators on the host take no time, so code whose work would take long on a real machine
 /// announces it: an optimizer's update of parameters on the host.
-class HostWork {
- public:
-  virtual ~HostWork() = default;
-
+struct HostWork {
   /// Announces that an optimizer has updated parameters on this rank's host, which moved so many
   /// bytes between its memory and its cores, once for each time that they were read or written.
   /// Other ranks may run meanwhile.
-  virtual void updated_parameters(double bytes) = 0;
+  std::function<void(double bytes)> updated_parameters;
 
   /// The current Runtime's; null where time is real, and where no hardware is named.
   static HostWork* find();
 };
 
 /// Learns whose memory a tensor has, for reports of what fills a device.
-class MemoryNames {
- public:
-  virtual ~MemoryNames() = default;
-
+struct MemoryNames {
   /// The tensor's memory is a parameter or a buffer of that name, a part or a gradient of one, or
   /// something made for it. The name is the one of torch::nn::Module::named_parameters().
-  virtual void name(const at::Tensor& tensor, std::string_view name) = 0;
+  std::function<void(const at::Tensor& tensor, std::string_view name)> name;
 };
 
 /// Tells the current Runtime's MemoryNames, if it has one.

@@ -33,7 +33,6 @@
 #include "simulator/cluster/libtorch_state.h"
 #include "simulator/cluster/sim_runtime.h"
 #include "simulator/core/scheduler.h"
-#include "simulator/device/generator.h"
 #include "simulator/device/install.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/disk/disk_queue.h"
@@ -151,7 +150,6 @@ class Run {
         if (options.numerics == Numerics::kShapes) {
           device->compute_shapes(options.largest_real_tensor, options.unknown_value);
         }
-        reset_default_generator(*device);
       }
       fabric_->spot_check().set_devices(rank, devices);
       const Topology topology = Topology::uniform(rank, spec.num_nodes, spec.ranks_per_node);

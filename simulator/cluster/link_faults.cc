@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "simulator/network/network.h"
@@ -12,24 +11,17 @@ namespace {
 
 using Kind = FaultLink::Kind;
 
-// The NICs of a node that the link names for a rank: all that it uses, or that number among them.
-std::pair<int, int> nics_of(const ClusterSpec& spec, const FaultLink& link, int rank) {
-  const auto [first, last] = internal::nics_of_local_rank(spec, rank % spec.ranks_per_node);
-  if (link.of_node || link.nic < 0) return {first, last};
-  const int nic = first + link.nic;
-  return nic < last ? std::pair(nic, nic + 1) : std::pair(last, last);
-}
-
-// The NICs of the cluster that the link names at those ranks.
+// The NICs of the cluster that the link names at those ranks: all that a rank uses, or that of one
+// number among its node's or its own.
 std::set<int> nics_at(const ClusterSpec& spec, const FaultLink& link,
                       const std::vector<int>& ranks) {
   std::set<int> nics;
   for (const int rank : ranks) {
     const int first_of_node = rank / spec.ranks_per_node * spec.nics_per_node;
-    const auto [first, last] = nics_of(spec, link, rank);
+    const auto [first, last] = internal::nics_of_local_rank(spec, rank % spec.ranks_per_node);
     for (int nic = first; nic < last; ++nic) {
-      if (link.of_node && link.nic >= 0 && nic != link.nic) continue;
-      nics.insert(first_of_node + nic);
+      const int number = link.of_node ? nic : nic - first;
+      if (link.nic < 0 || number == link.nic) nics.insert(first_of_node + nic);
     }
   }
   return nics;

@@ -35,68 +35,26 @@ constexpr int kMaxAttempts = 10'000;
 // The pause between the first attempts is a millisecond, later a second.
 constexpr int kQuickAttempts = 1'000;
 
-MemoryCategory category_of(MemoryKind kind) {
-  switch (kind) {
-    case MemoryKind::kParameter:
-    case MemoryKind::kBuffer: return MemoryCategory::kParameters;
-    case MemoryKind::kGatheredParameter: return MemoryCategory::kGatheredParameters;
-    case MemoryKind::kGradient: return MemoryCategory::kGradients;
-    case MemoryKind::kReductionBuffer: return MemoryCategory::kBuckets;
-  }
-  TORCH_INTERNAL_ASSERT(false);
+// By MemoryKind.
+constexpr MemoryCategory kCategories[] = {
+    MemoryCategory::kParameters, MemoryCategory::kGatheredParameters, MemoryCategory::kGradients,
+    MemoryCategory::kBuckets, MemoryCategory::kParameters};
+
+// Names a device's block.
+void name_block(const at::Tensor& tensor, std::string_view name) {
+  MemoryBlock* const block = charged_block_of(tensor);
+  if (block != nullptr) block->memory->name(block, name);
 }
-
-// The rank's part of its node's memory bandwidth is about that of its device's link to it on the
-// machines that the presets describe, so what the host moves takes as long as it would over the
-// link.
-class SimHostWork final : public HostWork {
- public:
-  SimHostWork(SimRuntime& runtime, double bytes_per_second)
-      : runtime_(runtime), bytes_per_second_(bytes_per_second) {}
-
-  void updated_parameters(double bytes) override {
-    watch_host_update();
-    runtime_.sleep_for(absl::Nanoseconds(std::llround(bytes / bytes_per_second_ * 1e9)));
-  }
-
- private:
-  SimRuntime& runtime_;
-  const double bytes_per_second_;
-};
-
-// Names the blocks of devices.
-class NamesOfBlocks final : public MemoryNames {
- public:
-  void name(const at::Tensor& tensor, std::string_view name) override {
-    MemoryBlock* const block = charged_block_of(tensor);
-    if (block != nullptr) block->memory->name(block, name);
-  }
-};
 
 }  // namespace
 
-struct Background::Shared {
-  int rank;
-  std::shared_ptr<Fabric> fabric;
-  std::shared_ptr<FaultPlan> faults;
-  DeterministicRandom random;
-  std::vector<Task*> tasks;  // unfinished tasks, oldest first
-  Task* in_step = nullptr;   // the task whose step runs
-
-  void check_alive() const { faults->check_alive(rank); }
-  int64_t now_ns() const { return fabric->scheduler().now_ns(); }
-  void wait_for_files(int64_t ns) const {
-    fabric->sleep_for(absl::Nanoseconds(ns), SliceKind::kDisk);
-  }
-};
-
 class Background::Task final : public BackgroundTask {
  public:
-  Task(std::shared_ptr<Shared> shared, BackgroundStep step)
-      : shared_(std::move(shared)),
+  Task(std::shared_ptr<Background> background, BackgroundStep step)
+      : all_(std::move(background)),
         step_(std::move(step)),
-        one_in_(uint64_t{2} << shared_->random.below(6)) {
-    shared_->tasks.push_back(this);
+        one_in_(uint64_t{2} << all_->random_.below(6)) {
+    all_->tasks_.push_back(this);
   }
 
   ~Task() override {
@@ -109,12 +67,12 @@ class Background::Task final : public BackgroundTask {
   }
 
   bool is_done() override {
-    if (has_ended() || shared_->in_step != nullptr) return has_ended();
-    shared_->check_alive();
+    if (has_ended() || all_->in_step_ != nullptr) return has_ended();
+    all_->check_alive();
     if (!is_done_ && !waits_for_files()) step();
-    shared_->check_alive();
+    all_->check_alive();
     // A caller that polls until the task is done must not keep other ranks from running.
-    if (!has_ended()) shared_->fabric->scheduler().poll();
+    if (!has_ended()) all_->fabric_->scheduler().poll();
     return has_ended();
   }
 
@@ -125,10 +83,10 @@ class Background::Task final : public BackgroundTask {
 
   // Draws whether the task runs a step now, unless it waits for its files.
   bool is_next() {
-    auto number = static_cast<int64_t>(shared_->random.below(one_in_));
-    if (RunWitness* witness = shared_->fabric->witness()) {
+    auto number = static_cast<int64_t>(all_->random_.below(one_in_));
+    if (RunWitness* witness = all_->fabric_->witness()) {
       number =
-          witness->choose(shared_->rank, static_cast<int64_t>(one_in_), number, shared_->now_ns());
+          witness->choose(all_->rank_, static_cast<int64_t>(one_in_), number, all_->rank_ns());
     }
     const bool drawn = number == 0;
     return drawn && !waits_for_files();
@@ -138,8 +96,8 @@ class Background::Task final : public BackgroundTask {
   void set_files_ns(int64_t ns) { files_ns_ = ns; }
 
   void step() {
-    shared_->in_step = this;
-    const absl::Cleanup stepped = [this] { shared_->in_step = nullptr; };
+    all_->in_step_ = this;
+    const absl::Cleanup stepped = [this] { all_->in_step_ = nullptr; };
     try {
       if (step_()) end();
     } catch (...) {
@@ -150,18 +108,18 @@ class Background::Task final : public BackgroundTask {
 
  private:
   void finish() {
-    TORCH_CHECK(has_ended() || shared_->in_step == nullptr,
+    TORCH_CHECK(has_ended() || all_->in_step_ == nullptr,
                 "a background step waits for a background task");
     for (int attempts = 0; !has_ended(); ++attempts) {
-      shared_->check_alive();
-      Scheduler& scheduler = shared_->fabric->scheduler();
+      all_->check_alive();
+      Scheduler& scheduler = all_->fabric_->scheduler();
       if (waits_for_files()) {
-        shared_->wait_for_files(files_ns_ - scheduler.now_ns());
+        all_->wait_for_files(files_ns_ - scheduler.now_ns());
         attempts = 0;
         continue;
       }
       step();
-      shared_->check_alive();
+      all_->check_alive();
       if (is_done_ || waits_for_files()) continue;
       const absl::Duration pause =
           attempts < kQuickAttempts ? absl::Milliseconds(1) : absl::Seconds(1);
@@ -171,7 +129,7 @@ class Background::Task final : public BackgroundTask {
       }
       auto describe = [] { return std::string("in a background task that is not done"); };
       if (scheduler.block(describe, {.at = scheduler.now() + pause}) != Wake::kStalled) continue;
-      shared_->check_alive();
+      all_->check_alive();
       end();
       throw c10::DistBackendError(scheduler.stall_report());
     }
@@ -180,14 +138,14 @@ class Background::Task final : public BackgroundTask {
 
   void end() {
     is_done_ = true;
-    std::erase(shared_->tasks, this);
+    std::erase(all_->tasks_, this);
   }
 
   // Whether the last step's files still take time.
-  bool waits_for_files() const { return files_ns_ > 0 && shared_->now_ns() < files_ns_; }
+  bool waits_for_files() const { return files_ns_ > 0 && all_->rank_ns() < files_ns_; }
   bool has_ended() const { return is_done_ && !waits_for_files(); }
 
-  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<Background> all_;
   const BackgroundStep step_;
   const uint64_t one_in_;
   int64_t files_ns_ = 0;
@@ -197,39 +155,39 @@ class Background::Task final : public BackgroundTask {
 
 Background::Background(uint64_t seed, int rank, std::shared_ptr<Fabric> fabric,
                        std::shared_ptr<FaultPlan> faults)
-    : shared_(std::make_shared<Shared>(
-          Shared{.rank = rank,
-                 .fabric = std::move(fabric),
-                 .faults = std::move(faults),
-                 .random = DeterministicRandom::stream(seed, kBackgroundStreams + rank)})) {}
+    : rank_(rank),
+      fabric_(std::move(fabric)),
+      faults_(std::move(faults)),
+      random_(DeterministicRandom::stream(seed, kBackgroundStreams + rank)) {}
+
+void Background::wait_for_files(int64_t ns) const {
+  fabric_->sleep_for(absl::Nanoseconds(ns), SliceKind::kDisk);
+}
 
 std::unique_ptr<BackgroundTask> Background::start(BackgroundStep step, BackgroundStart start) {
-  auto task = std::make_unique<Task>(shared_, std::move(step));
+  auto task = std::make_unique<Task>(shared_from_this(), std::move(step));
   if (start == BackgroundStart::kAtOnce && !in_step()) task->step();
   return task;
 }
 
-bool Background::in_step() const { return shared_->in_step != nullptr; }
-
 int64_t Background::now_ns() const {
-  const int64_t rank_ns = shared_->now_ns();
-  return in_step() ? std::max(rank_ns, shared_->in_step->files_ns()) : rank_ns;
+  return in_step() ? std::max(rank_ns(), in_step_->files_ns()) : rank_ns();
 }
 
 void Background::wait_until(int64_t ns) {
   if (in_step()) {
-    shared_->in_step->set_files_ns(std::max(shared_->in_step->files_ns(), ns));
+    in_step_->set_files_ns(std::max(in_step_->files_ns(), ns));
     return;
   }
-  shared_->wait_for_files(std::max<int64_t>(0, ns - shared_->now_ns()));
+  wait_for_files(std::max<int64_t>(0, ns - rank_ns()));
 }
 
 void Background::occasion() {
-  if (in_step() || shared_->tasks.empty() || std::uncaught_exceptions() > 0) return;
+  if (in_step() || tasks_.empty() || std::uncaught_exceptions() > 0) return;
   // A step may end tasks.
-  const std::vector<Task*> tasks = shared_->tasks;
+  const std::vector<Task*> tasks = tasks_;
   for (Task* task : tasks) {
-    if (std::ranges::find(shared_->tasks, task) == shared_->tasks.end()) continue;
+    if (std::ranges::find(tasks_, task) == tasks_.end()) continue;
     if (task->is_next()) task->step();
   }
 }
@@ -243,7 +201,7 @@ SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Enviro
       faults_(std::move(faults)),
       lasting_files_(topology.rank, disk, faults_, queue),
       files_(topology.rank, std::move(disk), faults_, std::move(queue), in_memory),
-      background_(seed, topology.rank, fabric_, faults_),
+      background_(std::make_shared<Background>(seed, topology.rank, fabric_, faults_)),
       random_(DeterministicRandom::stream(seed, topology.rank)),
       devices_(devices),
       device_(devices.empty() ? nullptr : devices[0]),
@@ -253,30 +211,35 @@ SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Enviro
         [this] { return std::make_unique<ShapesAlone>(ShapesAlone{lasting_files_}); });
   }
   if (device_ == nullptr) return;
-  shared<MemoryNames>([] { return std::make_unique<NamesOfBlocks>(); });
-  shared<HostWork>([this] {
-    return std::make_unique<SimHostWork>(*this, device_->model().host_bytes_per_second);
-  });
+  shared<MemoryNames>([] { return std::make_unique<MemoryNames>(MemoryNames{&name_block}); });
+  // The rank's part of its node's memory bandwidth is about that of its device's link to it on the
+  // machines that the presets describe, so what the host moves takes as long as it would over the
+  // link.
+  const auto update = [this, rate = device_->model().host_bytes_per_second](double bytes) {
+    watch_host_update();
+    sleep_for(absl::Nanoseconds(std::llround(bytes / rate * 1e9)));
+  };
+  shared<HostWork>([&update] { return std::make_unique<HostWork>(HostWork{update}); });
 }
 
 SimRuntime::~SimRuntime() { clear_shared(); }
 
 void SimRuntime::use() {
   faults_->check_alive(topology().rank);
-  background_.occasion();
+  background_->occasion();
   faults_->check_alive(topology().rank);
 }
 
 void SimRuntime::use_files() {
   // The seed decides the order in which ranks reach a shared disk.
   fabric_->scheduler().yield();
-  if (!is_dead()) background_.occasion();
+  if (!is_dead()) background_->occasion();
 }
 
 std::unique_ptr<BackgroundTask> SimRuntime::start_background(BackgroundStep step,
                                                              BackgroundStart start) {
   faults_->check_alive(topology().rank);
-  return background_.start(std::move(step), start);
+  return background_->start(std::move(step), start);
 }
 
 c10::Device SimRuntime::device() const {
@@ -350,7 +313,8 @@ void SimRuntime::observe_device(std::function<void(const DeviceWork&)> observer)
 
 void SimRuntime::tag_memory(const at::Tensor& tensor, MemoryKind kind) {
   MemoryBlock* const block = charged_block_of(tensor);
-  if (block != nullptr) block->memory->set_declared_category(block, category_of(kind));
+  if (block == nullptr) return;
+  block->memory->set_declared_category(block, kCategories[static_cast<size_t>(kind)]);
 }
 
 void SimRuntime::synchronize_device() {
@@ -382,8 +346,8 @@ std::optional<absl::Time> SimRuntime::termination() {
 
 // Does not throw on a dead rank, because destructors read the clock.
 absl::Time SimRuntime::now() {
-  if (!is_dead()) background_.occasion();
-  int64_t ns = background_.now_ns();
+  if (!is_dead()) background_->occasion();
+  int64_t ns = background_->now_ns();
   if (actor_ != nullptr) ns += actor_->skew_ns(topology().rank, ns);
   return absl::FromUnixSeconds(kEpochSeconds) + absl::Nanoseconds(ns);
 }

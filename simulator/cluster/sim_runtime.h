@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "accelerate/runtime/runtime.h"
@@ -32,8 +33,9 @@ namespace accelerate::simulator {
 ///
 /// A step that throws ends its task, and wait() throws that exception once. A dead rank (see
 /// FileFault) runs no further steps. Threads: the rank's thread, which holds the baton.
-class Background {
+class Background : public std::enable_shared_from_this<Background> {
  public:
+  /// In a std::shared_ptr, which its tasks share.
   Background(uint64_t seed, int rank, std::shared_ptr<Fabric> fabric,
              std::shared_ptr<FaultPlan> faults);
 
@@ -43,7 +45,7 @@ class Background {
   /// unwinds.
   void occasion();
 
-  bool in_step() const;
+  bool in_step() const { return in_step_ != nullptr; }
   /// The time for a step that runs now: that of the rank, and of the step's files so far.
   int64_t now_ns() const;
   /// Makes the rank wait, or the task whose step runs.
@@ -51,9 +53,17 @@ class Background {
 
  private:
   class Task;
-  struct Shared;
 
-  const std::shared_ptr<Shared> shared_;
+  void check_alive() const { faults_->check_alive(rank_); }
+  int64_t rank_ns() const { return fabric_->scheduler().now_ns(); }
+  void wait_for_files(int64_t ns) const;
+
+  const int rank_;
+  const std::shared_ptr<Fabric> fabric_;
+  const std::shared_ptr<FaultPlan> faults_;
+  DeterministicRandom random_;
+  std::vector<Task*> tasks_;  // unfinished tasks, oldest first
+  Task* in_step_ = nullptr;   // the task whose step runs
 };
 
 class SimRuntime final : public Runtime {
@@ -107,7 +117,7 @@ class SimRuntime final : public Runtime {
   /// Called before the rank uses a file. Does not throw, because files return a status to dead
   /// ranks.
   void use_files();
-  Background& background() { return background_; }
+  Background& background() { return *background_; }
   /// What goes wrong in the run; null: nothing. It outlives this.
   void set_faults(FaultActor* faults) { actor_ = faults; }
   bool is_dead() const { return faults_->is_dead(topology().rank); }
@@ -120,7 +130,7 @@ class SimRuntime final : public Runtime {
   FaultActor* actor_ = nullptr;
   SimFiles lasting_files_;
   SimFiles files_;
-  Background background_;
+  const std::shared_ptr<Background> background_;
   DeterministicRandom random_;
   const absl::Span<SimDevice* const> devices_;
   SimDevice* const device_;  // the first; null without devices

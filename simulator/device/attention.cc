@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <ATen/native/transformers/sdp_utils_cpp.h>
-
 #include "simulator/device/op_info.h"
 
 namespace accelerate::simulator {
@@ -14,7 +12,7 @@ bool is_16_bit(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
 }
 
-bool can_be_flash(int capability, const sdp::sdp_params& params) {
+bool can_be_flash(int capability, const AttentionCall& params) {
   constexpr int64_t kLargestHead = 256;
   constexpr int kAmpere = 80;
   if (capability < kAmpere || !is_16_bit(params.query) ||
@@ -36,7 +34,7 @@ int64_t efficient_alignment(int capability, bool is_half) {
   return capability >= 70 && is_half ? 8 : 1;
 }
 
-bool can_be_efficient(int capability, const sdp::sdp_params& params) {
+bool can_be_efficient(int capability, const AttentionCall& params) {
   const at::ScalarType dtype = params.query.scalar_type();
   const bool is_supported =
       dtype == at::kFloat || dtype == at::kHalf || (dtype == at::kBFloat16 && capability >= 80);
@@ -54,7 +52,7 @@ bool can_be_efficient(int capability, const sdp::sdp_params& params) {
          sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/false>(params, false);
 }
 
-bool has_mask(const AttentionCall& call) { return call.mask.has_value() && call.mask->defined(); }
+bool has_mask(const AttentionCall& call) { return call.attn_mask && call.attn_mask->defined(); }
 
 // Queries of all heads.
 double rows_of(const at::Tensor& query) {
@@ -82,7 +80,7 @@ KernelWork fused_work(const AttentionCall& call, AttentionBackend backend, bool 
   const double result = result_elements(call) * item;
   const double sums = rows_of(call.query) * sizeof(float);
   const double inputs = input_bytes(call);
-  const double mask = has_mask(call) ? memory_bytes(*call.mask) : 0;
+  const double mask = has_mask(call) ? memory_bytes(*call.attn_mask) : 0;
   KernelWork work = {.flops = (backward ? 5 : 2) * pairs * depth,
                      .bytes = inputs + mask + result + sums,
                      .written_bytes = result + sums,
@@ -99,7 +97,7 @@ KernelWork fused_work(const AttentionCall& call, AttentionBackend backend, bool 
                      .k = call.query.size(-1)};
   if (backward) {
     // The result's gradient, those of the inputs and perhaps of the mask.
-    work.written_bytes = inputs + (has_mask(call) && call.mask->requires_grad() ? mask : 0);
+    work.written_bytes = inputs + (has_mask(call) && call.attn_mask->requires_grad() ? mask : 0);
     work.bytes += result + work.written_bytes;
   }
   return work;
@@ -121,11 +119,9 @@ struct Composition {
 }  // namespace
 
 AttentionBackend attention_backend(const SimDevice& device, const AttentionCall& call) {
-  const sdp::sdp_params params{call.query,   call.key,       call.value,     call.mask,
-                               call.dropout, call.is_causal, call.enable_gqa};
-  if (!sdp::has_only_dense_inputs(params)) return AttentionBackend::kMath;
-  if (can_be_flash(device.gpu_capability(), params)) return AttentionBackend::kFlash;
-  if (can_be_efficient(device.gpu_capability(), params)) return AttentionBackend::kMemoryEfficient;
+  if (!sdp::has_only_dense_inputs(call)) return AttentionBackend::kMath;
+  if (can_be_flash(device.gpu_capability(), call)) return AttentionBackend::kFlash;
+  if (can_be_efficient(device.gpu_capability(), call)) return AttentionBackend::kMemoryEfficient;
   return AttentionBackend::kMath;
 }
 

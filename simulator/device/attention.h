@@ -8,9 +8,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
 
 #include "simulator/device/host_section.h"
 #include "simulator/device/sim_device.h"
@@ -20,16 +20,9 @@ namespace accelerate::simulator {
 
 enum class AttentionBackend : uint8_t { kMath, kFlash, kMemoryEfficient };
 
-/// Queries [batch, heads, length, size], keys and values, and what decides besides.
-struct AttentionCall {
-  const at::Tensor& query;
-  const at::Tensor& key;
-  const at::Tensor& value;
-  const std::optional<at::Tensor>& mask;
-  double dropout = 0;
-  bool is_causal = false;
-  bool enable_gqa = false;  ///< there may be fewer heads of keys than of queries
-};
+/// Queries [batch, heads, length, size], keys and values, and what decides besides. With
+/// `enable_gqa` there may be fewer heads of keys than of queries.
+using AttentionCall = sdp::sdp_params;
 
 /// What LibTorch takes on `device`, a GPU (SimDevice::gpu_capability).
 AttentionBackend attention_backend(const SimDevice& device, const AttentionCall& call);

@@ -86,8 +86,6 @@ const Range& range() {
 
 }  // namespace
 
-char* AddressRange::base() { return range().begin; }
-
 char* AddressRange::at(int64_t offset, int64_t bytes) {
   TORCH_CHECK(offset + bytes <= range().bytes, "the memory of simulated devices does not fit into ",
               binary_byte_text(range().bytes), " of address space");
@@ -371,7 +369,7 @@ bool CachingAllocator::release_oversize(const Request& request) {
 }
 
 void CachingAllocator::release_segment(Block* block) {
-  if (driver_ != nullptr) driver_->synchronize();
+  if (driver_ != nullptr) driver_->host_waits(driver_->busy_until_ns());
   spend(options_.free_ns);
   pool_of(block->small).free.erase(block);
   segments_.erase(block->offset);

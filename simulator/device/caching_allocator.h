@@ -36,9 +36,8 @@ namespace accelerate::simulator {
 /// touches the bytes faults. All devices use the same range, as the processes of a real job do.
 class AddressRange {
  public:
-  /// The lowest address. Errors: c10::Error if the system grants no range.
-  static char* base();
-  /// The address of a block at the offset. Errors: those of base(); c10::Error beyond the range.
+  /// The address of a block at the offset from the lowest one. Errors: c10::Error if the system
+  /// grants no range, and beyond its end.
   static char* at(int64_t offset, int64_t bytes);
   /// Whether an address lies in the range; false before the first is asked for.
   static bool contains(const void* address);
@@ -55,10 +54,10 @@ class CachingAllocator {
     virtual int current_stream() const = 0;
     /// The time at which all work given to the stream so far ends.
     virtual int64_t stream_ns(int stream) const = 0;
+    /// The same of all streams.
+    virtual int64_t busy_until_ns() const = 0;
     /// Makes the host wait.
     virtual void host_waits(int64_t until_ns) = 0;
-    /// Makes the host wait for all work of the device.
-    virtual void synchronize() = 0;
   };
 
   struct Options {

@@ -75,7 +75,7 @@ void DeviceMemory::reset(std::string name, int64_t capacity_bytes, Observer obse
   allocated_by_.clear();
   set_up_ = had_backward_ = in_backward_ = updated_ = false;
   step_ = 0;
-  computes_shapes_ = false;
+  largest_real_.reset();
   allocator_.reset();
   driver_memory_.reset();
   driver_ = nullptr;
@@ -86,7 +86,6 @@ void DeviceMemory::reset(std::string name, int64_t capacity_bytes, Observer obse
 
 void DeviceMemory::compute_shapes(size_t largest_real) {
   std::lock_guard<std::mutex> lock(mutex_);
-  computes_shapes_ = true;
   largest_real_ = largest_real;
   // Only for addresses: their sum decides what fits.
   if (!allocator_) {

@@ -144,7 +144,7 @@ class DeviceMemory {
   void reset(std::string name, int64_t capacity_bytes, Observer observer);
   /// From now on, until reset(), new blocks of more than `largest_real` bytes are hollow.
   void compute_shapes(size_t largest_real);
-  bool computes_shapes() const { return computes_shapes_; }
+  bool computes_shapes() const { return largest_real_.has_value(); }
   /// From now on, until reset(), the driver's model decides what fits. The run has no blocks yet.
   /// `driver` outlives the run.
   void model_driver(const DriverMemory& constants, const DeviceModel& model,
@@ -285,7 +285,7 @@ class DeviceMemory {
   void use_parameter(uint16_t module, bool writes);
   // The largest modules.
   std::string module_text() const;
-  bool is_to_be_hollow(size_t bytes) const { return computes_shapes() && bytes > largest_real_; }
+  bool is_to_be_hollow(size_t bytes) const { return largest_real_ && bytes > *largest_real_; }
   void begin_step();
   // `block`: that of so many bytes; null: a new one.
   MemoryBlock* charge(MemoryBlock* block, size_t bytes, const char* operation, bool hollow);
@@ -325,8 +325,7 @@ class DeviceMemory {
   bool in_backward_ = false;
   bool updated_ = false;
   int32_t step_ = 0;
-  bool computes_shapes_ = false;
-  size_t largest_real_ = 0;                     // shapes only
+  std::optional<size_t> largest_real_;          // shapes only
   std::optional<CachingAllocator> allocator_;   // shapes only, or with a model of the driver
   std::optional<DriverMemory> driver_memory_;   // the model
   CachingAllocator::Driver* driver_ = nullptr;  // with a model

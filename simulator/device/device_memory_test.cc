@@ -317,7 +317,7 @@ class FakeDriver final : public CachingAllocator::Driver {
   int current_stream() const override { return current; }
   int64_t stream_ns(int stream) const override { return ends[static_cast<size_t>(stream)]; }
   void host_waits(int64_t until_ns) override { now = std::max(now, until_ns); }
-  void synchronize() override { now = std::max(now, *std::max_element(ends.begin(), ends.end())); }
+  int64_t busy_until_ns() const override { return *std::max_element(ends.begin(), ends.end()); }
 
   int64_t now = 0;
   int current = 0;

@@ -58,15 +58,11 @@ BorrowedGenerator::BorrowedGenerator(SimDevice& device)
 BorrowedGenerator::~BorrowedGenerator() { std::swap(default_cpu_generator(), other_); }
 
 const at::Generator& default_generator(SimDevice& device) {
-  if (!device.generator().defined()) reset_default_generator(device);
+  if (!device.generator().defined()) device.generator() = new_generator(device.index());
   return device.generator();
 }
 
 at::Generator new_generator(int index) { return at::make_generator<DeviceGenerator>(index); }
-
-void reset_default_generator(SimDevice& device) {
-  device.generator() = new_generator(device.index());
-}
 
 at::Generator host_generator(const at::Generator& generator) {
   if (!generator.defined() || !generator.device().is_privateuseone()) return generator;

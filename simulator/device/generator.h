@@ -11,13 +11,10 @@ namespace accelerate::simulator {
 
 class SimDevice;
 
-/// The default generator of a device; reset_default_generator() begins a run.
+/// The default generator of a device, which a run begins as a fresh process does.
 const at::Generator& default_generator(SimDevice& device);
 /// A fresh generator for the device of that index.
 at::Generator new_generator(int index);
-
-/// Makes the device's default generator that of a fresh process.
-void reset_default_generator(SimDevice& device);
 
 /// The CPU generator behind a device's generator; `generator` itself if it is the CPU's.
 at::Generator host_generator(const at::Generator& generator);

@@ -156,6 +156,17 @@ void map_tensors(c10::IValue& value, Map&& map) {
   }
 }
 
+/// Whether `found(tensor)` for a tensor of an argument or a result, also of one in a list.
+template <typename Found>
+bool any_tensor(const c10::IValue& value, Found&& found) {
+  if (value.isTensor()) return found(value.toTensor());
+  if (!value.isTensorList() && !value.isOptionalTensorList()) return false;
+  for (const c10::IValue& element : value.toListRef()) {
+    if (element.isTensor() && found(element.toTensor())) return true;
+  }
+  return false;
+}
+
 /// The device that a tensor of a simulated device is on. `user` is the operation that uses the
 /// tensor, for the message.
 /// Errors: c10::Error that names both ranks if the tensor's memory is another rank's. The device's

@@ -35,10 +35,6 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
 /// `library` implements PrivateUse1.
 void register_basic_ops(torch::Library& library);
 
-/// The check with which Module::to gives a parameter another storage; for PrivateUse1 and its
-/// autograd key.
-void register_set_data_check(torch::Library& library);
-
 /// Operators that LibTorch composes differently on a CPU than on other devices: to equal the CPU
 /// bit for bit, a simulated device composes them as the CPU does. PrivateUse1 and
 /// AutogradPrivateUse1 both need them.

@@ -34,8 +34,7 @@ void KernelChain::begin(Fusion fusion, const std::vector<TensorUse>& uses, const
   add_results(uses);
 }
 
-bool KernelChain::extend(Fusion fusion, bool is_norm, const std::vector<TensorUse>& uses,
-                         KernelWork& work) {
+bool KernelChain::extend(Fusion fusion, const std::vector<TensorUse>& uses, KernelWork& work) {
   if (!is_open_ || fusion == Fusion::kNone || (fusion == Fusion::kRows && has_rows_)) return false;
   double largest = 0;
   double shared = 0;
@@ -51,6 +50,7 @@ bool KernelChain::extend(Fusion fusion, bool is_norm, const std::vector<TensorUs
   constexpr double kSmall = 0.25;  // a cast from eight to two bytes still shares its tensor
   if (!takes_result || shared < kSmall * largest) return false;
 
+  const bool is_norm = work.kind == KernelWork::Kind::kNorm;
   double read = 0;
   double written = 0;
   for (const TensorUse& use : uses) {
@@ -69,11 +69,10 @@ bool KernelChain::extend(Fusion fusion, bool is_norm, const std::vector<TensorUs
   }
   add_results(uses);
   has_rows_ |= fusion == Fusion::kRows;
-  const KernelWork::Kind kind = is_norm ? KernelWork::Kind::kNorm : total_.kind;
   total_.bytes += read + written;
   total_.written_bytes += written;
   total_.flops += work.flops;
-  total_.kind = kind;
+  if (is_norm) total_.kind = work.kind;
   total_.launches = std::max(total_.launches, work.launches);
   work.bytes = std::max(0.0, total_.bytes - passed_);
   passed_ = std::max(passed_, total_.bytes);

@@ -48,7 +48,7 @@ struct TensorUse {
 class KernelChain {
  public:
   /// Adds an operator to the kernel, if it belongs to it; `work` becomes what it adds.
-  bool extend(Fusion fusion, bool is_norm, const std::vector<TensorUse>& uses, KernelWork& work);
+  bool extend(Fusion fusion, const std::vector<TensorUse>& uses, KernelWork& work);
 
   /// Begins with an operator; Fusion::kNone ends the chain.
   void begin(Fusion fusion, const std::vector<TensorUse>& uses, const KernelWork& work);

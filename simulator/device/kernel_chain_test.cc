@@ -39,7 +39,8 @@ class KernelChainTest : public ::testing::Test {
   // The bytes that the operator adds to the kernel, or -1 if it is a kernel of its own.
   double extend(Fusion fusion, const std::vector<TensorUse>& uses, bool is_norm = false) {
     KernelWork work = work_of(uses);
-    return chain_.extend(fusion, is_norm, uses, work) ? work.bytes : -1;
+    if (is_norm) work.kind = KernelWork::Kind::kNorm;
+    return chain_.extend(fusion, uses, work) ? work.bytes : -1;
   }
 
   KernelChain chain_;
@@ -131,11 +132,11 @@ TEST_F(KernelChainTest, HasTheMostLaunchesAndAllTheWork) {
   work = work_of(second);
   work.launches = 7;
   work.flops = 5;
-  EXPECT_TRUE(chain_.extend(Fusion::kElementwise, false, second, work));
+  EXPECT_TRUE(chain_.extend(Fusion::kElementwise, second, work));
   EXPECT_EQ(chain_.total().launches, 7);
   EXPECT_EQ(chain_.total().flops, 15);
   work = work_of({reads(z_), changes(z_)});
-  EXPECT_TRUE(chain_.extend(Fusion::kElementwise, false, {reads(z_), changes(z_)}, work));
+  EXPECT_TRUE(chain_.extend(Fusion::kElementwise, {reads(z_), changes(z_)}, work));
   EXPECT_EQ(chain_.total().launches, 7);
 }
 

@@ -54,17 +54,6 @@ void argument_to_host(HostCall& call, c10::IValue& value, size_t index, bool wri
   }
 }
 
-// Whether `found(tensor)` for a tensor of an argument.
-template <typename Found>
-bool any_tensor(const c10::IValue& value, Found&& found) {
-  if (value.isTensor()) return found(value.toTensor());
-  if (!value.isTensorList() && !value.isOptionalTensorList()) return false;
-  for (const c10::IValue& element : value.toListRef()) {
-    if (element.isTensor() && found(element.toTensor())) return true;
-  }
-  return false;
-}
-
 // An operator computes if it has the values that it reads and the bytes that it writes.
 StandIn stand_in_for(const OpInfo& info, c10::ArrayRef<c10::IValue> arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -194,7 +183,7 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
       return TensorUse{tensor.storage().unsafeGetStorageImpl(), memory_bytes(tensor), written,
                        written};
     };
-    device.launch_fused("aten::copy_", Fusion::kElementwise, /*is_norm=*/false,
+    device.launch_fused("aten::copy_", Fusion::kElementwise,
                         {use(source, false), use(self, true)}, work, {});
     return self;
   }
@@ -276,8 +265,6 @@ void record_stream(at::Tensor& self, at::Stream stream) {
   block->memory->record_stream(block, is_known ? static_cast<int>(stream.id()) : 0);
 }
 
-bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) { return true; }
-
 // ---- All other operators.
 
 // Where LibTorch has attention for a GPU that stands for the CPU's: its name; and what it does.
@@ -288,12 +275,11 @@ const char* as_on_gpu(const SimDevice& device, c10::ArrayRef<c10::IValue> argume
   // The backward pass has an undefined mask for none.
   std::optional<at::Tensor> mask;
   if (work.masked) mask = arguments[dropout + 2].toTensor();
-  const at::Tensor& queries = arguments[query].toTensor();
   const AttentionBackend backend =
-      attention_backend(device, {.query = queries,
+      attention_backend(device, {.query = arguments[query].toTensor(),
                                  .key = arguments[query + 1].toTensor(),
                                  .value = arguments[query + 2].toTensor(),
-                                 .mask = mask,
+                                 .attn_mask = std::move(mask),
                                  .dropout = arguments[dropout].toDouble(),
                                  .is_causal = work.causal,
                                  .enable_gqa = true});
@@ -325,7 +311,6 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
   HostCall call(info, stand_in);
   KernelWork work = info.work != nullptr ? info.work(argument_list) : KernelWork();
   if (info.touched != nullptr) call.touch(info.touched(argument_list));
-  if (info.is_norm) work.kind = KernelWork::Kind::kNorm;
   for (size_t i = 0; i < info.num_arguments; ++i) {
     argument_to_host(call, arguments[static_cast<ptrdiff_t>(i)], i, info.writes(i), stand_in);
   }
@@ -380,7 +365,7 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
       device.use_scratch(static_cast<size_t>(overhead.scratch_bytes), name);
     }
     if (device.fuses_kernels()) {
-      device.launch_fused(name, info.fusion, info.is_norm, call.uses(), work, host);
+      device.launch_fused(name, info.fusion, call.uses(), work, host);
     } else {
       device.launch(name, work, host);
     }
@@ -432,10 +417,6 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   if (faults) faults->strike_results(torch::jit::last(stack, info.num_returns));
 }
 
-void register_set_data_check(torch::Library& library) {
-  library.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_type));
-}
-
 void register_basic_ops(torch::Library& library) {
   library.impl("empty.memory_format", TORCH_FN(empty));
   library.impl("empty_strided", TORCH_FN(empty_strided));
@@ -447,7 +428,6 @@ void register_basic_ops(torch::Library& library) {
   library.impl("set_.source_Storage", TORCH_FN(set_storage));
   library.impl("set_", TORCH_FN(set_empty));
   library.impl("record_stream", TORCH_FN(record_stream));
-  register_set_data_check(library);
   library.impl("view", TORCH_FN(View<at::native::view>::of));
   library.impl("as_strided", TORCH_FN(View<at::native::as_strided_tensorimpl>::of));
   library.impl("_reshape_alias", TORCH_FN(View<at::native::_reshape_alias>::of));

@@ -192,8 +192,10 @@ KernelWork recurrent(Arguments arguments) {
   return {.flops = 2 * sizes.rows * sizes.weights};
 }
 
+KernelWork row_norm(Arguments) { return {.kind = KernelWork::Kind::kNorm}; }
+
 // Matrix products, convolutions, attention and recurrent layers have a formula. The time of all
-// other operators is that of the bytes they move.
+// other operators is that of the bytes they move, of which norms move fewer a second.
 constexpr std::pair<const char*, WorkFormula> kWork[] = {
     {"mm bmm mv dot vdot _int_mm _scaled_mm", matrix_product<0, 1>},
     {"addmm addmm_ _addmm_activation addmv addmv_ baddbmm baddbmm_ addbmm addbmm_",
@@ -204,6 +206,8 @@ constexpr std::pair<const char*, WorkFormula> kWork[] = {
     {"_scaled_dot_product_flash_attention_for_cpu", attention},
     {"_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
     {"lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell", recurrent},
+    {"native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward",
+     row_norm},
 };
 
 // ---- The part of its first argument that an operator reads or writes. Arguments that do not fit
@@ -355,10 +359,6 @@ constexpr char kIgnoresInput[] =
     "reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward "
     "replication_pad3d_backward";
 
-// Kernels of rows, with their gradients.
-constexpr char kNorms[] =
-    "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward";
-
 // What reduces rows in a fused kernel, and what is elementwise there without LibTorch's tag.
 constexpr char kFusedRows[] =
     "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward "
@@ -421,14 +421,11 @@ OpInfo describe(const c10::OperatorHandle& op) {
       op.hasTag(at::Tag::nondeterministic_seeded) && info.generator_argument < 0;
   info.has_cpu_kernel = op.hasComputedKernelForDispatchKey(DispatchKey::CPU) ||
                         op.hasComputedKernelForDispatchKey(DispatchKey::SparseCPU);
-  info.has_own_cpu_kernel = op.hasKernelForDispatchKey(DispatchKey::CPU) ||
-                            op.hasKernelForDispatchKey(DispatchKey::SparseCPU);
   info.mixes_devices = is_one_of(info.name, kMixesDevices);
   info.indexes = info.mixes_devices && absl::StrContains(info.name, "index");
   info.work = formula_of(info.name, kWork);
   info.touched = formula_of(info.name, kTouched);
   info.overhead = formula_of(info.name, kOverheads);
-  info.is_norm = is_one_of(info.name, kNorms);
   info.takes_lists = absl::StartsWith(info.name, "aten::_foreach_") ||
                      absl::StartsWith(info.name, "aten::_fused_");
   info.takes_lists &= info.num_arguments > 0 &&
@@ -543,10 +540,11 @@ bool is_composed(const c10::OperatorHandle& op) {
 }
 
 OpSupport op_support(const c10::OperatorHandle& op) {
-  const bool own = op.hasKernelForDispatchKey(DispatchKey::PrivateUse1) ||
-                   op.hasKernelForDispatchKey(DispatchKey::SparsePrivateUse1);
-  if (op_info(op).has_own_cpu_kernel) return OpSupport::kCpuKernel;
-  if (own) return OpSupport::kDevice;
+  const auto has = [&op](DispatchKey dense, DispatchKey sparse) {
+    return op.hasKernelForDispatchKey(dense) || op.hasKernelForDispatchKey(sparse);
+  };
+  if (has(DispatchKey::CPU, DispatchKey::SparseCPU)) return OpSupport::kCpuKernel;
+  if (has(DispatchKey::PrivateUse1, DispatchKey::SparsePrivateUse1)) return OpSupport::kDevice;
   if (is_composed(op)) return OpSupport::kComposed;
   return op_info(op).has_cpu_kernel ? OpSupport::kCpuKernel : OpSupport::kUnsupported;
 }

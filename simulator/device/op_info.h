@@ -20,9 +20,9 @@
 
 namespace accelerate::simulator {
 
-/// The arithmetic of one call, from its arguments' shapes: its FLOP, and of a matrix product or of
-/// attention the extents. A fused multiply-add counts as two FLOP, and complex arithmetic as four
-/// times real arithmetic.
+/// The arithmetic of one call, from its arguments' shapes: its kind, its FLOP, and of a matrix
+/// product or of attention the extents. A fused multiply-add counts as two FLOP, and complex
+/// arithmetic as four times real arithmetic.
 using WorkFormula = KernelWork (*)(c10::ArrayRef<c10::IValue> arguments);
 
 /// What a recurrent layer or cell computes with.
@@ -89,11 +89,10 @@ struct OpInfo {
   /// A bit per argument whose values the operator reads: `self` of add_, not that of fill_, never
   /// `out`, and not an argument that is there for its shape.
   uint64_t read = ~uint64_t{0};
-  bool runs_kernel = true;         ///< false: views, sizes and storages only
-  bool synchronizes = false;       ///< the host needs the result: its value or its size
-  bool tells_values = false;       ///< the result is made of its arguments' values, for the host
-  bool has_cpu_kernel = true;      ///< registered for the CPU, or composed of other operators
-  bool has_own_cpu_kernel = true;  ///< registered for the CPU itself
+  bool runs_kernel = true;     ///< false: views, sizes and storages only
+  bool synchronizes = false;   ///< the host needs the result: its value or its size
+  bool tells_values = false;   ///< the result is made of its arguments' values, for the host
+  bool has_cpu_kernel = true;  ///< registered for the CPU, or composed of other operators
   /// Accepts indices and lengths on the CPU, as it does on real devices.
   bool mixes_devices = false;
   bool indexes = false;  ///< the later arguments index the first
@@ -108,13 +107,11 @@ struct OpInfo {
   ElementCount touched = nullptr;
   /// Where the device's kernels are not perfect (efficiency = measured); may be null.
   OverheadFormula overhead = nullptr;
-  bool is_norm = false;      ///< normalises rows
   bool takes_lists = false;  ///< one operation on all tensors of lists
   Fusion fusion = Fusion::kNone;
 
   bool reads(size_t argument) const { return has(read, argument); }
   bool writes(size_t argument) const { return has(written, argument); }
-  bool updates(size_t argument) const { return has(read & written, argument); }
 
  private:
   static bool has(uint64_t bits, size_t index) { return index < 64 && (bits >> index & 1) != 0; }

@@ -118,19 +118,6 @@ int64_t slowed(int64_t ns, double speed) {
 
 }  // namespace
 
-class SimDevice::AllocatorDriver final : public CachingAllocator::Driver {
- public:
-  explicit AllocatorDriver(SimDevice& device) : device_(device) {}
-  int64_t host_ns() const override { return device_.host_ns(); }
-  int current_stream() const override { return device_.current_stream(); }
-  int64_t stream_ns(int stream) const override { return device_.stream_ns(stream); }
-  void host_waits(int64_t until_ns) override { device_.host_waits(until_ns); }
-  void synchronize() override { device_.host_waits(device_.busy_until_ns()); }
-
- private:
-  SimDevice& device_;
-};
-
 RankScope::RankScope(const RankPlace& place)
     : previous_place_(std::exchange(this_place, place)),
       previous_device_(std::exchange(this_device, place.first_device)) {}
@@ -216,6 +203,7 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   streams_.assign(1, {});
   current_stream_ = 0;
   communication_ = {};
+  generator_ = {};
   record_tasks(false);
   in_flight_.clear();
   names_.clear();
@@ -227,8 +215,7 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   }
   memory_.reset(name_, model_.memory_bytes, std::move(observer));
   if (const std::optional<DriverMemory> constants = driver_memory_of(model_)) {
-    if (allocator_driver_ == nullptr) allocator_driver_ = std::make_unique<AllocatorDriver>(*this);
-    memory_.model_driver(*constants, model_, *allocator_driver_);
+    memory_.model_driver(*constants, model_, *this);
   }
   faults_ = nullptr;
   unknown_value_ = nullptr;
@@ -372,13 +359,12 @@ int64_t SimDevice::host_cost(const OperatorCall& host) {
   return accelerate::simulator::host_ns(model_, kernel_table_, {});
 }
 
-void SimDevice::launch_fused(const char* name, Fusion fusion, bool is_norm,
-                             const std::vector<TensorUse>& uses, KernelWork work,
-                             const OperatorCall& host) {
+void SimDevice::launch_fused(const char* name, Fusion fusion, const std::vector<TensorUse>& uses,
+                             KernelWork work, const OperatorCall& host) {
   const Stream& stream = streams_[current_stream_];
   const bool follows =
       chain_stream_ == current_stream_ && !stream.is_event && stream.end_ns == chain_end_ns_;
-  if (follows && chain_.extend(fusion, is_norm, uses, work)) {
+  if (follows && chain_.extend(fusion, uses, work)) {
     const KernelTime time = kernel_time(model_, kernel_table_, chain_.total());
     const int64_t ns = std::max(chain_ns_, time.ns);
     run_on_stream(name, SliceKind::kKernel, /*host_ns=*/0,

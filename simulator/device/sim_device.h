@@ -33,6 +33,7 @@
 
 #include "absl/types/span.h"
 #include "accelerate/base/libtorch_fwd.h"
+#include "simulator/device/caching_allocator.h"
 #include "simulator/device/communication_share.h"
 #include "simulator/device/compiled_regions.h"
 #include "simulator/device/device_memory.h"
@@ -77,7 +78,7 @@ struct DeviceTask {
   double bytes;
 };
 
-class SimDevice {
+class SimDevice final : public CachingAllocator::Driver {
  public:
   /// sim:INDEX of the node of this thread's rank; on other threads the device of that number.
   /// Errors: c10::ValueError if the node has no such device, or it is a folded rank's.
@@ -130,16 +131,16 @@ class SimDevice {
 
   // Time.
 
-  int64_t host_ns() const { return *host_clock_ns_; }
+  int64_t host_ns() const override { return *host_clock_ns_; }
   /// Streams are numbered from 0, the default stream.
   int new_stream();
-  int current_stream() const { return current_stream_; }
+  int current_stream() const override { return current_stream_; }
   void set_current_stream(int stream) { current_stream_ = stream; }
   int num_streams() const { return static_cast<int>(streams_.size()); }
   /// The time at which all work given to the stream ends.
-  int64_t stream_ns(int stream) const { return streams_[stream].end_ns; }
+  int64_t stream_ns(int stream) const override { return streams_[stream].end_ns; }
   /// The same of all streams.
-  int64_t busy_until_ns() const {
+  int64_t busy_until_ns() const override {
     return std::max_element(streams_.begin(), streams_.end())->end_ns;
   }
   /// Work given to the stream from now on begins at that time or later.
@@ -148,7 +149,8 @@ class SimDevice {
   }
   /// Makes the host wait for what ends then, and records the wait. A `call`, which must never be
   /// destroyed, is what the program did to wait, and counts even if it finds the device idle.
-  void host_waits(int64_t until_ns, const char* call = nullptr);
+  void host_waits(int64_t until_ns, const char* call);
+  void host_waits(int64_t until_ns) override { host_waits(until_ns, nullptr); }
   /// Lets the host work for so long.
   void host_works(int64_t ns) { *host_clock_ns_ += ns; }
   /// The program waits for all that the device was given: also for collectives whose time is not
@@ -163,8 +165,8 @@ class SimDevice {
   /// Issues a kernel on the current stream: the host spends its time, and then the stream.
   void launch(const char* name, const KernelWork& work, const OperatorCall& host = {});
   /// The same for an operator that may be part of the kernel before it (kernel_chain.h).
-  void launch_fused(const char* name, Fusion fusion, bool is_norm,
-                    const std::vector<TensorUse>& uses, KernelWork work, const OperatorCall& host);
+  void launch_fused(const char* name, Fusion fusion, const std::vector<TensorUse>& uses,
+                    KernelWork work, const OperatorCall& host);
   bool fuses_kernels() const {
     return model_.kernels == KernelSet::kTransformerEngine || is_in_compiled_region();
   }
@@ -259,9 +261,6 @@ class SimDevice {
   int64_t launches_ = 0;       // these and the blocks: since the recorder was told
   AllocationCount told_blocks_;
   LinkModel link_;  // to the other devices of its node
-  // The host's clock and the streams, as the caching allocator sees them.
-  class AllocatorDriver;
-  std::unique_ptr<CachingAllocator::Driver> allocator_driver_;  // under kMeasured
   DeviceMemory memory_{this};
   at::Generator generator_;
   Recorder* recorder_ = nullptr;

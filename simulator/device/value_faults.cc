@@ -55,14 +55,6 @@ void strike_element(const SiteFault& fault, DeterministicRandom& random, const a
   bytes[bit / 8] ^= std::byte{1} << (bit % 8);
 }
 
-void collect(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
-  if (value.isTensor()) {
-    tensors.push_back(value.toTensor());
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
-    for (const c10::IValue& element : value.toListRef()) collect(element, tensors);
-  }
-}
-
 // The memory that a target means; absent: any.
 std::optional<MemoryCategory> category_of(const std::string& target) {
   if (target == "parameter") return MemoryCategory::kParameters;
@@ -110,15 +102,15 @@ void OperatorFaults::strike(const SiteFault& fault, c10::ArrayRef<c10::IValue> v
   const bool is_for_results = target == "output" || target == "activation";
   if (is_for_results != are_results) return;
   const std::optional<MemoryCategory> category = category_of(target);
-  std::vector<at::Tensor> all;
-  for (const c10::IValue& value : values) collect(value, all);
   std::vector<at::Tensor> tensors;
-  for (const at::Tensor& tensor : all) {
-    if (!tensor.defined() || !tensor.is_privateuseone() || !tensor.has_storage()) continue;
+  const auto add = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.is_privateuseone() || !tensor.has_storage()) return false;
     const MemoryBlock* const block = block_of(tensor.storage().data_ptr());
-    if (category && (block == nullptr || block->category != *category)) continue;
-    tensors.push_back(tensor);
-  }
+    const bool is_meant = !category || (block != nullptr && block->category == *category);
+    if (is_meant) tensors.push_back(tensor);
+    return false;  // so that all are looked at
+  };
+  for (const c10::IValue& value : values) any_tensor(value, add);
   if (const int64_t changed = strike_values(fault, tensors)) sites_.touched(fault, changed);
 }
 

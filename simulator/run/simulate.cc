@@ -9,6 +9,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/mesh.h"
+#include "accelerate/platform/child.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/simulated_run.h"
 #include "accelerate/process/run.h"
@@ -46,13 +48,6 @@ namespace {
 
 constexpr int kUsageError = 2;
 
-constexpr char kReal[] = "real";
-constexpr char kShapes[] = "shapes";
-constexpr char kError[] = "error";
-constexpr char kNan[] = "nan";
-constexpr char kFalse[] = "false";
-constexpr char kTrue[] = "true";
-
 // A cluster's text says what its ranks compute on.
 constexpr char kUseCpu[] = "ACCELERATE_USE_CPU";
 
@@ -64,73 +59,68 @@ constexpr Detector kDetectors[] = {{"races", &ClusterOptions::detect_races},
                                    {"leaks", &ClusterOptions::detect_leaks},
                                    {"drift", &ClusterOptions::detect_drift}};
 
-// Says on stderr what cannot be followed. Returns false.
+// Reports settings that cannot be followed; simulate() says so on stderr.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 template <typename... Parts>
-bool refuse(const Parts&... parts) {
-  std::cerr << "accelerate: " << absl::StrCat(parts...) << std::endl;
-  return false;
+[[noreturn]] void refuse(const Parts&... parts) {
+  throw UsageError(absl::StrCat(parts...));
 }
 
-// The number in a variable, or `number` as it is where the variable is unset. Says so on stderr and
-// returns false if the text is something else.
-template <typename Number>
-bool read_number(const Environment& environment, const char* variable, Number& number) {
+// The number in a variable, `usual` where it is unset.
+uint64_t read_number(const Environment& environment, const char* variable, uint64_t usual) {
+  uint64_t number = usual;
   const std::optional<std::string> text = environment.get(variable);
-  if (!text || absl::SimpleAtoi(*text, &number)) return true;
-  return refuse(variable, "=\"", *text, "\" is not an unsigned number");
-}
-
-// The word in a variable, `usual` where it is unset. Says so on stderr and returns false if it is
-// neither of the two.
-bool read_word(const Environment& environment, const char* variable, const char* usual,
-               const char* other, std::string& word) {
-  word = environment.get_or(variable, usual);
-  if (word == usual || word == other) return true;
-  return refuse(variable, "=\"", word, "\" is neither ", usual, " nor ", other);
-}
-
-// The member of an enumeration that a variable names; `member` as it is where the variable is
-// unset. Says so on stderr and returns false if the text is something else.
-template <EnumWithText E>
-bool read_member(const Environment& environment, const char* variable, E& member) {
-  const std::string text = environment.get_or(variable, accelerate::to_string(member));
-  std::vector<std::string> known;
-  for (const E each : accelerate::values<E>()) {
-    known.emplace_back(accelerate::to_string(each));
-    if (known.back() != text) continue;
-    member = each;
-    return true;
+  if (text && !absl::SimpleAtoi(*text, &number)) {
+    refuse(variable, "=\"", *text, "\" is not an unsigned number");
   }
-  return refuse(variable, "=\"", text, "\" is none of ", absl::StrJoin(known, ", "));
+  return number;
+}
+
+// Whether a variable, which is one of two words, is not the usual one.
+bool is_other(const Environment& environment, const char* variable, const char* usual,
+              const char* other) {
+  const std::string word = environment.get_or(variable, usual);
+  if (word != usual && word != other) {
+    refuse(variable, "=\"", word, "\" is neither ", usual, " nor ", other);
+  }
+  return word == other;
+}
+
+// The member of an enumeration that a variable names, `usual` where it is unset.
+template <EnumWithText E>
+E read_member(const Environment& environment, const char* variable, E usual) {
+  const std::string text = environment.get_or(variable, accelerate::to_string(usual));
+  if (const std::optional<E> member = accelerate::value_of<E>(text)) return *member;
+  refuse(variable, "=\"", text, "\" is none of ", absl::StrJoin(EnumTable<E>::kTexts, ", "));
 }
 
 // The rules in the variable, or in the file that it names; those that begin with a bracket are
-// JSON. Says so on stderr and returns false if they are something else.
-bool read_faults(const Environment& environment, FaultRules& faults) {
+// JSON.
+FaultRules read_faults(const Environment& environment) {
   std::string text = environment.get_or(env::kSimulateFaults, "");
   if (absl::StartsWith(text, "@")) {
     const std::string path = text.substr(1);
     std::ifstream file(path);
     text = std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-    if (!file) return refuse(env::kSimulateFaults, ": cannot read ", path);
+    if (!file) refuse(env::kSimulateFaults, ": cannot read ", path);
   }
   const bool is_json = absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[");
   absl::StatusOr<FaultRules> parsed =
       is_json ? FaultRules::from_json(text) : FaultRules::parse(text);
-  if (!parsed.ok()) return refuse(parsed.status().message());
-  faults = *std::move(parsed);
-  return true;
+  if (!parsed.ok()) refuse(parsed.status().message());
+  return *std::move(parsed);
 }
 
-// The log that the variable names, if it does. Says so on stderr and returns false if there is
-// none.
-bool read_log(const Environment& environment, std::shared_ptr<const RunLog>& log) {
+// The log that the variable names; null where it names none.
+std::shared_ptr<const RunLog> read_log(const Environment& environment) {
   const std::string path = environment.get_or(env::kSimulateReplay, "");
-  if (path.empty()) return true;
+  if (path.empty()) return nullptr;
   absl::StatusOr<RunLog> read = RunLog::read(path);
-  if (!read.ok()) return refuse(env::kSimulateReplay, ": ", read.status().message());
-  log = std::make_shared<RunLog>(*std::move(read));
-  return true;
+  if (!read.ok()) refuse(env::kSimulateReplay, ": ", read.status().message());
+  return std::make_shared<const RunLog>(*std::move(read));
 }
 
 // Whether the settings divide models among the ranks of each node.
@@ -157,17 +147,16 @@ std::optional<Mesh> mesh_of(const Environment& environment, const ClusterSpec& s
   return mesh.num_ranks() > 1 ? std::optional(mesh) : std::nullopt;
 }
 
-// Turns off what `names` lists. Says so on stderr and returns false if one of them is unknown.
-bool turn_off_detectors(const std::string& names, ClusterOptions& options) {
+// Turns off what `names` lists.
+void turn_off_detectors(const std::string& names, ClusterOptions& options) {
   for (const absl::string_view name : absl::StrSplit(names, ',', absl::SkipEmpty())) {
     const auto* found = std::ranges::find(kDetectors, name, &Detector::name);
     if (found == std::end(kDetectors)) {
-      return refuse(env::kSimulateNoDetect, "=\"", names, "\": \"", name,
-                    "\" is not races, leaks or drift");
+      refuse(env::kSimulateNoDetect, "=\"", names, "\": \"", name,
+             "\" is not races, leaks or drift");
     }
     options.*found->option = false;
   }
-  return true;
 }
 
 // Says how much the run wrote that was in memory alone.
@@ -179,20 +168,6 @@ void say_memory(const OverlayFiles::Use& use) {
             << " in memory alone, because shapes without values are not results: no file of this "
                "machine was made, replaced or removed"
             << std::endl;
-}
-
-// Whether the choices go with the cluster. Says on stderr why they do not.
-bool go_with_cluster(bool shapes, bool folds, const std::string& spec, const ClusterSpec& parsed) {
-  if (shapes && !parsed.device) {
-    return refuse(env::kSimulateNumerics, "=shapes needs devices, and ", spec,
-                  " names none: name one, as in --simulate 2x4:h100");
-  }
-  if (folds && !shapes) {
-    return refuse(env::kSimulateFold,
-                  "=true needs runs without values, because a rank with values has its own: "
-                  "add --simulate_numerics shapes");
-  }
-  return true;
 }
 
 // Tells the launcher, if there is one, that this program simulates.
@@ -219,14 +194,12 @@ class SimulatedRun {
         environment_(environment),
         report_(environment.get_or(env::kSimulateReport, "")),
         summary_(environment.get_or(env::kSimulateSummary, "")),
-        is_quiet_(environment.get_or(env::kSimulateQuiet, kFalse) == kTrue) {
+        is_quiet_(environment.get_or(env::kSimulateQuiet, "") == "true") {
     environment_.unset(kUseCpu);
   }
 
   // Returns the exit code.
-  int run(const std::string& spec, int num_ranks, ClusterOptions options) {
-    codes_.assign(num_ranks, 0);
-    const bool has_faults = !options.faults.empty();
+  int run(const std::string& spec, ClusterOptions options, bool twice) {
     options.environment = environment_;
     options.program = argc_ > 0 ? argv_[0] : "";
     options.repeat_command =
@@ -235,11 +208,10 @@ class SimulatedRun {
     options.report_directory = report_;
     options.dump_folder =
         environment_.get_or(env::kDumpDir, report_.empty() ? "" : report_ + "/failure");
-    const bool twice = environment_.get_or(env::kSimulateTwice, kFalse) == kTrue;
-    if (!twice) return run_once(spec, std::move(options), has_faults);
+    if (!twice) return run_once(spec, std::move(options));
     options.log = std::make_shared<RunLog>();
     options.log_names_work = true;
-    const int code = run_once(spec, options, has_faults);
+    const int code = run_once(spec, options);
     return cluster_ ? compare(spec, std::move(options), code) : code;
   }
 
@@ -255,7 +227,8 @@ class SimulatedRun {
   const Environment& environment() const { return environment_; }
 
  private:
-  int run_once(const std::string& spec, ClusterOptions options, bool has_faults) {
+  int run_once(const std::string& spec, ClusterOptions options) {
+    const bool has_faults = !options.faults.empty();
     try {
       run_ranks(spec, std::move(options));
       say_faults();
@@ -299,12 +272,11 @@ class SimulatedRun {
 
   void run_ranks(const std::string& spec, ClusterOptions options) {
     cluster_.emplace(spec, std::move(options));
+    codes_.assign(cluster_->world_size(), 0);
     cluster_->run_on_every_rank([&](Rank& rank) {
       // A copy for each rank, which may change it.
       std::vector<std::string> texts(argv_, argv_ + argc_);
-      std::vector<char*> arguments;
-      for (std::string& text : texts) arguments.push_back(text.data());
-      arguments.push_back(nullptr);
+      std::vector<char*> arguments = pointers_to(texts);
       codes_[rank.index()] = train_(argc_, arguments.data());
     });
   }
@@ -350,22 +322,16 @@ class SimulatedRun {
   std::vector<int> codes_;
 };
 
-int simulate(int argc, char** argv, const TrainFunction& train, const Environment& environment) {
-  say_that_it_began(environment);
+int run_as_set(int argc, char** argv, const TrainFunction& train, const Environment& environment) {
   const std::string spec = environment.get_or(env::kSimulate, "");
-  uint64_t seed = 0;
-  std::string numerics, unknown_values, fold, twice;
-  std::shared_ptr<const RunLog> replay;
-  uint64_t max_trace_slices = kMaxTraceSlices;
-  if (!read_number(environment, env::kSimulateSeed, seed) ||
-      !read_number(environment, env::kSimulateReportSlices, max_trace_slices) ||
-      !read_word(environment, env::kSimulateNumerics, kReal, kShapes, numerics) ||
-      !read_word(environment, env::kSimulateUnknownValues, kError, kNan, unknown_values) ||
-      !read_word(environment, env::kSimulateFold, kFalse, kTrue, fold) ||
-      !read_word(environment, env::kSimulateTwice, kFalse, kTrue, twice) ||
-      !read_log(environment, replay)) {
-    return kUsageError;
-  }
+  uint64_t seed = read_number(environment, env::kSimulateSeed, 0);
+  const uint64_t max_trace_slices =
+      read_number(environment, env::kSimulateReportSlices, kMaxTraceSlices);
+  const bool shapes = is_other(environment, env::kSimulateNumerics, "real", "shapes");
+  const bool has_nan = is_other(environment, env::kSimulateUnknownValues, "error", "nan");
+  const bool folds = is_other(environment, env::kSimulateFold, "false", "true");
+  const bool twice = is_other(environment, env::kSimulateTwice, "false", "true");
+  std::shared_ptr<const RunLog> replay = read_log(environment);
   // What the log says holds where nothing else is asked for; the command that repeats the run,
   // which names no log, says it as well.
   Environment settings = environment;
@@ -377,23 +343,23 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   }
   if (replay != nullptr && !environment.get(env::kSimulateSeed) &&
       !absl::SimpleAtoi(replay->header("seed"), &seed)) {
-    std::cerr << "accelerate: " << env::kSimulateReplay << ": the log has no seed" << std::endl;
-    return kUsageError;
+    refuse(env::kSimulateReplay, ": the log has no seed");
   }
   const absl::StatusOr<ClusterSpec> parsed = ClusterSpec::parse(spec);
-  if (!parsed.ok()) {
-    std::cerr << "accelerate: " << parsed.status().message() << std::endl;
-    return kUsageError;
+  if (!parsed.ok()) refuse(parsed.status().message());
+  if (shapes && !parsed->device) {
+    refuse(env::kSimulateNumerics, "=shapes needs devices, and ", spec,
+           " names none: name one, as in --simulate 2x4:h100");
   }
-  const bool shapes = numerics == kShapes;
-  const bool folds = fold == kTrue;
-  if (!go_with_cluster(shapes, folds, spec, *parsed)) return kUsageError;
+  if (folds && !shapes) {
+    refuse(env::kSimulateFold,
+           "=true needs runs without values, because a rank with values has its own: "
+           "add --simulate_numerics shapes");
+  }
   SimulatedRun run(argc, argv, train, settings);
   run.note_on_times(spec, parsed->device.has_value());
   UnknownValue unknown_value;
-  if (unknown_values == kNan) {
-    unknown_value = [](const std::string&) { return std::nan(""); };
-  }
+  if (has_nan) unknown_value = [](const std::string&) { return std::nan(""); };
   ClusterOptions options = {.seed = seed,
                             .numerics = shapes ? Numerics::kShapes : Numerics::kReal,
                             .max_trace_slices = max_trace_slices,
@@ -403,23 +369,29 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   if (folds) {
     options.fold = Folding{.rank_0_apart = true, .mesh = mesh_of(run.environment(), *parsed)};
   }
-  if (!read_faults(settings, options.faults) ||
-      !read_member(settings, env::kSimulateTimeOuts, options.time_outs) ||
-      !read_member(settings, env::kSimulateSemantics, options.semantics)) {
-    return kUsageError;
-  }
+  options.faults = read_faults(settings);
+  options.time_outs = read_member(settings, env::kSimulateTimeOuts, options.time_outs);
+  options.semantics = read_member(settings, env::kSimulateSemantics, options.semantics);
   options.log_file = environment.get_or(env::kSimulateLog, "");
   options.replay = std::move(replay);
   if (!options.faults.empty()) {
     options.mesh = mesh_of(run.environment(), *parsed);
     if (options.mesh && options.mesh->num_ranks() != parsed->world_size()) options.mesh.reset();
   }
-  if (!turn_off_detectors(environment.get_or(env::kSimulateNoDetect, ""), options)) {
-    return kUsageError;
-  }
-  const int code = run.run(spec, parsed->world_size(), std::move(options));
+  turn_off_detectors(environment.get_or(env::kSimulateNoDetect, ""), options);
+  const int code = run.run(spec, std::move(options), twice);
   check_standard_output();
   return code;
+}
+
+int simulate(int argc, char** argv, const TrainFunction& train, const Environment& environment) {
+  say_that_it_began(environment);
+  try {
+    return run_as_set(argc, argv, train, environment);
+  } catch (const UsageError& error) {
+    std::cerr << "accelerate: " << error.what() << std::endl;
+    return kUsageError;
+  }
 }
 
 const bool registered = register_run_mode({.variable = env::kSimulate, .run = simulate});
