@@ -160,9 +160,10 @@ constexpr int64_t kMax = 2;
 
 // The kernel shrinks the table of bags by one, which keeps its memory. It has none if it sums whole
 // rows without looking at them one by one.
-Results embedding_bag_of(const Tensor& weight, const Tensor& indices, const Tensor& offsets,
-                         int64_t mode, const Tensor& sample_weights, bool include_last_offset,
-                         int64_t padding_index, bool requires_gradient) {
+template <bool requires_gradient>
+Results embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& offsets, bool,
+                      int64_t mode, bool, const Tensor& sample_weights, bool include_last_offset,
+                      int64_t padding_index) {
   const int64_t num_bags = offsets.size(0) - (include_last_offset ? 1 : 0);
   const Dtype positions = c10::promoteTypes(indices.scalar_type(), offsets.scalar_type());
   const bool fast = weight.scalar_type() != at::kDouble && weight.stride(1) == 1 &&
@@ -177,18 +178,6 @@ Results embedding_bag_of(const Tensor& weight, const Tensor& indices, const Tens
   const Tensor maxima =
       mode == kMax ? dense({num_bags, weight.size(1)}, positions) : contiguous_like(bag_sizes);
   return {dense({num_bags, weight.size(1)}, weight.scalar_type()), bag_of_index, bag_sizes, maxima};
-}
-Results embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& offsets, bool,
-                      int64_t mode, bool, const Tensor& sample_weights, bool include_last_offset,
-                      int64_t padding_index) {
-  return embedding_bag_of(weight, indices, offsets, mode, sample_weights, include_last_offset,
-                          padding_index, /*requires_gradient=*/true);
-}
-Results embedding_bag_forward(const Tensor& weight, const Tensor& indices, const Tensor& offsets,
-                              bool, int64_t mode, bool, const Tensor& sample_weights,
-                              bool include_last_offset, int64_t padding_index) {
-  return embedding_bag_of(weight, indices, offsets, mode, sample_weights, include_last_offset,
-                          padding_index, /*requires_gradient=*/false);
 }
 Tensor embedding_bag_dense_backward(const Tensor& gradient, const Tensor&, const Tensor&,
                                     const Tensor&, const Tensor&, int64_t num_weights) {
@@ -243,8 +232,8 @@ Rules layer_rules() {
       {"_scaled_dot_product_flash_attention_for_cpu_backward", by<attention_backward>},
       {"_masked_softmax _masked_softmax_backward", by<in_order>},
 
-      {"_embedding_bag", by<embedding_bag>},
-      {"_embedding_bag_forward_only", by<embedding_bag_forward>},
+      {"_embedding_bag", by<&embedding_bag</*requires_gradient=*/true>>},
+      {"_embedding_bag_forward_only", by<&embedding_bag</*requires_gradient=*/false>>},
       {"_embedding_bag_backward", by<embedding_bag_backward>},
       {"_embedding_bag_dense_backward", by<embedding_bag_dense_backward>},
       {"_embedding_bag_per_sample_weights_backward", by<sample_weights_gradient>},
