@@ -94,14 +94,10 @@ bool read_word(const Environment& environment, const char* variable, const char*
 template <EnumWithText E>
 bool read_member(const Environment& environment, const char* variable, E& member) {
   const std::string text = environment.get_or(variable, accelerate::to_string(member));
-  std::vector<std::string> known;
-  for (const E each : accelerate::values<E>()) {
-    known.emplace_back(accelerate::to_string(each));
-    if (known.back() != text) continue;
-    member = each;
-    return true;
-  }
-  return refuse(variable, "=\"", text, "\" is none of ", absl::StrJoin(known, ", "));
+  const std::optional<E> known = accelerate::value_of<E>(text);
+  if (known) member = *known;
+  return known || refuse(variable, "=\"", text, "\" is none of ",
+                         absl::StrJoin(EnumTable<E>::kTexts, ", "));
 }
 
 // The rules in the variable, or in the file that it names; those that begin with a bracket are
