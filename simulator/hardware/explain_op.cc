@@ -10,7 +10,6 @@
 #include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
 #include "simulator/hardware/choice_names.h"
-#include "simulator/hardware/explanation.h"
 #include "simulator/hardware/kernel_tables.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"
@@ -250,6 +249,20 @@ void explain_host(const DeviceModel& device, const KernelTable* table, const Ker
 }
 
 }  // namespace
+
+std::string scaled_text(double value, absl::Span<const char* const> units, double step) {
+  size_t unit = 0;
+  for (; value >= step && unit + 1 < units.size(); ++unit) value /= step;
+  return absl::StrFormat("%.4g %s", value, units[unit]);
+}
+
+std::string time_text(double ns) { return scaled_text(ns, {"ns", "us", "ms", "s"}, 1000); }
+
+void Explanation::head(absl::string_view line) { absl::StrAppend(&text_, line, "\n"); }
+
+void Explanation::line(absl::string_view term, absl::string_view value) {
+  absl::StrAppend(&text_, absl::StrFormat("  %-*s", width_ - 1, term), " ", value, "\n");
+}
 
 absl::StatusOr<KernelWork> parse_operation(absl::string_view text) {
   const std::vector<std::string> words = absl::StrSplit(text, ' ', absl::SkipEmpty());

@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/base/status.h"
-#include "simulator/hardware/explanation.h"
+#include "simulator/hardware/explain_op.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"
 
