@@ -281,13 +281,10 @@ const std::vector<Preset>& presets() {
 
 const Preset* find_preset(absl::string_view name) {
   const std::string lower = absl::AsciiStrToLower(name);
-  for (const Preset& preset : presets()) {
-    if (preset.device.name == lower ||
-        std::find(preset.aliases.begin(), preset.aliases.end(), lower) != preset.aliases.end()) {
-      return &preset;
-    }
-  }
-  return nullptr;
+  const auto found = std::ranges::find_if(presets(), [&lower](const Preset& preset) {
+    return preset.device.name == lower || absl::c_linear_search(preset.aliases, lower);
+  });
+  return found != presets().end() ? &*found : nullptr;
 }
 
 const DeviceModel* find_device(absl::string_view name) {

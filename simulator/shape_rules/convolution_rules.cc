@@ -103,8 +103,8 @@ Tensor slow_conv2d(const Tensor& self, const Tensor& weight, const Dims&, const 
   return dense(slow_sizes(self, weight, stride, padding, {1, 1}), self.scalar_type(),
                slow_format(self, weight));
 }
-Results slow_conv2d_backward_of(const Tensor& gradient, const Tensor& self, const Tensor& weight,
-                                std::array<bool, 3> wanted) {
+Results slow_conv2d_backward(const Tensor& gradient, const Tensor& self, const Tensor& weight,
+                             const Dims&, const Dims&, const Dims&, std::array<bool, 3> wanted) {
   const MemoryFormat format = slow_format(self, weight);
   Results results(3);
   if (wanted[0]) results[0] = dense(self.sizes(), gradient.scalar_type(), format);
@@ -112,13 +112,9 @@ Results slow_conv2d_backward_of(const Tensor& gradient, const Tensor& self, cons
   if (wanted[2]) results[2] = dense({gradient.size(1)}, gradient.scalar_type());
   return results;
 }
-Results slow_conv2d_backward(const Tensor& gradient, const Tensor& self, const Tensor& weight,
-                             const Dims&, const Dims&, const Dims&, std::array<bool, 3> wanted) {
-  return slow_conv2d_backward_of(gradient, self, weight, wanted);
-}
 Results slow_conv2d_whole_backward(const Tensor& gradient, const Tensor& self,
                                    const Tensor& weight) {
-  return slow_conv2d_backward_of(gradient, self, weight, {true, true, true});
+  return slow_conv2d_backward(gradient, self, weight, {}, {}, {}, {true, true, true});
 }
 Tensor slow_conv3d(const Tensor& self, const Tensor& weight, const Dims&, const Tensor&,
                    const Dims& stride, const Dims& padding) {
