@@ -8,8 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/enum_text.h"
 #include "accelerate/base/message_text.h"
-#include "simulator/hardware/choice_names.h"
 #include "simulator/hardware/kernel_tables.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"
@@ -86,10 +86,10 @@ absl::StatusOr<KernelWork> parse_shape(absl::string_view text, const Operation& 
                                       operation.extents[i], ", not \"", numbers[i], "\""));
     }
   }
-  const auto type = internal::choice_of<MathType>(parts[1]);
+  const auto type = accelerate::value_of<MathType>(parts[1]);
   if (!type.has_value()) {
     return error(text, absl::StrCat("a type (",
-                                    suggestion(parts[1], internal::choice_names<MathType>()), ")"));
+                                    suggestion(parts[1], accelerate::texts<MathType>()), ")"));
   }
   const bool is_attention = operation.extents.back() == "head_dim";
   AttentionShape attention = {.type = *type};

@@ -8,8 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/enum_text.h"
 #include "accelerate/base/message_text.h"
-#include "simulator/hardware/choice_names.h"
 #include "simulator/hardware/kernel_tables.h"
 
 namespace accelerate::simulator {
@@ -326,8 +326,8 @@ std::string efficiency_text(const DeviceModel& device) {
 }
 
 std::string set_kernels(absl::string_view name, DeviceModel& device) {
-  const auto kernels = choice_of<KernelSet>(name);
-  if (!kernels.has_value()) return suggestion(name, choice_names<KernelSet>());
+  const auto kernels = accelerate::value_of<KernelSet>({name.data(), name.size()});
+  if (!kernels.has_value()) return suggestion(name, accelerate::texts<KernelSet>());
   device.kernels = *kernels;
   if (*kernels == KernelSet::kEager) return "";
   return vendor_problem(device, accelerate::to_string(KernelSet::kEager));
@@ -354,9 +354,9 @@ std::string set_efficiency(absl::string_view name, DeviceModel& device) {
     device.kernel_file = std::string(name);
     return "";
   }
-  const auto efficiency = choice_of<Efficiency>(name);
+  const auto efficiency = accelerate::value_of<Efficiency>({name.data(), name.size()});
   if (!efficiency.has_value()) {
-    return absl::StrCat(suggestion(name, choice_names<Efficiency>()),
+    return absl::StrCat(suggestion(name, accelerate::texts<Efficiency>()),
                         ", or a file whose name ends in \".json\"");
   }
   if (*efficiency == Efficiency::kMeasured && find_kernel_table(device.name) == nullptr) {
