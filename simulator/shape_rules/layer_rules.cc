@@ -39,11 +39,9 @@ Results batch_norm_backward(const Tensor&, const Tensor& input, const Tensor& we
                             const Tensor& saved_deviation, bool, double,
                             std::array<bool, 3> wanted) {
   const Dtype dtype = parameter_dtype(input, {weight, mean, variance, saved_mean, saved_deviation});
-  Results results(3);
-  if (wanted[0]) results[0] = formatted_like(input);
-  if (wanted[1]) results[1] = dense({input.size(1)}, dtype);
-  if (wanted[2]) results[2] = dense({input.size(1)}, dtype);
-  return results;
+  return {wanted[0] ? formatted_like(input) : Tensor(),
+          wanted[1] ? dense({input.size(1)}, dtype) : Tensor(),
+          wanted[2] ? dense({input.size(1)}, dtype) : Tensor()};
 }
 
 // A mean and a deviation for each row; their sizes keep the dims of the row, with one element.
@@ -56,11 +54,9 @@ Results layer_norm(const Tensor& input, const Dims& row, const Tensor& weight, c
 Results layer_norm_backward(const Tensor&, const Tensor& input, const Dims&, const Tensor&,
                             const Tensor&, const Tensor& weight, const Tensor& bias,
                             std::array<bool, 3> wanted) {
-  Results results(3);
-  if (wanted[0]) results[0] = contiguous_like(input);
-  if (wanted[1]) results[1] = contiguous_like(weight);
-  if (wanted[2]) results[2] = contiguous_like(bias.defined() ? bias : weight);
-  return results;
+  return {wanted[0] ? contiguous_like(input) : Tensor(),
+          wanted[1] ? contiguous_like(weight) : Tensor(),
+          wanted[2] ? contiguous_like(bias.defined() ? bias : weight) : Tensor()};
 }
 
 Results group_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, int64_t batch,
@@ -71,11 +67,9 @@ Results group_norm(const Tensor& input, const Tensor& weight, const Tensor& bias
 Results group_norm_backward(const Tensor&, const Tensor& input, const Tensor&, const Tensor&,
                             const Tensor& weight, int64_t, int64_t, int64_t, int64_t,
                             std::array<bool, 3> wanted) {
-  Results results(3);
-  if (wanted[0]) results[0] = formatted_like(input);
-  if (wanted[1]) results[1] = contiguous_like(weight);
-  if (wanted[2]) results[2] = contiguous_like(weight);
-  return results;
+  return {wanted[0] ? formatted_like(input) : Tensor(),
+          wanted[1] ? contiguous_like(weight) : Tensor(),
+          wanted[2] ? contiguous_like(weight) : Tensor()};
 }
 
 Results weight_norm(const Tensor& direction, const Tensor& magnitude) {
