@@ -4,6 +4,7 @@
 ///   contains<PrecisionType>("int3")       false
 ///   value_of<PrecisionType>("bf16")       PrecisionType::kBf16; nothing for other texts
 ///   values<PrecisionType>()               all members, in their order
+///   texts<PrecisionType>()                their texts
 ///   from_string<PrecisionType>("bf16")    PrecisionType::kBf16 (accelerate/values/texts.h)
 ///
 /// ACCELERATE_ENUM_TEXTS makes an enumeration one of these; it stands in namespace accelerate:
@@ -14,6 +15,7 @@
 #include <cstddef>
 #include <iterator>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -85,6 +87,11 @@ std::vector<E> values() {
   std::vector<E> values;
   for (size_t i = 0; i < std::size(EnumTable<E>::kTexts); ++i) values.push_back(static_cast<E>(i));
   return values;
+}
+
+template <EnumWithText E>
+std::vector<std::string> texts() {
+  return {std::begin(EnumTable<E>::kTexts), std::end(EnumTable<E>::kTexts)};
 }
 
 }  // namespace accelerate

@@ -111,12 +111,12 @@ class FileSystem {
   /// Makes the folder's names durable.
   virtual absl::Status sync_directory(const std::string& path) = 0;
 
-  /// A name beside `path` that no other process or rank uses.
-  virtual std::string temporary_name(const std::string& path) const = 0;
+  /// A name beside `path` that no other process or rank uses; by default for files in memory.
+  virtual std::string temporary_name(const std::string& path) const { return path + ".partial"; }
 
   /// How many threads profit from reading or writing at once; 1 where the order of operations is
   /// to be the same in each run.
-  virtual int parallelism() const = 0;
+  virtual int parallelism() const { return 1; }
 };
 
 /// Files that are another FileSystem's; what derives from it changes single operations. Threads:

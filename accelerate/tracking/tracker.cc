@@ -23,8 +23,7 @@ constexpr std::string_view kFurtherNames[] = {"csv", "jsonl", "prometheus", "pyt
 
 // HF Accelerate's names in its order, then all others.
 std::vector<std::string> known_names(const TrackerRegistry& registry) {
-  std::vector<std::string> names(std::begin(EnumTable<LoggerType>::kTexts),
-                                 std::end(EnumTable<LoggerType>::kTexts));
+  std::vector<std::string> names = texts<LoggerType>();
   names.insert(names.end(), std::begin(kFurtherNames), std::end(kFurtherNames));
   for (const TrackerClass& tracker_class : registry.classes()) {
     if (!absl::c_linear_search(names, tracker_class.name)) names.push_back(tracker_class.name);

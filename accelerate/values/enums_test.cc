@@ -18,35 +18,35 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 template <typename E>
-std::vector<std::string> texts() {
+std::vector<std::string> named() {
   std::vector<std::string> texts;
   for (E value : values<E>()) texts.emplace_back(to_string(value));
   return texts;
 }
 
 TEST(Enums, HaveThePeersTexts) {
-  EXPECT_THAT(texts<ComputeEnvironment>(), ElementsAre("LOCAL_MACHINE", "AMAZON_SAGEMAKER"));
-  EXPECT_THAT(texts<DistributedType>(),
+  EXPECT_THAT(named<ComputeEnvironment>(), ElementsAre("LOCAL_MACHINE", "AMAZON_SAGEMAKER"));
+  EXPECT_THAT(named<DistributedType>(),
               ElementsAre("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA",
                           "MULTI_MUSA", "MULTI_XPU", "MULTI_HPU", "MULTI_NEURON", "DEEPSPEED",
                           "FSDP", "XLA", "MEGATRON_LM"));
-  EXPECT_THAT(texts<LoggerType>(),
+  EXPECT_THAT(named<LoggerType>(),
               ElementsAre("all", "aim", "tensorboard", "wandb", "trackio", "comet_ml", "mlflow",
                           "clearml", "dvclive", "swanlab"));
-  EXPECT_THAT(texts<PrecisionType>(), ElementsAre("no", "fp8", "fp16", "bf16"));
-  EXPECT_THAT(texts<RNGType>(), ElementsAre("torch", "cuda", "mlu", "sdaa", "musa", "npu", "xla",
+  EXPECT_THAT(named<PrecisionType>(), ElementsAre("no", "fp8", "fp16", "bf16"));
+  EXPECT_THAT(named<RNGType>(), ElementsAre("torch", "cuda", "mlu", "sdaa", "musa", "npu", "xla",
                                             "xpu", "hpu", "neuron", "device", "generator"));
-  EXPECT_THAT(texts<SageMakerDistributedType>(),
+  EXPECT_THAT(named<SageMakerDistributedType>(),
               ElementsAre("NO", "DATA_PARALLEL", "MODEL_PARALLEL"));
-  EXPECT_THAT(texts<FP8BackendType>(), ElementsAre("NO", "TE", "MSAMP", "AO"));
+  EXPECT_THAT(named<FP8BackendType>(), ElementsAre("NO", "TE", "MSAMP", "AO"));
   EXPECT_THAT(
-      texts<DynamoBackend>(),
+      named<DynamoBackend>(),
       ElementsAre("NO", "EAGER", "AOT_EAGER", "INDUCTOR", "AOT_TS_NVFUSER", "NVPRIMS_NVFUSER",
                   "CUDAGRAPHS", "OFI", "FX2TRT", "ONNXRT", "TENSORRT", "AOT_TORCHXLA_TRACE_ONCE",
                   "TORCHXLA_TRACE_ONCE", "IPEX", "TVM", "HPU_BACKEND", "NEURON"));
-  EXPECT_THAT(texts<DDPCommunicationHookType>(),
+  EXPECT_THAT(named<DDPCommunicationHookType>(),
               ElementsAre("no", "fp16", "bf16", "power_sgd", "batched_power_sgd"));
-  EXPECT_THAT(texts<CustomDtype>(), ElementsAre("fp8", "int4", "int2"));
+  EXPECT_THAT(named<CustomDtype>(), ElementsAre("fp8", "int4", "int2"));
 }
 
 template <typename E>

@@ -11,11 +11,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/enum_text.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
 #include "launch/perf/metrics.h"
 #include "launch/settings/settings.h"
-#include "simulator/hardware/choice_names.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/explain_op.h"
 #include "simulator/hardware/presets.h"
@@ -68,9 +68,9 @@ std::string devices_text() {
 
 std::string list_text() {
   const std::string node =
-      absl::StrJoin(simulator::internal::choice_names<simulator::NodeFabric>(), ", ");
+      absl::StrJoin(simulator::internal::fabric_names<simulator::NodeFabric>(), ", ");
   const std::string network =
-      absl::StrJoin(simulator::internal::choice_names<simulator::NetworkFabric>(), ", ");
+      absl::StrJoin(simulator::internal::fabric_names<simulator::NetworkFabric>(), ", ");
   return absl::StrCat(
       "A cluster (SPEC) is\n"
       "  NODESxRANKS                    2x4: CPU tensors, time is not modelled\n"
@@ -87,15 +87,13 @@ std::string list_text() {
            {"launch", "time of the host for a kernel", "launch=5us"},
            {"host", "bandwidth to and from host memory", "host=32GB/s"},
            {"efficiency",
-            absl::StrCat(
-                "kernels at the peaks, or as measured (see the table): ",
-                absl::StrJoin(simulator::internal::choice_names<simulator::Efficiency>(), ", "),
-                ", or a file of tools/kernel_table"),
+            absl::StrCat("kernels at the peaks, or as measured (see the table): ",
+                         absl::StrJoin(accelerate::texts<simulator::Efficiency>(), ", "),
+                         ", or a file of tools/kernel_table"),
             "efficiency=ideal"},
            {"kernels",
-            absl::StrCat(
-                "kernels of NVIDIA's devices: ",
-                absl::StrJoin(simulator::internal::choice_names<simulator::KernelSet>(), ", ")),
+            absl::StrCat("kernels of NVIDIA's devices: ",
+                         absl::StrJoin(accelerate::texts<simulator::KernelSet>(), ", ")),
             "kernels=transformer_engine"},
            {"graphs", "steps after the first are replayed by one launch", "graphs=on"},
            {"expandable_segments", "the caching allocator's segments grow, if measured",

@@ -4,7 +4,7 @@
 #include <tuple>
 #include <utility>
 
-#include "simulator/c10d/operation.h"
+#include "simulator/c10d/collectives.h"
 
 namespace accelerate::simulator {
 

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "simulator/c10d/operation.h"
+#include "simulator/c10d/collectives.h"
 
 namespace accelerate::simulator {
 namespace {

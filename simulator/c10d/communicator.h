@@ -34,7 +34,6 @@
 #include "simulator/c10d/collectives.h"
 #include "simulator/c10d/fabric.h"
 #include "simulator/c10d/link_record.h"
-#include "simulator/c10d/operation.h"
 #include "simulator/c10d/semantics.h"
 
 namespace accelerate::simulator {

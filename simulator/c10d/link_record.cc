@@ -27,14 +27,12 @@ std::vector<LinkClass> link_classes(const ClusterSpec& spec) {
 
 void record_links(Recorder& recorder, int rank, const LinkBytes& bytes, int64_t start_ns,
                   int64_t end_ns) {
-  const auto record = [&](LinkKind kind, double crossed) {
-    if (crossed > 0) recorder.link(rank, kind, crossed, start_ns, end_ns);
-  };
-  record(LinkKind::kNodeOut, bytes.node_out);
-  record(LinkKind::kNodeIn, bytes.node_in);
-  record(LinkKind::kBridge, bytes.bridge);
-  record(LinkKind::kNicOut, bytes.nic_out);
-  record(LinkKind::kNicIn, bytes.nic_in);
+  // The kinds of links begin with those of LinkAtRank.
+  static_assert(static_cast<size_t>(LinkKind::kNicIn) == kNicIn);
+  for (size_t link = 0; link < kNumLinksAtRank; ++link) {
+    const double crossed = bytes.*kLinksAtRank[link];
+    if (crossed > 0) recorder.link(rank, static_cast<LinkKind>(link), crossed, start_ns, end_ns);
+  }
 }
 
 void record_traffic(Recorder& recorder, const Operation& operation, const Members& members,

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "simulator/c10d/operation.h"
+#include "simulator/c10d/collectives.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/network/link_use.h"
 #include "simulator/network/network.h"

@@ -440,8 +440,4 @@ absl::Status OverlayFiles::sync_directory(const std::string& path) {
   return place.node->is_folder ? absl::OkStatus() : cannot("sync", path, "it is not a folder");
 }
 
-std::string OverlayFiles::temporary_name(const std::string& path) const {
-  return absl::StrCat(path, ".partial");
-}
-
 }  // namespace accelerate::simulator

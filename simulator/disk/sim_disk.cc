@@ -527,8 +527,4 @@ absl::Status SimDisk::remove(const std::string& path) {
   return absl::OkStatus();
 }
 
-std::string SimDisk::temporary_name(const std::string& path) const {
-  return absl::StrCat(path, ".partial");
-}
-
 }  // namespace accelerate::simulator

@@ -91,8 +91,6 @@ class SimDisk final : public FileSystem {
   absl::Status exchange(const std::string& first, const std::string& second) override;
   absl::Status remove(const std::string& path) override;
   absl::Status sync_directory(const std::string& path) override;
-  std::string temporary_name(const std::string& path) const override;
-  int parallelism() const override { return 1; }
 
  private:
   friend class FaultPlan;

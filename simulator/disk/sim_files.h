@@ -39,7 +39,6 @@ class SimFiles final : public FileSystem {
   absl::Status sync_directory(const std::string& path) override;
   /// Contains the rank, because ranks share a process.
   std::string temporary_name(const std::string& path) const override;
-  int parallelism() const override { return 1; }
 
  private:
   struct Access;

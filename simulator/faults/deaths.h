@@ -9,6 +9,7 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,19 +31,31 @@ class RankKilled : public std::runtime_error {
 
 class Deaths {
  public:
-  explicit Deaths(int world_size);
+  explicit Deaths(int world_size) : deaths_(world_size) {}
 
   /// No effect on a dead rank. `how` is the whole message of its RankKilled.
-  void kill(int rank, std::string how, bool is_cause);
+  void kill(int rank, std::string how, bool is_cause) {
+    if (!is_dead(rank)) deaths_[rank] = {.how = std::move(how), .is_cause = is_cause};
+  }
 
   bool is_dead(int rank) const { return !deaths_[rank].how.empty(); }
   /// Errors: RankKilled if the rank is dead.
-  void check_alive(int rank) const;
+  void check_alive(int rank) const {
+    if (is_dead(rank)) throw RankKilled(deaths_[rank].how, deaths_[rank].is_cause);
+  }
   /// The RankKilled of a dead rank.
-  std::exception_ptr death(int rank) const;
+  std::exception_ptr death(int rank) const {
+    return std::make_exception_ptr(RankKilled(deaths_[rank].how, deaths_[rank].is_cause));
+  }
   /// Aborted, for a file operation of a dead rank. Errors: RankKilled if the rank retries too
   /// often.
-  absl::Status refuse(int rank);
+  absl::Status refuse(int rank) {
+    // A program whose operations were refused this often is in a loop, not in a destructor: during
+    // unwinding an exception out of that would end the program.
+    constexpr int kRefusals = 10'000;
+    if (++deaths_[rank].refused > kRefusals && std::uncaught_exceptions() == 0) check_alive(rank);
+    return absl::AbortedError(deaths_[rank].how);
+  }
 
  private:
   struct Death {

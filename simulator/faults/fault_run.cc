@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -42,15 +43,10 @@ bool is_for_world(const FaultRule& rule, int world_size) {
 }
 
 // Whether nodes have the fault as a whole, rather than each of their ranks by itself.
-bool is_joint(FaultKind kind) {
-  switch (kind) {
-    case FaultKind::kCrash:
-    case FaultKind::kTerminate:
-    case FaultKind::kSlow:
-    case FaultKind::kShrink:
-    case FaultKind::kSkew: return true;
-    default: return false;
-  }
+bool is_joint(const FaultEffect& effect) {
+  constexpr FaultKind kJoint[] = {FaultKind::kCrash, FaultKind::kTerminate, FaultKind::kSlow,
+                                  FaultKind::kShrink, FaultKind::kSkew};
+  return std::ranges::find(kJoint, effect.kind) != std::end(kJoint);
 }
 
 // Whether all nodes of a set have it together.
@@ -136,8 +132,7 @@ std::vector<std::vector<int>> units_of_link(const FaultRule& rule, const FaultGr
 // The ranks of each unit.
 std::vector<std::vector<int>> units_of(const FaultRule& rule, const FaultGrounds& grounds) {
   const FaultWhere& where = rule.where;
-  const bool joint = std::ranges::any_of(
-      rule.effects, [](const FaultEffect& effect) { return is_joint(effect.kind); });
+  const bool joint = std::ranges::any_of(rule.effects, is_joint);
   switch (where.place) {
     case FaultPlace::kRank:
       return each_alone(where.coordinates.empty()

@@ -29,62 +29,46 @@ constexpr uint32_t kRanks =
 constexpr uint32_t kCallers = kRanks | mask(FaultPlace::kGroup);
 constexpr uint32_t kFiles = mask(FaultPlace::kRank) | mask(FaultPlace::kDisk);
 
-constexpr FaultArgument kOfCrash[] = {kSignal};
-constexpr FaultArgument kOfExit[] = {kCode};
-constexpr FaultArgument kOfMessage[] = {kMessage};
-constexpr FaultArgument kOfDuration[] = {kDuration};
-constexpr FaultArgument kOfSlow[] = {kFactor};
-constexpr FaultArgument kOfDelay[] = {kRange};
-constexpr FaultArgument kOfShrink[] = {kSize};
-constexpr FaultArgument kOfFlip[] = {kTarget, kBit, kElement};
-constexpr FaultArgument kOfNan[] = {kTarget, kElement};
-constexpr FaultArgument kOfPowerLoss[] = {kTarget};
-constexpr FaultArgument kOfTorn[] = {kTarget, kBytes};
-constexpr FaultArgument kOfBitFlip[] = {kBit, kMedium};
-constexpr FaultArgument kOfSkew[] = {kOffset, kDrift};
-constexpr absl::Span<const FaultArgument> kNone = {};
-
 constexpr int64_t kShortestPeriodNs = 1'000;
 
-constexpr const char* kTargets[] = {"output",     "input",  "parameter", "gradient",
-                                    "activation", "result", "buffer"};
-constexpr const char* kUnsynced[] = {"lost", "kept", "drawn"};
-constexpr const char* kParts[] = {"both", "data", "store"};
-constexpr absl::Span<const char* const> kNoWords = {};
-
 // By FaultKind.
-constexpr FaultKindInfo kKinds[] = {
-    {FaultKind::kCrash, kOfCrash, 0, kNoWords, kCallers, kAnywhere, false},
-    {FaultKind::kExit, kOfExit, 0, kNoWords, kRanks, kOwnCode, false},
-    {FaultKind::kException, kOfMessage, 0, kNoWords, kRanks, kOwnCode, false},
-    {FaultKind::kHang, kNone, 0, kNoWords, kCallers, kMayWait, true},
-    {FaultKind::kTerminate, kOfDuration, 0, kNoWords, kRanks, kAnywhere, false},
-    {FaultKind::kSlow, kOfSlow, 1, kNoWords,
-     kRanks | mask(FaultPlace::kLink) | mask(FaultPlace::kDisk), kAnywhere, true},
-    {FaultKind::kLost, kNone, 0, kNoWords, mask(FaultPlace::kNode), kAnywhere, true},
-    {FaultKind::kDelay, kOfDelay, 1, kNoWords, kCallers | mask(FaultPlace::kStore), kMayWait,
-     false},
-    {FaultKind::kOutOfMemory, kNone, 0, kNoWords, kRanks, mask(Site::kAlloc), false},
-    {FaultKind::kShrink, kOfShrink, 1, kNoWords, kRanks, kMayWait, false},
-    {FaultKind::kFlip, kOfFlip, 1, kTargets, kCallers, kValues, false},
-    {FaultKind::kNan, kOfNan, 1, kTargets, kCallers, kValues, false},
-    {FaultKind::kStall, kOfDuration, 1, kNoWords, kRanks, mask(Site::kBatch), false},
-    {FaultKind::kFail, kOfMessage, 0, kNoWords, kRanks, mask(Site::kBatch), false},
-    {FaultKind::kShort, kNone, 0, kNoWords, kRanks, mask(Site::kBatch), false},
-    {FaultKind::kSlowStart, kOfDuration, 1, kNoWords, kRanks, mask(Point::kStart), false},
-    {FaultKind::kPowerLoss, kOfPowerLoss, 0, kUnsynced, kFiles, mask(Site::kFile), false},
-    {FaultKind::kTorn, kOfTorn, 0, kUnsynced, kFiles, mask(Site::kFile), false},
-    {FaultKind::kFull, kNone, 0, kNoWords, kFiles, kMoments | mask(Site::kFile), true},
-    {FaultKind::kIoError, kNone, 0, kNoWords, kFiles, kMoments | mask(Site::kFile), true},
-    {FaultKind::kBitFlip, kOfBitFlip, 0, kNoWords, kFiles, mask(Site::kFile), false},
-    {FaultKind::kSilent, kNone, 0, kNoWords, mask(FaultPlace::kStore), kAnywhere, true},
-    {FaultKind::kGone, kNone, 0, kNoWords, mask(FaultPlace::kStore), kAnywhere, false},
-    {FaultKind::kSkew, kOfSkew, 1, kNoWords, kRanks, kAnywhere, true},
-    {FaultKind::kPartition, kOfPowerLoss, 0, kParts, mask(FaultPlace::kNode), kAnywhere, true},
-    {FaultKind::kDown, kNone, 0, kNoWords, mask(FaultPlace::kLink), kAnywhere, true},
-    {FaultKind::kFlap, kOfDuration, 1, kNoWords, mask(FaultPlace::kLink), kAnywhere, true},
-    {FaultKind::kOneWay, kNone, 0, kNoWords, mask(FaultPlace::kLink), kAnywhere, true},
-};
+std::vector<FaultKindInfo> kinds() {
+  const std::vector<const char*> targets = {"output",     "input",  "parameter", "gradient",
+                                            "activation", "result", "buffer"};
+  const std::vector<const char*> unsynced = {"lost", "kept", "drawn"};
+  return {
+      {FaultKind::kCrash, {kSignal}, 0, {}, kCallers, kAnywhere, false},
+      {FaultKind::kExit, {kCode}, 0, {}, kRanks, kOwnCode, false},
+      {FaultKind::kException, {kMessage}, 0, {}, kRanks, kOwnCode, false},
+      {FaultKind::kHang, {}, 0, {}, kCallers, kMayWait, true},
+      {FaultKind::kTerminate, {kDuration}, 0, {}, kRanks, kAnywhere, false},
+      {FaultKind::kSlow, {kFactor}, 1, {},
+       kRanks | mask(FaultPlace::kLink) | mask(FaultPlace::kDisk), kAnywhere, true},
+      {FaultKind::kLost, {}, 0, {}, mask(FaultPlace::kNode), kAnywhere, true},
+      {FaultKind::kDelay, {kRange}, 1, {}, kCallers | mask(FaultPlace::kStore), kMayWait, false},
+      {FaultKind::kOutOfMemory, {}, 0, {}, kRanks, mask(Site::kAlloc), false},
+      {FaultKind::kShrink, {kSize}, 1, {}, kRanks, kMayWait, false},
+      {FaultKind::kFlip, {kTarget, kBit, kElement}, 1, targets, kCallers, kValues, false},
+      {FaultKind::kNan, {kTarget, kElement}, 1, targets, kCallers, kValues, false},
+      {FaultKind::kStall, {kDuration}, 1, {}, kRanks, mask(Site::kBatch), false},
+      {FaultKind::kFail, {kMessage}, 0, {}, kRanks, mask(Site::kBatch), false},
+      {FaultKind::kShort, {}, 0, {}, kRanks, mask(Site::kBatch), false},
+      {FaultKind::kSlowStart, {kDuration}, 1, {}, kRanks, mask(Point::kStart), false},
+      {FaultKind::kPowerLoss, {kTarget}, 0, unsynced, kFiles, mask(Site::kFile), false},
+      {FaultKind::kTorn, {kTarget, kBytes}, 0, unsynced, kFiles, mask(Site::kFile), false},
+      {FaultKind::kFull, {}, 0, {}, kFiles, kMoments | mask(Site::kFile), true},
+      {FaultKind::kIoError, {}, 0, {}, kFiles, kMoments | mask(Site::kFile), true},
+      {FaultKind::kBitFlip, {kBit, kMedium}, 0, {}, kFiles, mask(Site::kFile), false},
+      {FaultKind::kSilent, {}, 0, {}, mask(FaultPlace::kStore), kAnywhere, true},
+      {FaultKind::kGone, {}, 0, {}, mask(FaultPlace::kStore), kAnywhere, false},
+      {FaultKind::kSkew, {kOffset, kDrift}, 1, {}, kRanks, kAnywhere, true},
+      {FaultKind::kPartition, {kTarget}, 0, {"both", "data", "store"}, mask(FaultPlace::kNode),
+       kAnywhere, true},
+      {FaultKind::kDown, {}, 0, {}, mask(FaultPlace::kLink), kAnywhere, true},
+      {FaultKind::kFlap, {kDuration}, 1, {}, mask(FaultPlace::kLink), kAnywhere, true},
+      {FaultKind::kOneWay, {}, 0, {}, mask(FaultPlace::kLink), kAnywhere, true},
+  };
+}
 
 // The points that make sense where a place has no program of its own.
 uint32_t points_of(FaultPlace place) {
@@ -180,7 +164,10 @@ std::string problem_of_effect(const FaultRule& rule, const FaultEffect& effect) 
 
 }  // namespace
 
-const FaultKindInfo& info_of(FaultKind kind) { return kKinds[static_cast<size_t>(kind)]; }
+const FaultKindInfo& info_of(FaultKind kind) {
+  static const auto* all = new std::vector<FaultKindInfo>(kinds());
+  return (*all)[static_cast<size_t>(kind)];
+}
 
 std::string places_text(const FaultKindInfo& info) {
   std::vector<std::string> names;

@@ -6,8 +6,8 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
-#include "absl/types/span.h"
 #include "simulator/faults/rules.h"
 
 namespace accelerate::simulator {
@@ -40,11 +40,11 @@ constexpr uint32_t mask(FaultPoint::Kind point) {
 struct FaultKindInfo {
   FaultKind kind;
   /// In their order.
-  absl::Span<const FaultArgument> arguments;
+  std::vector<FaultArgument> arguments;
   /// How many of the arguments must be given.
   int num_needed;
   /// kTarget's; the first one is the usual.
-  absl::Span<const char* const> words;
+  std::vector<const char*> words;
   uint32_t places;  ///< mask(FaultPlace)
   uint32_t points;  ///< mask(Site) and mask(FaultPoint::Kind)
   bool may_last;    ///< takes `for`

@@ -28,16 +28,9 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-template <typename E>
-Names names_of() {
-  Names names;
-  for (const E value : accelerate::values<E>()) names.emplace_back(to_string(value));
-  return names;
-}
-
 // The names, and behind them those of sites.
 Names or_sites(Names names) {
-  for (std::string& site : names_of<Site>()) names.push_back(std::move(site));
+  for (std::string& site : accelerate::texts<Site>()) names.push_back(std::move(site));
   return names;
 }
 
@@ -136,7 +129,7 @@ class Parser : public TextReader {
   template <typename E>
   bool choice(absl::string_view what, E& value) {
     std::string found;
-    if (!one_of(what, names_of<E>(), found)) return false;
+    if (!one_of(what, accelerate::texts<E>(), found)) return false;
     value = *value_of<E>(found);
     return true;
   }

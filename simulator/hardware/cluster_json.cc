@@ -8,7 +8,6 @@
 #include "accelerate/base/message_text.h"
 #include "accelerate/base/status.h"
 #include "nlohmann/json.hpp"
-#include "simulator/hardware/choice_names.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/driver_memory.h"
 #include "simulator/hardware/presets.h"
@@ -244,7 +243,7 @@ class Reader {
   void read_flops(const DocumentNode& device, bool known) {
     const auto flops = device.find("flops_per_second");
     if (!flops) return;
-    flops->check_keys(choice_names<MathType>());
+    flops->check_keys(accelerate::texts<MathType>());
     if (!known) {
       // Formats that are not mentioned are computed in float32.
       flops->at("fp32", "a rate");
@@ -262,7 +261,7 @@ class Reader {
   static std::optional<Fabric> read_fabric(const DocumentNode& root, const char* key) {
     const auto value = root.find(key);
     if (!value) return std::nullopt;
-    return static_cast<Fabric>(value->choice("a fabric", choice_names<Fabric>()));
+    return static_cast<Fabric>(value->choice("a fabric", fabric_names<Fabric>()));
   }
 
   void read_fabrics(const DocumentNode& root, const Preset& preset) {

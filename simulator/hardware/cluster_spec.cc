@@ -17,7 +17,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
-#include "simulator/hardware/choice_names.h"
 #include "simulator/hardware/driver_memory.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"
@@ -235,11 +234,10 @@ class Parser {
   bool parse_fabric(absl::string_view key, std::optional<Fabric>& fabric) {
     const auto given = given_.find(key);
     if (given == given_.end()) return true;
-    const Assignment& assignment = given->second;
-    fabric = internal::choice_of<Fabric>(assignment.value);
-    return fabric.has_value() ||
-           fail(assignment.value_at,
-                suggestion(assignment.value, internal::choice_names<Fabric>()));
+    const auto& [value_at, value] = given->second;
+    fabric = accelerate::value_of<Fabric>({value.data(), value.size()});
+    return (fabric.has_value() && value != accelerate::to_string(NodeFabric::kTorus)) ||
+           fail(value_at, suggestion(value, internal::fabric_names<Fabric>()));
   }
 
   // Leaves `count` as it is without the key.

@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "accelerate/base/enum_text.h"
 #include "simulator/hardware/device_model.h"
 
 namespace accelerate::simulator {
@@ -96,6 +97,14 @@ struct Shape {
   /// Chips along each axis; empty if the specification does not name axes.
   std::vector<int> torus;
 };
+
+/// The fabrics that a specification may name; a torus follows from the device.
+template <typename Fabric>
+std::vector<std::string> fabric_names() {
+  std::vector<std::string> names = accelerate::texts<Fabric>();
+  std::erase(names, accelerate::to_string(NodeFabric::kTorus));
+  return names;
+}
 
 /// Divides the chips of a pod among hosts.
 Shape shape_of_torus(std::vector<int> torus);

@@ -8,9 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/enum_text.h"
 #include "accelerate/base/message_text.h"
-#include "simulator/hardware/choice_names.h"
-#include "simulator/hardware/explanation.h"
 #include "simulator/hardware/kernel_tables.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"
@@ -87,10 +86,10 @@ absl::StatusOr<KernelWork> parse_shape(absl::string_view text, const Operation& 
                                       operation.extents[i], ", not \"", numbers[i], "\""));
     }
   }
-  const auto type = internal::choice_of<MathType>(parts[1]);
+  const auto type = accelerate::value_of<MathType>(parts[1]);
   if (!type.has_value()) {
     return error(text, absl::StrCat("a type (",
-                                    suggestion(parts[1], internal::choice_names<MathType>()), ")"));
+                                    suggestion(parts[1], accelerate::texts<MathType>()), ")"));
   }
   const bool is_attention = operation.extents.back() == "head_dim";
   AttentionShape attention = {.type = *type};
@@ -250,6 +249,20 @@ void explain_host(const DeviceModel& device, const KernelTable* table, const Ker
 }
 
 }  // namespace
+
+std::string scaled_text(double value, absl::Span<const char* const> units, double step) {
+  size_t unit = 0;
+  for (; value >= step && unit + 1 < units.size(); ++unit) value /= step;
+  return absl::StrFormat("%.4g %s", value, units[unit]);
+}
+
+std::string time_text(double ns) { return scaled_text(ns, {"ns", "us", "ms", "s"}, 1000); }
+
+void Explanation::head(absl::string_view line) { absl::StrAppend(&text_, line, "\n"); }
+
+void Explanation::line(absl::string_view term, absl::string_view value) {
+  absl::StrAppend(&text_, absl::StrFormat("  %-*s", width_ - 1, term), " ", value, "\n");
+}
 
 absl::StatusOr<KernelWork> parse_operation(absl::string_view text) {
   const std::vector<std::string> words = absl::StrSplit(text, ' ', absl::SkipEmpty());

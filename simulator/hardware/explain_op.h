@@ -11,9 +11,11 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/kernel_time.h"
 
@@ -26,5 +28,28 @@ absl::StatusOr<KernelWork> parse_operation(absl::string_view text);
 /// Its terms under `ideal`, and under `measured` where a table of the device is known; lines.
 /// Errors: those of parse_operation.
 absl::StatusOr<std::string> explain_operation(absl::string_view text, const DeviceModel& device);
+
+// ---- The text of explanations, of collectives as well (network/explain_collective.h).
+
+/// Four digits and a unit: the first of `units`, or a later one for each `step` of the value.
+std::string scaled_text(double value, absl::Span<const char* const> units, double step);
+
+/// "66.8 us".
+std::string time_text(double ns);
+
+/// Lines in two columns below headings.
+class Explanation {
+ public:
+  /// `width`: that of the first column.
+  explicit Explanation(int width) : width_(width) {}
+
+  void head(absl::string_view line);
+  void line(absl::string_view term, absl::string_view value);
+  std::string finish() { return std::move(text_); }
+
+ private:
+  const int width_;
+  std::string text_;
+};
 
 }  // namespace accelerate::simulator

@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/document.h"
+#include "accelerate/base/enum_text.h"
 #include "accelerate/base/status.h"
-#include "simulator/hardware/choice_names.h"
 #include "simulator/hardware/kernel_table_text.h"
 #include "simulator/hardware/kernel_time.h"
 
@@ -76,8 +76,7 @@ class Reader {
   }
 
   static MathType type(const DocumentNode& object) {
-    return static_cast<MathType>(
-        object.at("type").choice("a type", internal::choice_names<MathType>()));
+    return static_cast<MathType>(object.at("type").choice("a type", accelerate::texts<MathType>()));
   }
 
   // {"share": .., "source": ..} or {"us": .., "source": ..}, both perhaps with "estimate".

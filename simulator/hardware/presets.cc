@@ -8,8 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/enum_text.h"
 #include "accelerate/base/message_text.h"
-#include "simulator/hardware/choice_names.h"
 #include "simulator/hardware/kernel_tables.h"
 
 namespace accelerate::simulator {
@@ -281,13 +281,10 @@ const std::vector<Preset>& presets() {
 
 const Preset* find_preset(absl::string_view name) {
   const std::string lower = absl::AsciiStrToLower(name);
-  for (const Preset& preset : presets()) {
-    if (preset.device.name == lower ||
-        std::find(preset.aliases.begin(), preset.aliases.end(), lower) != preset.aliases.end()) {
-      return &preset;
-    }
-  }
-  return nullptr;
+  const auto found = std::ranges::find_if(presets(), [&lower](const Preset& preset) {
+    return preset.device.name == lower || absl::c_linear_search(preset.aliases, lower);
+  });
+  return found != presets().end() ? &*found : nullptr;
 }
 
 const DeviceModel* find_device(absl::string_view name) {
@@ -329,8 +326,8 @@ std::string efficiency_text(const DeviceModel& device) {
 }
 
 std::string set_kernels(absl::string_view name, DeviceModel& device) {
-  const auto kernels = choice_of<KernelSet>(name);
-  if (!kernels.has_value()) return suggestion(name, choice_names<KernelSet>());
+  const auto kernels = accelerate::value_of<KernelSet>({name.data(), name.size()});
+  if (!kernels.has_value()) return suggestion(name, accelerate::texts<KernelSet>());
   device.kernels = *kernels;
   if (*kernels == KernelSet::kEager) return "";
   return vendor_problem(device, accelerate::to_string(KernelSet::kEager));
@@ -357,9 +354,9 @@ std::string set_efficiency(absl::string_view name, DeviceModel& device) {
     device.kernel_file = std::string(name);
     return "";
   }
-  const auto efficiency = choice_of<Efficiency>(name);
+  const auto efficiency = accelerate::value_of<Efficiency>({name.data(), name.size()});
   if (!efficiency.has_value()) {
-    return absl::StrCat(suggestion(name, choice_names<Efficiency>()),
+    return absl::StrCat(suggestion(name, accelerate::texts<Efficiency>()),
                         ", or a file whose name ends in \".json\"");
   }
   if (*efficiency == Efficiency::kMeasured && find_kernel_table(device.name) == nullptr) {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/base/status.h"
-#include "simulator/hardware/explanation.h"
+#include "simulator/hardware/explain_op.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"
 
@@ -137,21 +137,15 @@ void explain_nccl(const CollectiveQuestion& question, const ClusterSpec& spec,
 
 absl::StatusOr<CollectiveQuestion> parse_collective(absl::string_view text) {
   const std::vector<std::string> words = absl::StrSplit(text, ' ', absl::SkipEmpty());
-  std::vector<std::string> names;
-  CollectiveQuestion question;
-  bool is_known = false;
-  for (const CollectiveKind kind : accelerate::values<CollectiveKind>()) {
-    if (kind == CollectiveKind::kBarrier) continue;  // without bytes
-    names.emplace_back(accelerate::to_string(kind));
-    if (words.empty() || words[0] != names.back()) continue;
-    question.kind = kind;
-    is_known = true;
+  const std::string name = words.empty() ? "" : words[0];
+  const std::optional<CollectiveKind> kind = accelerate::value_of<CollectiveKind>(name);
+  if (!kind || kind == CollectiveKind::kBarrier) {
+    std::vector<std::string> names = accelerate::texts<CollectiveKind>();
+    names.pop_back();  // a barrier has no bytes
+    return error(text, absl::StrCat("a collective (", suggestion(name, names), "), as in \"",
+                                    kExample, "\""));
   }
-  if (!is_known) {
-    return error(text,
-                 absl::StrCat("a collective (", suggestion(words.empty() ? "" : words[0], names),
-                              "), as in \"", kExample, "\""));
-  }
+  CollectiveQuestion question{.kind = *kind};
   if (words.size() < 2) return error(text, absl::StrCat("bytes, as in \"", kExample, "\""));
   const Quantity bytes = parse_quantity(words[1], Dimension::kBytes);
   if (!bytes.ok()) {

@@ -1,7 +1,9 @@
 #include "simulator/network/network.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -21,16 +23,10 @@ int64_t bytes_of(CollectiveKind kind, int64_t bytes) {
   return kind == CollectiveKind::kBarrier ? kBarrierBytes : bytes;
 }
 
-CollectiveAlgorithm algorithm_of(nccl::Algorithm algorithm) {
-  switch (algorithm) {
-    case nccl::Algorithm::kTree: return CollectiveAlgorithm::kTree;
-    case nccl::Algorithm::kRing: return CollectiveAlgorithm::kRing;
-    case nccl::Algorithm::kNvls: return CollectiveAlgorithm::kNvls;
-    case nccl::Algorithm::kNvlsTree: return CollectiveAlgorithm::kNvlsTree;
-    case nccl::Algorithm::kPat: return CollectiveAlgorithm::kPat;
-  }
-  return CollectiveAlgorithm::kNone;
-}
+// By nccl::Algorithm.
+constexpr std::array<CollectiveAlgorithm, nccl::kNumAlgorithms> kOfNccl = {
+    CollectiveAlgorithm::kTree, CollectiveAlgorithm::kRing, CollectiveAlgorithm::kNvls,
+    CollectiveAlgorithm::kNvlsTree, CollectiveAlgorithm::kPat};
 
 int64_t whole_ns(double ns) { return static_cast<int64_t>(std::llround(std::min(ns, kLongestNs))); }
 
@@ -142,7 +138,7 @@ CollectiveTime Network::collective(CollectiveKind kind, absl::Span<const int> ra
     const nccl::Tuning::Choice choice =
         costs.nccl->choose(*modelled, bytes_of(kind, bytes), reduction);
     return {.ns = whole_ns(1000 * choice.us),
-            .algorithm = algorithm_of(choice.algorithm),
+            .algorithm = kOfNccl[static_cast<size_t>(choice.algorithm)],
             .protocol = choice.protocol,
             .channels = choice.channels};
   }
@@ -162,13 +158,11 @@ int64_t Network::collective_ns(CollectiveKind kind, CollectiveAlgorithm algorith
   if (!spec_.device.has_value() || ranks.size() < 2) return 0;
   const CollectiveCosts& costs = costs_of(ranks);
   if (const auto modelled = internal::nccl_collective(kind); costs.nccl && modelled) {
-    for (size_t i = 0; i < nccl::kNumAlgorithms; ++i) {
-      const auto each = static_cast<nccl::Algorithm>(i);
-      if (algorithm_of(each) != algorithm) continue;
-      const auto choice = costs.nccl->choose(*modelled, each, bytes_of(kind, bytes));
-      if (choice.has_value()) return whole_ns(1000 * choice->us);
-    }
-    return -1;
+    const auto each = std::ranges::find(kOfNccl, algorithm) - kOfNccl.begin();
+    if (each == std::ssize(kOfNccl)) return -1;
+    const auto choice =
+        costs.nccl->choose(*modelled, static_cast<nccl::Algorithm>(each), bytes_of(kind, bytes));
+    return choice.has_value() ? whole_ns(1000 * choice->us) : -1;
   }
   for (const ClosedForm& form : costs.forms[static_cast<size_t>(kind)]) {
     if (form.algorithm == algorithm) return whole_ns(form.cost.ns(static_cast<double>(bytes)));

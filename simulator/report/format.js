@@ -57,6 +57,3 @@ function ticks(max, most, steps = [1, 2, 5, 10], base = 10) {
 function byteTicks(max, most) {
   return ticks(max, most, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], 1024);
 }
-
-// For tests of the page's own logic outside a browser.
-if (typeof module !== "undefined") module.exports = { digits, format, ticks, byteTicks };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/fields.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
 #include "simulator/report/output_file.h"
@@ -14,7 +15,29 @@
 #include "simulator/trace/step_shares.h"
 
 namespace accelerate::simulator {
+
+// What the file has of them under the fields' names, in its order.
+ACCELERATE_FIELDS(RankSummary, end_ns, compute_ns, communication_ns, exposed_ns, memory_peak,
+                  at_peak, flops, driver_peak, allocation_retries, launches)
+ACCELERATE_FIELDS(StepTimes, first_ns, shortest_ns, median_ns, median_step, longest_ns, flops,
+                  exposed_ns)
+ACCELERATE_FIELDS(StepWork, operators, flops, bytes, launches, blocks, block_bytes)
+ACCELERATE_FIELDS(StageShare, stage, ranks, busy_ns, bubble_ns)
+ACCELERATE_FIELDS(LinkSummary, links, bytes_per_second, bytes, least_bytes, most_bytes, use,
+                  worst_use, step_bytes, step_use, worst_step_use, worst, mean_busy_ns,
+                  worst_busy_ns)
+ACCELERATE_FIELDS(OperatorSummary, calls, total_ns, flops, bytes)
+ACCELERATE_FIELDS(ModuleSummary, calls, total_ns, flops, bytes)
+ACCELERATE_FIELDS(CollectiveSummary, ranks, calls, bytes, total_ns, shared_ns, bus_bytes)
+
 namespace {
+
+// An object with the fields as well.
+template <typename Struct>
+Json with_fields(Json object, const Struct& each) {
+  visit_fields(each, [&object](const char* name, const auto& field) { object[name] = field; });
+  return object;
+}
 
 // Numbers by the texts of an enumeration.
 template <typename E, typename Numbers>
@@ -57,29 +80,16 @@ Json steps_of(const Trace& trace) {
   const std::optional<StepTimes> times = step_times(trace);
   if (!times.has_value()) return nullptr;
   const auto spent = step_shares(trace);
-  const StepWork& work = trace.steps[times->median_step].work;
-  return {{"count", times->steps},
-          {"first_ns", times->first_ns},
-          {"shortest_ns", times->shortest_ns},
-          {"median_ns", times->median_ns},
-          {"median_step", times->median_step},
-          {"longest_ns", times->longest_ns},
-          {"flops", times->flops},
-          {"exposed_ns", times->exposed_ns},
-          {"phases_ns", by_text<StepPhase>(times->phase_ns)},
-          {"shares_ns", spent ? by_text<StepActivity>(*spent) : Json()},
-          {"critical_path", path_of(trace)},
-          {"median_work",
-           {{"operators", work.operators},
-            {"flops", work.flops},
-            {"bytes", work.bytes},
-            {"launches", work.launches},
-            {"blocks", work.blocks},
-            {"block_bytes", work.block_bytes}}},
-          {"mean_ns", times->mean_ns},
-          {"mfu", times->mfu},
-          {"hfu", times->hfu},
-          {"samples", trace.samples_per_step}};
+  Json steps = with_fields({{"count", times->steps}}, *times);
+  steps["phases_ns"] = by_text<StepPhase>(times->phase_ns);
+  steps["shares_ns"] = spent ? by_text<StepActivity>(*spent) : Json();
+  steps["critical_path"] = path_of(trace);
+  steps["median_work"] = with_fields(Json::object(), trace.steps[times->median_step].work);
+  steps["mean_ns"] = times->mean_ns;
+  steps["mfu"] = times->mfu;
+  steps["hfu"] = times->hfu;
+  steps["samples"] = trace.samples_per_step;
+  return steps;
 }
 
 Json failure_of(const Trace& trace) {
@@ -106,13 +116,9 @@ Json traffic_by_axis(const Trace& trace) {
 
 Json rank_of(const Trace& trace, int number) {
   const RankSummary& rank = trace.ranks[number];
-  Json at_peak = by_text<MemoryCategory>(rank.at_peak);
-  return {{"place", place_of(trace, number)}, {"end_ns", rank.end_ns},
-          {"compute_ns", rank.compute_ns},    {"communication_ns", rank.communication_ns},
-          {"exposed_ns", rank.exposed_ns},    {"memory_peak", rank.memory_peak},
-          {"at_peak", std::move(at_peak)},    {"flops", rank.flops},
-          {"driver_peak", rank.driver_peak},  {"allocation_retries", rank.allocation_retries},
-          {"launches", rank.launches}};
+  Json row = with_fields({{"place", place_of(trace, number)}}, rank);
+  row["at_peak"] = by_text<MemoryCategory>(rank.at_peak);  // in the place of the list
+  return row;
 }
 
 Json peak_of(const Trace& trace) {
@@ -128,55 +134,19 @@ Json peak_of(const Trace& trace) {
 }
 
 // What is listed: the number of a name stands for the name.
-Json row_of(const Trace&, const StageShare& each) {
-  return {{"stage", each.stage},
-          {"ranks", each.ranks},
-          {"busy_ns", each.busy_ns},
-          {"bubble_ns", each.bubble_ns}};
-}
-
+Json row_of(const Trace&, const StageShare& each) { return with_fields(Json::object(), each); }
 Json row_of(const Trace&, const LinkSummary& each) {
-  return {{"kind", to_string(each.kind)},
-          {"links", each.links},
-          {"bytes_per_second", each.bytes_per_second},
-          {"bytes", each.bytes},
-          {"least_bytes", each.least_bytes},
-          {"most_bytes", each.most_bytes},
-          {"use", each.use},
-          {"worst_use", each.worst_use},
-          {"step_bytes", each.step_bytes},
-          {"step_use", each.step_use},
-          {"worst_step_use", each.worst_step_use},
-          {"worst", each.worst},
-          {"mean_busy_ns", each.mean_busy_ns},
-          {"worst_busy_ns", each.worst_busy_ns}};
+  return with_fields({{"kind", to_string(each.kind)}}, each);
 }
-
-Json row_of(const Trace& trace, const OperatorSummary& each) {
-  return {{"name", trace.names[each.name]},
-          {"calls", each.calls},
-          {"total_ns", each.total_ns},
-          {"flops", each.flops},
-          {"bytes", each.bytes}};
-}
-
-Json row_of(const Trace& trace, const CollectiveSummary& each) {
-  return {{"name", trace.names[each.name]},
-          {"algorithm", trace.names[each.algorithm]},
-          {"ranks", each.ranks},
-          {"calls", each.calls},
-          {"bytes", each.bytes},
-          {"total_ns", each.total_ns},
-          {"shared_ns", each.shared_ns},
-          {"bus_bytes", each.bus_bytes}};
-}
-
 Json row_of(const Trace&, const ModuleSummary& each) {
-  return {{"name", each.module},
-          {"calls", each.calls},
-          {"total_ns", each.total_ns},
-          {"flops", each.flops},
-          {"bytes", each.bytes}};
+  return with_fields({{"name", each.module}}, each);
+}
+Json row_of(const Trace& trace, const OperatorSummary& each) {
+  return with_fields({{"name", trace.names[each.name]}}, each);
+}
+Json row_of(const Trace& trace, const CollectiveSummary& each) {
+  return with_fields(
+      {{"name", trace.names[each.name]}, {"algorithm", trace.names[each.algorithm]}}, each);
 }
 
 Json calls_of(const Trace& trace, const std::vector<CallSummary>& calls, bool has_bytes,

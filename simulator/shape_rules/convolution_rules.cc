@@ -73,11 +73,9 @@ Results convolution_backward(const Tensor& gradient, const Tensor& input, const 
                              std::array<bool, 3> wanted) {
   const Window how = window(weight, stride, padding, dilation, transposed, output_padding, groups);
   const MemoryFormat format = format_of(input, weight, bias_size.has_value(), how);
-  Results results(3);
-  if (wanted[0]) results[0] = dense(input.sizes(), input.scalar_type(), format);
-  if (wanted[1]) results[1] = dense(weight.sizes(), weight.scalar_type(), format);
-  if (wanted[2]) results[2] = dense({gradient.size(1)}, gradient.scalar_type());
-  return results;
+  return {wanted[0] ? dense(input.sizes(), input.scalar_type(), format) : Tensor(),
+          wanted[1] ? dense(weight.sizes(), weight.scalar_type(), format) : Tensor(),
+          wanted[2] ? dense({gradient.size(1)}, gradient.scalar_type()) : Tensor()};
 }
 
 // ---- The kernels for the CPU alone.
@@ -103,22 +101,16 @@ Tensor slow_conv2d(const Tensor& self, const Tensor& weight, const Dims&, const 
   return dense(slow_sizes(self, weight, stride, padding, {1, 1}), self.scalar_type(),
                slow_format(self, weight));
 }
-Results slow_conv2d_backward_of(const Tensor& gradient, const Tensor& self, const Tensor& weight,
-                                std::array<bool, 3> wanted) {
-  const MemoryFormat format = slow_format(self, weight);
-  Results results(3);
-  if (wanted[0]) results[0] = dense(self.sizes(), gradient.scalar_type(), format);
-  if (wanted[1]) results[1] = dense(weight.sizes(), gradient.scalar_type(), format);
-  if (wanted[2]) results[2] = dense({gradient.size(1)}, gradient.scalar_type());
-  return results;
-}
 Results slow_conv2d_backward(const Tensor& gradient, const Tensor& self, const Tensor& weight,
                              const Dims&, const Dims&, const Dims&, std::array<bool, 3> wanted) {
-  return slow_conv2d_backward_of(gradient, self, weight, wanted);
+  const MemoryFormat format = slow_format(self, weight);
+  return {wanted[0] ? dense(self.sizes(), gradient.scalar_type(), format) : Tensor(),
+          wanted[1] ? dense(weight.sizes(), gradient.scalar_type(), format) : Tensor(),
+          wanted[2] ? dense({gradient.size(1)}, gradient.scalar_type()) : Tensor()};
 }
 Results slow_conv2d_whole_backward(const Tensor& gradient, const Tensor& self,
                                    const Tensor& weight) {
-  return slow_conv2d_backward_of(gradient, self, weight, {true, true, true});
+  return slow_conv2d_backward(gradient, self, weight, {}, {}, {}, {true, true, true});
 }
 Tensor slow_conv3d(const Tensor& self, const Tensor& weight, const Dims&, const Tensor&,
                    const Dims& stride, const Dims& padding) {

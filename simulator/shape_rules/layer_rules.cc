@@ -39,11 +39,9 @@ Results batch_norm_backward(const Tensor&, const Tensor& input, const Tensor& we
                             const Tensor& saved_deviation, bool, double,
                             std::array<bool, 3> wanted) {
   const Dtype dtype = parameter_dtype(input, {weight, mean, variance, saved_mean, saved_deviation});
-  Results results(3);
-  if (wanted[0]) results[0] = formatted_like(input);
-  if (wanted[1]) results[1] = dense({input.size(1)}, dtype);
-  if (wanted[2]) results[2] = dense({input.size(1)}, dtype);
-  return results;
+  return {wanted[0] ? formatted_like(input) : Tensor(),
+          wanted[1] ? dense({input.size(1)}, dtype) : Tensor(),
+          wanted[2] ? dense({input.size(1)}, dtype) : Tensor()};
 }
 
 // A mean and a deviation for each row; their sizes keep the dims of the row, with one element.
@@ -56,11 +54,9 @@ Results layer_norm(const Tensor& input, const Dims& row, const Tensor& weight, c
 Results layer_norm_backward(const Tensor&, const Tensor& input, const Dims&, const Tensor&,
                             const Tensor&, const Tensor& weight, const Tensor& bias,
                             std::array<bool, 3> wanted) {
-  Results results(3);
-  if (wanted[0]) results[0] = contiguous_like(input);
-  if (wanted[1]) results[1] = contiguous_like(weight);
-  if (wanted[2]) results[2] = contiguous_like(bias.defined() ? bias : weight);
-  return results;
+  return {wanted[0] ? contiguous_like(input) : Tensor(),
+          wanted[1] ? contiguous_like(weight) : Tensor(),
+          wanted[2] ? contiguous_like(bias.defined() ? bias : weight) : Tensor()};
 }
 
 Results group_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, int64_t batch,
@@ -71,11 +67,9 @@ Results group_norm(const Tensor& input, const Tensor& weight, const Tensor& bias
 Results group_norm_backward(const Tensor&, const Tensor& input, const Tensor&, const Tensor&,
                             const Tensor& weight, int64_t, int64_t, int64_t, int64_t,
                             std::array<bool, 3> wanted) {
-  Results results(3);
-  if (wanted[0]) results[0] = formatted_like(input);
-  if (wanted[1]) results[1] = contiguous_like(weight);
-  if (wanted[2]) results[2] = contiguous_like(weight);
-  return results;
+  return {wanted[0] ? formatted_like(input) : Tensor(),
+          wanted[1] ? contiguous_like(weight) : Tensor(),
+          wanted[2] ? contiguous_like(weight) : Tensor()};
 }
 
 Results weight_norm(const Tensor& direction, const Tensor& magnitude) {
@@ -160,9 +154,10 @@ constexpr int64_t kMax = 2;
 
 // The kernel shrinks the table of bags by one, which keeps its memory. It has none if it sums whole
 // rows without looking at them one by one.
-Results embedding_bag_of(const Tensor& weight, const Tensor& indices, const Tensor& offsets,
-                         int64_t mode, const Tensor& sample_weights, bool include_last_offset,
-                         int64_t padding_index, bool requires_gradient) {
+template <bool requires_gradient>
+Results embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& offsets, bool,
+                      int64_t mode, bool, const Tensor& sample_weights, bool include_last_offset,
+                      int64_t padding_index) {
   const int64_t num_bags = offsets.size(0) - (include_last_offset ? 1 : 0);
   const Dtype positions = c10::promoteTypes(indices.scalar_type(), offsets.scalar_type());
   const bool fast = weight.scalar_type() != at::kDouble && weight.stride(1) == 1 &&
@@ -177,18 +172,6 @@ Results embedding_bag_of(const Tensor& weight, const Tensor& indices, const Tens
   const Tensor maxima =
       mode == kMax ? dense({num_bags, weight.size(1)}, positions) : contiguous_like(bag_sizes);
   return {dense({num_bags, weight.size(1)}, weight.scalar_type()), bag_of_index, bag_sizes, maxima};
-}
-Results embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& offsets, bool,
-                      int64_t mode, bool, const Tensor& sample_weights, bool include_last_offset,
-                      int64_t padding_index) {
-  return embedding_bag_of(weight, indices, offsets, mode, sample_weights, include_last_offset,
-                          padding_index, /*requires_gradient=*/true);
-}
-Results embedding_bag_forward(const Tensor& weight, const Tensor& indices, const Tensor& offsets,
-                              bool, int64_t mode, bool, const Tensor& sample_weights,
-                              bool include_last_offset, int64_t padding_index) {
-  return embedding_bag_of(weight, indices, offsets, mode, sample_weights, include_last_offset,
-                          padding_index, /*requires_gradient=*/false);
 }
 Tensor embedding_bag_dense_backward(const Tensor& gradient, const Tensor&, const Tensor&,
                                     const Tensor&, const Tensor&, int64_t num_weights) {
@@ -243,8 +226,8 @@ Rules layer_rules() {
       {"_scaled_dot_product_flash_attention_for_cpu_backward", by<attention_backward>},
       {"_masked_softmax _masked_softmax_backward", by<in_order>},
 
-      {"_embedding_bag", by<embedding_bag>},
-      {"_embedding_bag_forward_only", by<embedding_bag_forward>},
+      {"_embedding_bag", by<&embedding_bag</*requires_gradient=*/true>>},
+      {"_embedding_bag_forward_only", by<&embedding_bag</*requires_gradient=*/false>>},
       {"_embedding_bag_backward", by<embedding_bag_backward>},
       {"_embedding_bag_dense_backward", by<embedding_bag_dense_backward>},
       {"_embedding_bag_per_sample_weights_backward", by<sample_weights_gradient>},

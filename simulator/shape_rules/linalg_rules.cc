@@ -54,7 +54,6 @@ Tensor third_factor(const Tensor&, const Tensor&, const Tensor& other) { return 
 Tensor solution(const Tensor& a, const Tensor& b) {
   return column_major(matrices(a, b, b.size(-2), b.size(-1)), a.scalar_type());
 }
-Tensor cholesky_solution(const Tensor& self, const Tensor&) { return factor(self); }
 
 Results qr_parts(const Tensor& self) {
   Dims sizes(self.sizes().slice(0, self.dim() - 2));
@@ -102,8 +101,7 @@ Rules linalg_rules() {
       {"_cdist_backward", by<distances_gradient>},
       {"_pdist_forward", by<distances_within>},
       {"_pdist_backward", by<second_contiguous>},
-      {"cholesky cholesky_inverse linalg_householder_product", by<factor>},
-      {"_cholesky_solve_helper", by<cholesky_solution>},
+      {"cholesky cholesky_inverse _cholesky_solve_helper linalg_householder_product", by<factor>},
       {"geqrf", by<qr_parts>},
       {"ormqr", by<third_factor>},
       {"linalg_eig", by<eigen>},
