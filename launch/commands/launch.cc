@@ -99,10 +99,10 @@ agent::AgentOptions at_the_same_time(const CommandPlan& plan) {
 }
 
 int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
-  const absl::StatusOr<std::string> tool = find_program(invocation, plan.tool);
-  if (!tool.ok()) {
+  const std::string& tool = plan.commands[0][0];
+  if (!find_program(invocation, tool).ok()) {
     return fail(invocation, kName,
-                absl::StrCat(plan.kind, " needs the program ", plan.tool,
+                absl::StrCat(plan.kind, " needs the program ", tool,
                              ", which is not in PATH; install it, or see with --dry_run what it "
                              "would be given"),
                 kExitNotFound);
