@@ -308,9 +308,9 @@ RunCommand declare(CLI::App& app) {
     add_value(*each, "--baselines", options->baselines, "DIR",
               "the baselines' folder, instead of FILE's");
   }
-  const Subcommand bench = declare_bench(app);
-  return [options, bench](Invocation& invocation) {
-    return bench.app->parsed() ? bench.run(invocation) : run(*options, invocation);
+  CLI::App& bench = *app.add_subcommand(kPerfBench.name, kPerfBench.summary);
+  return [options, &bench, run_bench = kPerfBench.declare(bench)](Invocation& invocation) {
+    return bench.parsed() ? run_bench(invocation) : run(*options, invocation);
   };
 }
 
