@@ -279,7 +279,9 @@ absl::Status Agent::open_store() {
 }
 
 absl::Status Agent::open_logs(const Round& round) {
-  if (!wants_logs(options_) || !log_folder_.empty()) return absl::OkStatus();
+  const bool wants_logs =
+      !options_.log_dir.empty() || is_set(options_.redirects) || is_set(options_.tee);
+  if (!wants_logs || !log_folder_.empty()) return absl::OkStatus();
   ACCELERATE_ASSIGN_OR_RETURN(std::string log_dir, options_.log_dir.empty()
                                                        ? make_temporary_folder("accelerate_logs_")
                                                        : options_.log_dir);
@@ -432,10 +434,6 @@ int Agent::finish(const Order& last) {
 }
 
 }  // namespace
-
-bool wants_logs(const AgentOptions& options) {
-  return !options.log_dir.empty() || is_set(options.redirects) || is_set(options.tee);
-}
 
 std::vector<supervise::RankStart> plan_round(const AgentOptions& options, const Round& round,
                                              int store_fd, const std::string& log_folder) {

@@ -21,7 +21,6 @@
 #include "accelerate/base/yaml_reader.h"
 #include "launch/process/process_plan.h"
 #include "launch/process/replace_file.h"
-#include "launch/settings/machine.h"
 #include "launch/settings/schema.h"
 
 namespace accelerate::launcher::settings {
@@ -368,8 +367,7 @@ absl::Status write_config_file(const ConfigFile& config, const std::string& path
   return process::replace_file(path, text);
 }
 
-absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
-                                        const BasicMachine& machine) {
+absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision, const Machine& machine) {
   const std::string precision = absl::AsciiStrToLower(mixed_precision);
   ACCELERATE_RETURN_IF_ERROR(
       in_file("mixed_precision", check_value(setting("mixed_precision"), precision)));
@@ -390,7 +388,7 @@ absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
 }
 
 absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const std::string& path,
-                                        const BasicMachine& machine) {
+                                        const Machine& machine) {
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored)) return false;
   ACCELERATE_ASSIGN_OR_RETURN(const ConfigFile config, basic_config(mixed_precision, machine));
