@@ -10,10 +10,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -199,13 +197,12 @@ absl::StatusOr<std::string> run_mode(const Options& options, const Files& files,
                                      Invocation& invocation) {
   const std::string& path = files.path;
   if (options.mode == Mode::kUpdate) return update(options, files, invocation);
-  std::error_code ignored;
   if (options.mode == Mode::kDefault) {
     ACCELERATE_ASSIGN_OR_RETURN(
         const ConfigFile config,
         settings::basic_config(options.mixed_precision,
                                settings::this_machine(invocation.environment)));
-    if (!options.overwrite && std::filesystem::exists(path, ignored)) {
+    if (!options.overwrite && settings::file_exists(path)) {
       return absl::AlreadyExistsError(
           absl::StrCat("there is a configuration ", path,
                        " already; the file is unchanged. To make another, give --overwrite, or "
@@ -221,7 +218,7 @@ absl::StatusOr<std::string> run_mode(const Options& options, const Files& files,
     ACCELERATE_RETURN_IF_ERROR(assign(config, options.assignments));
     ACCELERATE_RETURN_IF_ERROR(fill_in(config, options.mixed_precision,
                                        settings::this_machine(invocation.environment)));
-    if (std::filesystem::exists(path, ignored)) {
+    if (settings::file_exists(path)) {
       return absl::AlreadyExistsError(
           absl::StrCat("there is a configuration ", path,
                        " already; change it with accelerate config update "

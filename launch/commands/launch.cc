@@ -267,7 +267,6 @@ absl::StatusOr<LaunchPlan> plan_of(const Inputs& inputs, const TypedFlags& typed
                                    const Invocation& invocation) {
   const std::vector<std::string> typed_options = settings::typed_words(typed);
   // The loader comes with this program; elsewhere PATH has to have it.
-  std::error_code ignored;
   const std::string loader = companion_path(invocation.executable, kModuleLoader);
   return plan::make_plan(
       {.settings = inputs.settings,
@@ -276,7 +275,7 @@ absl::StatusOr<LaunchPlan> plan_of(const Inputs& inputs, const TypedFlags& typed
        .command = invocation.program,
        .environment = invocation.environment,
        .typed_options = typed_options,
-       .module_loader = std::filesystem::exists(loader, ignored) ? loader : kModuleLoader,
+       .module_loader = settings::file_exists(loader) ? loader : kModuleLoader,
        .executable = invocation.executable.empty() ? "accelerate" : invocation.executable});
 }
 

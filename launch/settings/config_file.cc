@@ -249,10 +249,7 @@ std::string home_of(absl::Span<const std::string> environment, const char* varia
 std::string default_file_in(const std::string& folder) {
   const std::string yaml = absl::StrCat(folder, "/default_config.yaml");
   const std::string json = absl::StrCat(folder, "/default_config.json");
-  std::error_code ignored;
-  const bool only_json =
-      !std::filesystem::exists(yaml, ignored) && std::filesystem::exists(json, ignored);
-  return only_json ? json : yaml;
+  return !file_exists(yaml) && file_exists(json) ? json : yaml;
 }
 
 Json typed_default(const Setting& row) {
@@ -283,10 +280,7 @@ std::string found_default_config(absl::Span<const std::string> environment) {
   const std::string own = default_config_path(environment);
   const std::string peers = default_file_in(absl::StrCat(
       home_of(environment, "XDG_CACHE_HOME", "/.cache", "/huggingface"), "/accelerate"));
-  std::error_code ignored;
-  const bool only_peers =
-      !std::filesystem::exists(own, ignored) && std::filesystem::exists(peers, ignored);
-  return only_peers ? peers : own;
+  return !file_exists(own) && file_exists(peers) ? peers : own;
 }
 
 absl::StatusOr<ConfigFile> load_config_file(const std::string& path) {
@@ -389,8 +383,7 @@ absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision, const
 
 absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const std::string& path,
                                         const Machine& machine) {
-  std::error_code ignored;
-  if (std::filesystem::exists(path, ignored)) return false;
+  if (file_exists(path)) return false;
   ACCELERATE_ASSIGN_OR_RETURN(const ConfigFile config, basic_config(mixed_precision, machine));
   ACCELERATE_RETURN_IF_ERROR(write_config_file(config, path));
   return true;
