@@ -279,7 +279,8 @@ json run_write_basic_config(const json& in) {
   const std::string path = folder.path("default_config.yaml");
   if (in.value("file_exists", false)) std::ofstream(path) << "{}\n";
   const absl::StatusOr<bool> written =
-      write_basic_config(in.value("mixed_precision", "no"), path, {.devices = in.value("gpus", 0)});
+      write_basic_config(in.value("mixed_precision", "no"), path,
+                         {.device_kind = "gpu", .devices = in.value("gpus", 0)});
   if (!written.ok()) return status_error(written.status());
   if (!*written) return {{"written", false}};
   const absl::StatusOr<ConfigFile> config = load_config_file(path);

@@ -39,9 +39,6 @@ absl::StatusOr<int> run_agent(const AgentOptions& options,
 std::vector<supervise::RankStart> plan_round(const AgentOptions& options, const Round& round,
                                              int store_fd, const std::string& log_folder);
 
-/// Whether streams are asked to go to files.
-bool wants_logs(const AgentOptions& options);
-
 /// Where the logs of a run go, so that no run overwrites those of another. Threads: any.
 ///
 /// The folder for `attempt_N/RANK` of a run: `log_dir/RUN_ID`, or with a number, `log_dir/RUN_ID.2`

@@ -335,9 +335,7 @@ class Bench {
   Build present_;
 };
 
-}  // namespace
-
-Subcommand declare_bench(CLI::App& perf) {
+RunCommand declare(CLI::App& app) {
   // CLI11's own checks let NaN pass.
   const std::function<std::string(const std::string&)> is_finite = [](const std::string& text) {
     double value = 0;
@@ -345,8 +343,6 @@ Subcommand declare_bench(CLI::App& perf) {
     return is_number ? "" : absl::StrCat("expected a finite number, got ", text);
   };
   auto options = std::make_shared<Options>();
-  CLI::App& app =
-      *perf.add_subcommand("bench", "Compare two builds of a Google Benchmark program.");
   app.footer(
       "Both builds run in turn. A benchmark is slower or faster if that is neither chance nor\n"
       "less than the threshold; equal builds look different in one run of 500. Exit code: 0 also\n"
@@ -390,7 +386,11 @@ Subcommand declare_bench(CLI::App& perf) {
   add_value(app, "--json", options->json, "FILE", "a file for the results as JSON");
   add_value(app, "--markdown", options->markdown, "FILE",
             "a file for the results as a table in Markdown");
-  return {&app, [options](Invocation& invocation) { return Bench(*options, invocation).run(); }};
+  return [options](Invocation& invocation) { return Bench(*options, invocation).run(); };
 }
+
+}  // namespace
+
+const Command kPerfBench = {"bench", "Compare two builds of a Google Benchmark program.", declare};
 
 }  // namespace accelerate::launcher::commands

@@ -1,8 +1,6 @@
 #include "launch/commands/commands.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 
 #include <CLI/CLI.hpp>
 
@@ -14,6 +12,7 @@
 #include "launch/commands/probe.h"
 #include "launch/process/child_process.h"
 #include "launch/process/terminal_colour.h"
+#include "launch/settings/machine.h"
 
 namespace accelerate::launcher::commands {
 namespace {
@@ -68,8 +67,7 @@ int start_failure_code(const absl::Status& status) {
 absl::StatusOr<std::string> find_companion(const Invocation& invocation, absl::string_view what,
                                            absl::string_view name) {
   const std::string program = companion_path(invocation.executable, name);
-  std::error_code ignored;
-  if (!std::filesystem::exists(program, ignored)) {
+  if (!settings::file_exists(program)) {
     return absl::NotFoundError(absl::StrCat("there is no ", what, " ", program,
                                             "; install the whole project with CMake, or build "
                                             "//launch:accelerate with Bazel, which brings it "

@@ -184,16 +184,8 @@ absl::Status update_variable_file(const std::string& path, const std::vector<std
 /// What `accelerate --version` prints: the versions of this program, of LibTorch, and the backends.
 std::string version_text(const Invocation& invocation);
 
-// ---- perf bench: two builds of a Google Benchmark program, measured in turn.
-
-/// A command below another one.
-struct Subcommand {
-  const CLI::App* app;  ///< knows whether it was parsed
-  RunCommand run;
-};
-
-/// Declares it below `perf`, which owns `app`.
-Subcommand declare_bench(CLI::App& perf);
+/// The command `bench` below `perf`: two builds of a Google Benchmark program, measured in turn.
+extern const Command kPerfBench;
 
 // ---- to-fsdp2
 

@@ -10,10 +10,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -37,7 +35,6 @@
 
 namespace accelerate::launcher::commands {
 
-using settings::BasicMachine;
 using settings::ConfigFile;
 using settings::Section;
 using settings::Settings;
@@ -55,11 +52,6 @@ struct Options {
   std::vector<std::string> assignments;
 };
 
-BasicMachine basic_machine(const Invocation& invocation) {
-  const settings::Machine machine = settings::this_machine(invocation.environment);
-  return {.devices = machine.devices, .device_kind = machine.device_kind};
-}
-
 absl::Status assign(ConfigFile& config, const std::vector<std::string>& assignments) {
   for (const std::string& assignment : assignments) {
     ACCELERATE_RETURN_IF_ERROR(dialogue::set_value(config, assignment));
@@ -70,7 +62,8 @@ absl::Status assign(ConfigFile& config, const std::vector<std::string>& assignme
 
 // Fills in settings that were not given, as for this machine alone. SageMaker's, the simulated and
 // those that make a distributed run are others, which have devices.
-absl::Status fill_in(ConfigFile& config, const std::string& mixed_precision, BasicMachine machine) {
+absl::Status fill_in(ConfigFile& config, const std::string& mixed_precision,
+                     settings::Machine machine) {
   const std::string type = config.values.value("distributed_type", "NO");
   const bool is_elsewhere = config.is_sagemaker() || config.values.contains("simulate");
   if (is_elsewhere) machine = {.devices = 1};
@@ -120,7 +113,7 @@ absl::StatusOr<ConfigFile> ask(const std::string& path, Invocation& invocation) 
   const std::string host = supervise::host_name();
   const dialogue::Surroundings here = {
       .home = process::environment_value(invocation.environment, "HOME"),
-      .machine = basic_machine(invocation),
+      .machine = settings::this_machine(invocation.environment),
       .host_name = settings::check_host(host).ok() ? host : "localhost",
       .tpu_name = process::environment_value(invocation.environment, "TPU_NAME"),
       .check_cluster = [](const std::string& text) { return ranks_of_cluster(text).status(); }};
@@ -204,12 +197,12 @@ absl::StatusOr<std::string> run_mode(const Options& options, const Files& files,
                                      Invocation& invocation) {
   const std::string& path = files.path;
   if (options.mode == Mode::kUpdate) return update(options, files, invocation);
-  std::error_code ignored;
   if (options.mode == Mode::kDefault) {
     ACCELERATE_ASSIGN_OR_RETURN(
         const ConfigFile config,
-        settings::basic_config(options.mixed_precision, basic_machine(invocation)));
-    if (!options.overwrite && std::filesystem::exists(path, ignored)) {
+        settings::basic_config(options.mixed_precision,
+                               settings::this_machine(invocation.environment)));
+    if (!options.overwrite && settings::file_exists(path)) {
       return absl::AlreadyExistsError(
           absl::StrCat("there is a configuration ", path,
                        " already; the file is unchanged. To make another, give --overwrite, or "
@@ -223,8 +216,9 @@ absl::StatusOr<std::string> run_mode(const Options& options, const Files& files,
     ACCELERATE_ASSIGN_OR_RETURN(config, ask(path, invocation));
   } else {
     ACCELERATE_RETURN_IF_ERROR(assign(config, options.assignments));
-    ACCELERATE_RETURN_IF_ERROR(fill_in(config, options.mixed_precision, basic_machine(invocation)));
-    if (std::filesystem::exists(path, ignored)) {
+    ACCELERATE_RETURN_IF_ERROR(fill_in(config, options.mixed_precision,
+                                       settings::this_machine(invocation.environment)));
+    if (settings::file_exists(path)) {
       return absl::AlreadyExistsError(
           absl::StrCat("there is a configuration ", path,
                        " already; change it with accelerate config update "

@@ -99,10 +99,10 @@ agent::AgentOptions at_the_same_time(const CommandPlan& plan) {
 }
 
 int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
-  const absl::StatusOr<std::string> tool = find_program(invocation, plan.tool);
-  if (!tool.ok()) {
+  const std::string& tool = plan.commands[0][0];
+  if (!find_program(invocation, tool).ok()) {
     return fail(invocation, kName,
-                absl::StrCat(plan.kind, " needs the program ", plan.tool,
+                absl::StrCat(plan.kind, " needs the program ", tool,
                              ", which is not in PATH; install it, or see with --dry_run what it "
                              "would be given"),
                 kExitNotFound);
@@ -267,7 +267,6 @@ absl::StatusOr<LaunchPlan> plan_of(const Inputs& inputs, const TypedFlags& typed
                                    const Invocation& invocation) {
   const std::vector<std::string> typed_options = settings::typed_words(typed);
   // The loader comes with this program; elsewhere PATH has to have it.
-  std::error_code ignored;
   const std::string loader = companion_path(invocation.executable, kModuleLoader);
   return plan::make_plan(
       {.settings = inputs.settings,
@@ -276,7 +275,7 @@ absl::StatusOr<LaunchPlan> plan_of(const Inputs& inputs, const TypedFlags& typed
        .command = invocation.program,
        .environment = invocation.environment,
        .typed_options = typed_options,
-       .module_loader = std::filesystem::exists(loader, ignored) ? loader : kModuleLoader,
+       .module_loader = settings::file_exists(loader) ? loader : kModuleLoader,
        .executable = invocation.executable.empty() ? "accelerate" : invocation.executable});
 }
 

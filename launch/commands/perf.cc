@@ -72,86 +72,6 @@ struct Recording {
   std::vector<std::pair<std::string, absl::Status>> failed;
 };
 
-// Runs the workloads.
-class Recorder {
- public:
-  explicit Recorder(Invocation& invocation) : invocation_(invocation) {}
-
-  bool was_interrupted() const { return signals_.was_interrupted(); }
-  int interrupted_code() const { return signals_.exit_code(); }
-
-  // On each of its clusters, until interrupted.
-  Recording record(const Workload& workload) {
-    const std::string command = shell_line(words_of(workload, ""));
-    WorkloadCost cost = {.name = workload.name, .command = command, .versions = {}, .clusters = {}};
-    Recording recording = {.cost = std::move(cost), .failed = {}};
-    for (const std::string& cluster : workload.clusters) {
-      if (was_interrupted()) break;
-      invocation_.out << workload.name << " on " << cluster << std::endl;
-      absl::StatusOr<Measurement> own = run(workload, cluster, recording.cost.versions);
-      if (!own.ok()) {
-        const std::string message =
-            absl::StrCat(workload.name, " on ", cluster, ": ", own.status().message());
-        recording.failed.emplace_back(cluster, absl::Status(own.status().code(), message));
-        continue;
-      }
-      if (!own->metrics.contains("time/step")) {
-        invocation_.out << "  no training step was seen, so that times are of the whole run\n";
-      }
-      recording.cost.clusters[cluster] = *std::move(own);
-    }
-    return recording;
-  }
-
- private:
-  // As typed, but for the cluster if it is empty.
-  static std::vector<std::string> words_of(const Workload& workload, const std::string& cluster) {
-    std::vector<std::string> words = {"accelerate", "launch"};
-    if (!cluster.empty()) words.insert(words.end(), {"--simulate", cluster});
-    words.insert(words.end(), workload.options.begin(), workload.options.end());
-    words.insert(words.end(), workload.program.begin(), workload.program.end());
-    return words;
-  }
-
-  absl::StatusOr<Measurement> run(const Workload& workload, const std::string& cluster,
-                                  std::map<std::string, std::string>& versions) {
-    const std::string path = folder_.path("summary.json");
-    clear_summary(path);
-    const TemporaryFolder scratch;
-    plan::SimulationPlan plan;
-    plan.process.argv = words_of(workload, cluster);
-    // A workload is what perf.yaml says, whoever runs it.
-    for (const std::string& variable : invocation_.environment) {
-      const std::string name = variable.substr(0, variable.find('='));
-      if (is_run_variable(name)) plan.process.environment[name] = std::nullopt;
-    }
-    plan.process.environment[kNoDefaultConfig] = "1";
-    for (std::string& word : plan.process.argv) {
-      absl::StrReplaceAll({{kScratch, scratch.path()}}, &word);
-    }
-    const std::string& launcher =
-        invocation_.executable.empty() ? plan.process.argv[0] : invocation_.executable;
-    ACCELERATE_ASSIGN_OR_RETURN(const ChildResult ended,
-                                run_simulation(plan, launcher, {{env::kSimulateSummary, path}},
-                                               invocation_.environment, signals_));
-    if (was_interrupted()) return absl::CancelledError("interrupted");
-    if (ended.exit_code != 0 || ended.signal != 0) {
-      return absl::AbortedError(
-          absl::StrCat("the program ", failure_text(ended), "\n", tail_text(ended)));
-    }
-    const nlohmann::json summary = read_summary(path);
-    if (summary.is_null()) return absl::FailedPreconditionError(kNoSimulation);
-    if (summary.contains("versions")) {
-      versions = summary.at("versions").get<std::map<std::string, std::string>>();
-    }
-    return perf::measurement_of(summary, cluster);
-  }
-
-  Invocation& invocation_;
-  const RunSignals signals_;
-  const TemporaryFolder folder_;
-};
-
 // Those that were asked for.
 absl::StatusOr<std::vector<Workload>> chosen(const Workloads& all, const Options& options) {
   if (options.workloads.empty()) return all.list;
@@ -172,7 +92,7 @@ absl::StatusOr<std::vector<Workload>> chosen(const Workloads& all, const Options
 class PerfRun {
  public:
   PerfRun(const Options& options, Invocation& invocation)
-      : options_(options), invocation_(invocation), recorder_(invocation) {}
+      : options_(options), invocation_(invocation) {}
 
   int run() {
     absl::StatusOr<Workloads> all = perf::load_workloads(options_.config);
@@ -183,7 +103,7 @@ class PerfRun {
     Comparison comparison;
     for (const Workload& workload : *list) {
       const absl::StatusOr<Recording> recording = recording_of(workload);
-      if (recorder_.was_interrupted()) return recorder_.interrupted_code();
+      if (signals_.was_interrupted()) return signals_.exit_code();
       if (!recording.ok() && options_.mode == Mode::kCompare) {
         comparison.missing.emplace_back(recording.status().message());
         has_failed_ = true;
@@ -198,8 +118,74 @@ class PerfRun {
   }
 
  private:
+  // On each of its clusters, until interrupted.
+  Recording record(const Workload& workload) {
+    const std::string command = shell_line(words_of(workload, ""));
+    WorkloadCost cost = {.name = workload.name, .command = command, .versions = {}, .clusters = {}};
+    Recording recording = {.cost = std::move(cost), .failed = {}};
+    for (const std::string& cluster : workload.clusters) {
+      if (signals_.was_interrupted()) break;
+      invocation_.out << workload.name << " on " << cluster << std::endl;
+      absl::StatusOr<Measurement> own = measure(workload, cluster, recording.cost.versions);
+      if (!own.ok()) {
+        const std::string message =
+            absl::StrCat(workload.name, " on ", cluster, ": ", own.status().message());
+        recording.failed.emplace_back(cluster, absl::Status(own.status().code(), message));
+        continue;
+      }
+      if (!own->metrics.contains("time/step")) {
+        invocation_.out << "  no training step was seen, so that times are of the whole run\n";
+      }
+      recording.cost.clusters[cluster] = *std::move(own);
+    }
+    return recording;
+  }
+
+  // As typed, but for the cluster if it is empty.
+  static std::vector<std::string> words_of(const Workload& workload, const std::string& cluster) {
+    std::vector<std::string> words = {"accelerate", "launch"};
+    if (!cluster.empty()) words.insert(words.end(), {"--simulate", cluster});
+    words.insert(words.end(), workload.options.begin(), workload.options.end());
+    words.insert(words.end(), workload.program.begin(), workload.program.end());
+    return words;
+  }
+
+  absl::StatusOr<Measurement> measure(const Workload& workload, const std::string& cluster,
+                                      std::map<std::string, std::string>& versions) {
+    const std::string path = folder_.path("summary.json");
+    clear_summary(path);
+    const TemporaryFolder scratch;
+    plan::SimulationPlan plan;
+    plan.process.argv = words_of(workload, cluster);
+    // A workload is what perf.yaml says, whoever runs it.
+    for (const std::string& variable : invocation_.environment) {
+      const std::string name = variable.substr(0, variable.find('='));
+      if (is_run_variable(name)) plan.process.environment[name] = std::nullopt;
+    }
+    plan.process.environment[kNoDefaultConfig] = "1";
+    for (std::string& word : plan.process.argv) {
+      absl::StrReplaceAll({{kScratch, scratch.path()}}, &word);
+    }
+    const std::string& launcher =
+        invocation_.executable.empty() ? plan.process.argv[0] : invocation_.executable;
+    ACCELERATE_ASSIGN_OR_RETURN(const ChildResult ended,
+                                run_simulation(plan, launcher, {{env::kSimulateSummary, path}},
+                                               invocation_.environment, signals_));
+    if (signals_.was_interrupted()) return absl::CancelledError("interrupted");
+    if (ended.exit_code != 0 || ended.signal != 0) {
+      return absl::AbortedError(
+          absl::StrCat("the program ", failure_text(ended), "\n", tail_text(ended)));
+    }
+    const nlohmann::json summary = read_summary(path);
+    if (summary.is_null()) return absl::FailedPreconditionError(kNoSimulation);
+    if (summary.contains("versions")) {
+      versions = summary.at("versions").get<std::map<std::string, std::string>>();
+    }
+    return perf::measurement_of(summary, cluster);
+  }
+
   absl::StatusOr<Recording> recording_of(const Workload& workload) {
-    if (options_.results.empty()) return recorder_.record(workload);
+    if (options_.results.empty()) return record(workload);
     ACCELERATE_ASSIGN_OR_RETURN(WorkloadCost cost,
                                 perf::load_cost(cost_path(options_.results, workload)));
     return Recording{.cost = std::move(cost), .failed = {}};
@@ -259,7 +245,8 @@ class PerfRun {
 
   const Options& options_;
   Invocation& invocation_;
-  Recorder recorder_;
+  const RunSignals signals_;
+  const TemporaryFolder folder_;
   // A program failed, or a result is missing: there is nothing to take as the baseline.
   bool has_failed_ = false;
 };
@@ -308,9 +295,9 @@ RunCommand declare(CLI::App& app) {
     add_value(*each, "--baselines", options->baselines, "DIR",
               "the baselines' folder, instead of FILE's");
   }
-  const Subcommand bench = declare_bench(app);
-  return [options, bench](Invocation& invocation) {
-    return bench.app->parsed() ? bench.run(invocation) : run(*options, invocation);
+  CLI::App& bench = *app.add_subcommand(kPerfBench.name, kPerfBench.summary);
+  return [options, &bench, run_bench = kPerfBench.declare(bench)](Invocation& invocation) {
+    return bench.parsed() ? run_bench(invocation) : run(*options, invocation);
   };
 }
 

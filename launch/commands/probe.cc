@@ -198,13 +198,12 @@ LibraryProbe probe_torch_library(const std::string& library,
   LibraryProbe first = probe_library(library);
   if (first.is_loadable) return first;
   for (const fs::path& folder : search_folders(environment)) {
-    std::error_code ignored;
-    const fs::path file = folder / library;
-    if (!fs::exists(file, ignored)) continue;
+    const std::string file = folder / library;
+    if (!settings::file_exists(file)) continue;
     // A file that exists but cannot be loaded is the error to report.
-    first = probe_library(file.string());
+    first = probe_library(file);
     if (first.is_loadable) return first;
-    first.path = file.string();
+    first.path = file;
   }
   return first;
 }

@@ -3,10 +3,8 @@
 // Mirrors: accelerate commands/to_fsdp2.py.
 // Differs: the file is checked as launch checks it; unknown keys are an error.
 
-#include <filesystem>
 #include <set>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -18,6 +16,7 @@
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/status.h"
 #include "launch/commands/commands.h"
+#include "launch/settings/machine.h"
 #include "launch/settings/schema.h"
 
 namespace accelerate::launcher::commands {
@@ -71,8 +70,7 @@ absl::StatusOr<std::string> to_fsdp2(const ToFsdp2Options& options, std::vector<
     return absl::InvalidArgumentError(
         "say where the result goes: --output_file PATH, or --overwrite for the same file");
   }
-  std::error_code ignored;
-  if (!options.overwrite && std::filesystem::exists(options.output_file, ignored)) {
+  if (!options.overwrite && settings::file_exists(options.output_file)) {
     return absl::AlreadyExistsError(
         absl::StrCat(options.output_file, " is there already; --overwrite replaces it"));
   }

@@ -4,10 +4,8 @@
 // Differs: --install_command says how accelerate is installed there, because pip's accelerate is HF
 // Accelerate; a pod without name or zone is an error.
 
-#include <filesystem>
 #include <fstream>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -19,6 +17,7 @@
 #include "launch/commands/commands.h"
 #include "launch/process/child_process.h"
 #include "launch/settings/config_file.h"
+#include "launch/settings/machine.h"
 
 namespace accelerate::launcher::commands {
 
@@ -50,8 +49,7 @@ absl::Status take_configuration(Options& options, const Invocation& invocation) 
   std::string path = options.config_file;
   if (path.empty()) {
     path = settings::found_default_config(invocation.environment);
-    std::error_code ignored;
-    if (!std::filesystem::exists(path, ignored)) return absl::OkStatus();
+    if (!settings::file_exists(path)) return absl::OkStatus();
   }
   ACCELERATE_ASSIGN_OR_RETURN(const ConfigFile config, settings::load_config_file(path));
   if (options.command_file.empty() && options.commands.empty()) {

@@ -108,31 +108,16 @@ std::string label(const std::vector<std::string>& choices, size_t index) {
                       choices[index]);
 }
 
-// The digits typed since the last arrow key, which select an entry of the menu.
-class TypedAhead {
- public:
-  size_t add(char key, const std::vector<std::string>& choices, size_t selected) {
-    typed_ += key;
-    if (const size_t found = match(choices); found != std::string::npos) return found;
-    // It may be the beginning of another one.
-    typed_ = key;
-    const size_t found = match(choices);
-    return found != std::string::npos ? found : selected;
+// The first choice that begins with what was typed into the menu, else the one of that number; npos
+// for none.
+size_t find_typed(const std::vector<std::string>& choices, const std::string& typed) {
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (absl::StartsWithIgnoreCase(choices[i], typed)) return i;
   }
-  void clear() { typed_.clear(); }
-
- private:
-  size_t match(const std::vector<std::string>& choices) const {
-    for (size_t i = 0; i < choices.size(); ++i) {
-      if (absl::StartsWithIgnoreCase(choices[i], typed_)) return i;
-    }
-    size_t number = 0;
-    if (absl::SimpleAtoi(typed_, &number) && number < choices.size()) return number;
-    return std::string::npos;
-  }
-
-  std::string typed_;
-};
+  size_t number = 0;
+  const bool is_number = absl::SimpleAtoi(typed, &number) && number < choices.size();
+  return is_number ? number : std::string::npos;
+}
 
 }  // namespace
 
@@ -246,7 +231,7 @@ size_t Prompter::ask_by_menu(const std::string& question, const std::vector<std:
   out_ << question << " (arrow keys, number or name; Enter takes, Esc leaves)\r\n";
   size_t selected = otherwise;
   draw_menu(choices, selected);
-  TypedAhead typed;
+  std::string typed;  // since the last arrow key
   while (true) {
     const int key = in_.get();
     if (key == '\n' || key == '\r') break;
@@ -262,7 +247,11 @@ size_t Prompter::ask_by_menu(const std::string& question, const std::vector<std:
     } else if (key == 127 || key == 8) {
       typed.clear();
     } else if (std::isprint(key)) {
-      selected = typed.add(static_cast<char>(key), choices, selected);
+      typed += static_cast<char>(key);
+      // It may be the beginning of another one.
+      if (find_typed(choices, typed) == std::string::npos) typed = static_cast<char>(key);
+      const size_t found = find_typed(choices, typed);
+      if (found != std::string::npos) selected = found;
     }
     out_ << to_first_line;
     draw_menu(choices, selected);

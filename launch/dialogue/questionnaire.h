@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "launch/dialogue/prompter.h"
 #include "launch/settings/config_file.h"
+#include "launch/settings/machine.h"
 #include "launch/settings/schema.h"
 
 namespace accelerate::launcher::dialogue {
@@ -29,7 +30,7 @@ inline bool works_in_this_version(const settings::Setting& setting) { return set
 struct Surroundings {
   /// What `~` stands for in paths.
   std::string home;
-  settings::BasicMachine machine = {};
+  settings::Machine machine = {};
   /// The host name under which other machines reach this machine.
   std::string host_name = "localhost";
   /// The name of the TPU pod that this machine belongs to; empty for none.

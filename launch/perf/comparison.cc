@@ -169,16 +169,16 @@ class Attribution {
   // Both outlive it.
   Attribution(const Measurement& before, const Measurement& after)
       : before_(before), after_(after) {
-    for (const Table& table : tables()) {
+    for (const Table& table : kTables) {
       parts_.push_back(parts_of(before.*table.costs, after.*table.costs));
     }
   }
 
   // What differs, by name.
   const Parts& parts(Costs Measurement::* table) const {
-    const auto found = std::ranges::find(tables(), table, &Table::costs);
-    ABSL_CHECK(found != tables().end());
-    return parts_[found - tables().begin()];
+    const auto found = std::ranges::find(kTables, table, &Table::costs);
+    ABSL_CHECK(found != std::end(kTables));
+    return parts_[found - std::begin(kTables)];
   }
 
   // Empty: unknown.
@@ -326,7 +326,7 @@ class Attribution {
 
   const Measurement& before_;
   const Measurement& after_;
-  std::vector<Parts> parts_;  // as tables()
+  std::vector<Parts> parts_;  // as kTables
 };
 
 // Within a group those that sum the others up.

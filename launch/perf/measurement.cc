@@ -4,6 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -191,7 +192,7 @@ std::string lines_of(const Members& members, int depth, const ValueText& value_t
 std::string measurement_text(const Measurement& cost) {
   std::vector<std::pair<std::string, std::string>> parts = {
       {"metrics", lines_of(cost.metrics, 4, [](double value) { return json_text(value); })}};
-  for (const Table& table : tables()) {
+  for (const Table& table : kTables) {
     parts.emplace_back(table.name, lines_of(cost.*table.costs, 4, cost_text));
   }
   parts.emplace_back("hardware", lines_of(cost.hardware, 4, [](const std::string& value) {
@@ -211,7 +212,7 @@ Measurement measurement_from(const DocumentNode& value) {
   for (const DocumentNode& metric : value.at("metrics").members()) {
     cost.metrics[metric.key()] = metric.number();
   }
-  for (const Table& table : tables()) {
+  for (const Table& table : kTables) {
     for (const DocumentNode& each : value.at(table.name).members()) {
       const auto number = [&](const char* name) {
         const auto found = each.find(name);
@@ -261,20 +262,6 @@ absl::StatusOr<Measurement> measurement_of(const json& summary, const std::strin
     return invalid("the program is linked to another release of the simulator: ", error.what());
   }
   return cost;
-}
-
-const std::vector<Table>& tables() {
-  static const auto& tables = *new std::vector<Table>{
-      {"operators", &Measurement::operators},
-      {"collectives", &Measurement::collectives},
-      {"synchronisations", &Measurement::synchronisations},
-      {"allocations", &Measurement::allocations},
-      {"files", &Measurement::files},
-      {"modules", &Measurement::modules},
-      {"peak", &Measurement::peak},
-      {"path", &Measurement::path},
-  };
-  return tables;
 }
 
 std::string to_text(const WorkloadCost& cost) {

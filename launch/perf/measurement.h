@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -55,7 +54,16 @@ struct Table {
   const char* name;
   Costs Measurement::* costs;
 };
-const std::vector<Table>& tables();
+inline constexpr Table kTables[] = {
+    {"operators", &Measurement::operators},
+    {"collectives", &Measurement::collectives},
+    {"synchronisations", &Measurement::synchronisations},
+    {"allocations", &Measurement::allocations},
+    {"files", &Measurement::files},
+    {"modules", &Measurement::modules},
+    {"peak", &Measurement::peak},
+    {"path", &Measurement::path},
+};
 
 /// A workload's file.
 struct WorkloadCost {

@@ -252,7 +252,6 @@ absl::StatusOr<CommandPlan> plan_deepspeed(const PlanInputs& inputs) {
 
   CommandPlan plan = {
       .kind = "deepspeed",
-      .tool = "deepspeed",
       .commands = {std::move(words)},
       .environment = settings::child_environment(settings, inputs.machine, inputs.environment)};
   plan.variable_files[".deepspeed_env"] = variable_lines(plan.environment);
@@ -283,7 +282,6 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<st
 
   CommandPlan plan = {
       .kind = "mpirun",
-      .tool = mpi->name,
       .environment = settings::child_environment(settings, inputs.machine, inputs.environment)};
   plan.environment.merge(process::without_outer_run());
   if (processes > 1) {
@@ -345,7 +343,7 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
                    " machines; give a --num_processes that ", nodes, " divides");
   }
 
-  CommandPlan plan = {.kind = "srun", .tool = "srun", .environment = process::without_outer_run()};
+  CommandPlan plan = {.kind = "srun", .environment = process::without_outer_run()};
   std::vector<std::string> words = {"srun", absl::StrCat("--nodes=", nodes)};
   if (needs_launchers(settings)) {
     add(words, {absl::StrCat("--ntasks=", nodes), "--ntasks-per-node=1", "--kill-on-bad-exit=1",
@@ -391,7 +389,7 @@ absl::StatusOr<CommandPlan> plan_tpu_pod(const PlanInputs& inputs) {
   std::vector<std::string> zone;
   if (settings.is_set("tpu_zone")) zone = {"--zone", settings.text("tpu_zone")};
 
-  CommandPlan plan = {.kind = "tpu pod", .tool = "gcloud"};
+  CommandPlan plan = {.kind = "tpu pod"};
   auto add_command = [&](std::vector<std::string> words, const std::vector<std::string>& last) {
     add(words, zone);
     add(words, {"--command", line});

@@ -68,28 +68,16 @@ SimulationPlan plan_simulated(const PlanInputs& inputs) {
   for (const char* name : env::kSimulation) environment.erase(name);
   describe_settings(inputs, environment);
   environment.merge(process::without_outer_run());
-  constexpr std::pair<const char*, const char*> kVariables[] = {
-      {"simulate", env::kSimulate},
-      {"simulate_seed", env::kSimulateSeed},
-      {"simulate_numerics", env::kSimulateNumerics},
-      {"simulate_unknown_values", env::kSimulateUnknownValues},
-      {"simulate_fold", env::kSimulateFold},
-      {"report", env::kSimulateReport},
-      {"no_detect", env::kSimulateNoDetect},
-      {"faults", env::kSimulateFaults},
-      {"timeouts", env::kSimulateTimeOuts},
-      {"semantics", env::kSimulateSemantics},
-      {"log", env::kSimulateLog},
-      {"replay", env::kSimulateReplay},
-      {"twice", env::kSimulateTwice},
-      {"quiet", env::kSimulateQuiet}};
-  for (const auto& [name, variable] : kVariables) {
-    if (settings::setting(name).is_boolean()) {
-      if (settings.flag(name)) environment[variable] = "true";
-    } else if (settings.is_set(name)) {
-      environment[variable] = settings.text(name);
+  for (const settings::Setting& row : settings::all_settings()) {
+    const std::string variable = row.variable_name();
+    if (row.group != settings::Group::kSimulation || variable.empty()) continue;
+    if (row.is_boolean()) {
+      if (settings.flag(row.name)) environment[variable] = "true";
+    } else if (settings.is_set(row.name)) {
+      environment[variable] = settings.text(row.name);
     }
   }
+  if (settings.flag("quiet")) environment[env::kSimulateQuiet] = "true";
   return plan;
 }
 

@@ -41,9 +41,7 @@ struct TaskPlan {
 struct CommandPlan {
   /// "mpirun", "srun", "deepspeed", "tpu pod".
   std::string kind;
-  /// The program that the commands need.
-  std::string tool;
-  /// More than one: all of them at the same time.
+  /// The same program with its arguments, once or several times at the same time.
   std::vector<std::vector<std::string>> commands;
   process::EnvironmentOverlay environment;
   /// Lines to have in a file by its name; others of the same variables are replaced.

@@ -20,10 +20,8 @@ bool write_basic_config(std::string_view mixed_precision, std::string_view save_
   }
   const std::string path = save_location.empty() ? settings::default_config_path(environment)
                                                  : std::string(save_location);
-  const settings::Machine machine = settings::this_machine(environment);
   const absl::StatusOr<bool> written = settings::write_basic_config(
-      std::string(mixed_precision), path,
-      {.devices = machine.devices, .device_kind = machine.device_kind});
+      std::string(mixed_precision), path, settings::this_machine(environment));
   if (!written.ok()) {
     throw std::invalid_argument(absl::StrCat("write_basic_config: ", written.status().message()));
   }

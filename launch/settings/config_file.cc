@@ -21,7 +21,6 @@
 #include "accelerate/base/yaml_reader.h"
 #include "launch/process/process_plan.h"
 #include "launch/process/replace_file.h"
-#include "launch/settings/machine.h"
 #include "launch/settings/schema.h"
 
 namespace accelerate::launcher::settings {
@@ -250,10 +249,7 @@ std::string home_of(absl::Span<const std::string> environment, const char* varia
 std::string default_file_in(const std::string& folder) {
   const std::string yaml = absl::StrCat(folder, "/default_config.yaml");
   const std::string json = absl::StrCat(folder, "/default_config.json");
-  std::error_code ignored;
-  const bool only_json =
-      !std::filesystem::exists(yaml, ignored) && std::filesystem::exists(json, ignored);
-  return only_json ? json : yaml;
+  return !file_exists(yaml) && file_exists(json) ? json : yaml;
 }
 
 Json typed_default(const Setting& row) {
@@ -284,10 +280,7 @@ std::string found_default_config(absl::Span<const std::string> environment) {
   const std::string own = default_config_path(environment);
   const std::string peers = default_file_in(absl::StrCat(
       home_of(environment, "XDG_CACHE_HOME", "/.cache", "/huggingface"), "/accelerate"));
-  std::error_code ignored;
-  const bool only_peers =
-      !std::filesystem::exists(own, ignored) && std::filesystem::exists(peers, ignored);
-  return only_peers ? peers : own;
+  return !file_exists(own) && file_exists(peers) ? peers : own;
 }
 
 absl::StatusOr<ConfigFile> load_config_file(const std::string& path) {
@@ -368,8 +361,7 @@ absl::Status write_config_file(const ConfigFile& config, const std::string& path
   return process::replace_file(path, text);
 }
 
-absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
-                                        const BasicMachine& machine) {
+absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision, const Machine& machine) {
   const std::string precision = absl::AsciiStrToLower(mixed_precision);
   ACCELERATE_RETURN_IF_ERROR(
       in_file("mixed_precision", check_value(setting("mixed_precision"), precision)));
@@ -390,9 +382,8 @@ absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
 }
 
 absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const std::string& path,
-                                        const BasicMachine& machine) {
-  std::error_code ignored;
-  if (std::filesystem::exists(path, ignored)) return false;
+                                        const Machine& machine) {
+  if (file_exists(path)) return false;
   ACCELERATE_ASSIGN_OR_RETURN(const ConfigFile config, basic_config(mixed_precision, machine));
   ACCELERATE_RETURN_IF_ERROR(write_config_file(config, path));
   return true;

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "launch/settings/machine.h"
 
 namespace accelerate::launcher::settings {
 
@@ -71,21 +72,13 @@ std::string config_to_json(const ConfigFile& config);
 /// In the format that the name asks for, by `replace_file`; folders are made.
 absl::Status write_config_file(const ConfigFile& config, const std::string& path);
 
-/// The facts about the machine that `write_basic_config` needs.
-struct BasicMachine {
-  int devices = 0;
-  /// As Devices::kind.
-  std::string device_kind = "gpu";
-};
-
 /// A configuration for this machine alone: all devices, else the CPU.
 /// Errors: InvalidArgument for a precision that there is not.
-absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
-                                        const BasicMachine& machine);
+absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision, const Machine& machine);
 
 /// Makes a file of it. True if it was written; false if there is a file already, which is left as
 /// it is. Errors: as above, and Unavailable if it cannot be written.
 absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const std::string& path,
-                                        const BasicMachine& machine);
+                                        const Machine& machine);
 
 }  // namespace accelerate::launcher::settings

@@ -322,7 +322,7 @@ TEST(LoadConfigFile, SaysWhatToDoWithoutAFile) {
 TEST(BasicConfig, NamesKindsThatLaunchReads) {
   for (const char* kind : {"gpu", "xpu", "npu", "mlu", "sdaa", "musa", "hpu", "neuron", "tpu"}) {
     const absl::StatusOr<ConfigFile> config =
-        basic_config("no", {.devices = 2, .device_kind = kind});
+        basic_config("no", {.device_kind = kind, .devices = 2});
     ASSERT_TRUE(config.ok()) << config.status();
     const absl::StatusOr<ConfigFile> read =
         parse_config(config_to_yaml(*config), ConfigFormat::kYaml, "c.yaml");
@@ -334,7 +334,7 @@ TEST(BasicConfig, NamesKindsThatLaunchReads) {
 TEST(WriteBasicConfig, KnowsTheMachineAndLeavesFilesAlone) {
   const TemporaryFolder folder;
   const std::string path = folder.path("a/b/default_config.yaml");
-  ASSERT_TRUE(write_basic_config("BF16", path, {.devices = 2}).value());
+  ASSERT_TRUE(write_basic_config("BF16", path, {.device_kind = "gpu", .devices = 2}).value());
   EXPECT_THAT(content(path), HasSubstr("distributed_type: MULTI_GPU\n"));
   EXPECT_THAT(content(path), HasSubstr("mixed_precision: bf16\n"));
   EXPECT_THAT(content(path), HasSubstr("num_processes: 2\n"));

@@ -100,11 +100,9 @@ constexpr char kHelpAll[] = "--help_all";
 constexpr const char* kPrintAll[] = {"--print_config", "--print_config_all"};
 
 absl::StatusOr<Group> group_of(absl::string_view name) {
-  std::vector<std::string> names;
-  for (const Group group : values<Group>()) {
-    if (name == to_string(group)) return group;
-    names.emplace_back(to_string(group));
-  }
+  if (const auto group = value_of<Group>({name.data(), name.size()})) return *group;
+  const auto& texts = EnumTable<Group>::kTexts;
+  const std::vector<std::string> names(std::begin(texts), std::end(texts));
   return invalid(kHelp, "=", name, ": expected all, ", absl::StrJoin(names, ", "),
                  did_you_mean(name, names));
 }

@@ -43,6 +43,11 @@ std::optional<std::string> read_text(const std::string& path) {
   return text.str();
 }
 
+bool file_exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -263,8 +268,7 @@ std::vector<InstalledDevices> installed_devices(const std::string& root) {
     all.push_back({kind, name, static_cast<int>(count)});
   }
   // AMD's compute with the driver that is behind /dev/kfd, and only display without it.
-  std::error_code ignored;
-  const bool has_amd = fs::exists(fs::path(root) / "dev/kfd", ignored);
+  const bool has_amd = file_exists(fs::path(root) / "dev/kfd");
   all.push_back({"gpu", kAmdGpu, has_amd ? count_render_nodes(root, "0x1002") : 0});
   all.push_back({"xpu", "Intel GPU", count_render_nodes(root, "0x8086")});
   std::erase_if(all, [](const InstalledDevices& each) { return each.count == 0; });
@@ -316,12 +320,8 @@ absl::StatusOr<Job> find_job(absl::Span<const std::string> environment, const st
                          process::environment_value(environment, "SM_CURRENT_HOST"),
                          "variable SM_CURRENT_HOST", environment);
   }
-  const std::filesystem::path hosts_file =
-      std::filesystem::path(root) / "opt/ml/input/config/resourceconfig.json";
-  std::error_code ignored;
-  if (std::filesystem::exists(hosts_file, ignored)) {
-    return job_of_hosts_file(hosts_file.string(), environment);
-  }
+  const std::string hosts_file = fs::path(root) / "opt/ml/input/config/resourceconfig.json";
+  if (file_exists(hosts_file)) return job_of_hosts_file(hosts_file, environment);
   if (process::find_in_environment(environment, "SLURM_JOB_ID")) return slurm_job(environment);
   return Job();
 }

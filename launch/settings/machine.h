@@ -23,6 +23,9 @@ namespace accelerate::launcher::settings {
 /// opened.
 std::optional<std::string> read_text(const std::string& path);
 
+/// Whether there is a file or folder; false where the system does not tell.
+bool file_exists(const std::string& path);
+
 enum class MpiFlavour {
   kOpenMpi,
   kOther,  ///< Intel MPI, MPICH, MVAPICH: the same options

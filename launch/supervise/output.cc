@@ -27,6 +27,10 @@ bool has_room(int fd) {
 
 constexpr size_t kReadBytes = 64 * 1024;
 
+std::string log_error(const std::string& path, int cause) {
+  return absl::StrCat("cannot write the log ", path, ": ", std::strerror(cause));
+}
+
 // A pipe holds 64 KiB unless someone enlarged it, at most to 1 MiB without privileges. The bound
 // only matters if a writer could not be killed and never stops.
 constexpr int kFinalReads = 16;
@@ -99,33 +103,24 @@ absl::Status OutputQueue::write_some() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<RankLog> RankLog::open(const std::string& path) {
+absl::StatusOr<UniqueFd> open_log(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  RankLog log;
-  log.path_ = path;
-  log.file_.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  UniqueFd log(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   const int cause = error ? error.value() : errno;
   if (log.is_open()) return log;
-  const std::string text = absl::StrCat("cannot write the log ", path, ": ", std::strerror(cause));
+  const std::string text = log_error(path, cause);
   if (cause == ENOSPC || cause == EDQUOT) return absl::DataLossError(text);
   return absl::InternalError(text);
 }
 
-absl::Status RankLog::append(absl::string_view bytes) {
-  if (!is_open() || write_all(file_.get(), bytes)) return absl::OkStatus();
-  const int cause = errno;
-  file_.reset();
-  return absl::DataLossError(
-      absl::StrCat("cannot write the log ", path_, ": ", std::strerror(cause)));
-}
-
-RankOutput::RankOutput(UniqueFd pipe, std::string prefix, OutputQueue* sink, RankLog log,
-                       Console& console)
+RankOutput::RankOutput(UniqueFd pipe, std::string prefix, OutputQueue* sink, UniqueFd log,
+                       std::string log_path, Console& console)
     : pipe_(std::move(pipe)),
       prefixer_(std::move(prefix)),
       sink_(sink),
       log_(std::move(log)),
+      log_path_(std::move(log_path)),
       console_(&console) {}
 
 void RankOutput::read_some() {
@@ -148,8 +143,10 @@ void RankOutput::buffer_from(std::string beginning) {
 }
 
 void RankOutput::pass_on(absl::string_view bytes) {
-  if (absl::Status kept = log_.append(bytes); !kept.ok()) {
-    console_->print_once("logs", absl::StrCat(kept.message(), "; the run goes on without"));
+  if (log_.is_open() && !write_all(log_.get(), bytes)) {
+    const std::string why = log_error(log_path_, errno);
+    console_->print_once("logs", absl::StrCat(why, "; the run goes on without"));
+    log_.reset();
   }
   prefixer_.append(bytes, lines());
 }

@@ -131,36 +131,21 @@ class LinePrefixer {
   std::deque<std::string> tail_;
 };
 
-/// The file that keeps what a rank wrote to one of its streams. The launcher writes it rather than
-/// the rank: a full disk then costs the rest of the log and not the training, and the last lines
-/// are at hand when the rank fails.
-class RankLog {
- public:
-  /// No file: takes everything and keeps nothing.
-  RankLog() = default;
-
-  /// Makes the file, empty, and the folders above it.
-  /// Errors: DataLoss if the disk is full, Internal for any other reason; both name the path and
-  ///         what the system said.
-  static absl::StatusOr<RankLog> open(const std::string& path);
-
-  bool is_open() const { return file_.is_open(); }
-  const std::string& path() const { return path_; }
-
-  /// Appends. Errors: DataLoss naming the file; returned once, and the file takes no more.
-  absl::Status append(absl::string_view bytes);
-
- private:
-  std::string path_;
-  UniqueFd file_;
-};
+/// Makes the file that keeps what a rank writes to one of its streams, empty, and the folders above
+/// it. The launcher writes it rather than the rank: a full disk then costs the rest of the log and
+/// not the training, and the last lines are at hand when the rank fails.
+/// Errors: DataLoss if the disk is full, Internal for any other reason; both name the path and what
+///         the system said.
+absl::StatusOr<UniqueFd> open_log(const std::string& path);
 
 /// One of a rank's two output pipes.
 class RankOutput {
  public:
-  /// `pipe` is the reading end, non-blocking. Lines go to `sink`, or nowhere if it is null; what
-  /// goes wrong with the log is said on `console`. Both must outlive this object.
-  RankOutput(UniqueFd pipe, std::string prefix, OutputQueue* sink, RankLog log, Console& console);
+  /// `pipe` is the reading end, non-blocking. Lines go to `sink`, or nowhere if it is null, and all
+  /// bytes to `log`, the file at `log_path`, if it is open; what goes wrong with it is said on
+  /// `console`. Sink and console must outlive this object.
+  RankOutput(UniqueFd pipe, std::string prefix, OutputQueue* sink, UniqueFd log,
+             std::string log_path, Console& console);
 
   int fd() const { return pipe_.get(); }
   bool is_open() const { return pipe_.is_open(); }
@@ -183,7 +168,7 @@ class RankOutput {
   const std::deque<std::string>& tail() const { return prefixer_.tail(); }
 
   /// Where the whole output is; empty if nowhere.
-  const std::string& log_path() const { return log_.path(); }
+  const std::string& log_path() const { return log_path_; }
 
  private:
   void pass_on(absl::string_view bytes);
@@ -194,7 +179,8 @@ class RankOutput {
   LinePrefixer prefixer_;
   OutputQueue* sink_;
   std::string dropped_;  // the lines of an output without a sink
-  RankLog log_;
+  UniqueFd log_;
+  std::string log_path_;
   Console* console_;
 };
 

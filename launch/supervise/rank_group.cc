@@ -129,9 +129,9 @@ absl::StatusOr<UniqueFd> RankGroup::open_output(Member& member, const StreamTarg
   UniqueFd write_end(ends[1]);
   // Only this end: the writing end is the rank's, which expects writes to wait.
   fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
-  RankLog log;
+  UniqueFd log;
   if (!target.log_path.empty()) {
-    absl::StatusOr<RankLog> opened = RankLog::open(target.log_path);
+    absl::StatusOr<UniqueFd> opened = open_log(target.log_path);
     if (opened.ok()) {
       log = *std::move(opened);
     } else if (absl::IsDataLoss(opened.status())) {
@@ -141,9 +141,10 @@ absl::StatusOr<UniqueFd> RankGroup::open_output(Member& member, const StreamTarg
       return opened.status();
     }
   }
-  member.outputs.emplace_back(std::move(read_end),
-                              process::rank_prefix(member.rank, queue.has_colour()),
-                              target.console ? &queue : nullptr, std::move(log), *console_);
+  std::string log_path = log.is_open() ? target.log_path : "";
+  member.outputs.emplace_back(
+      std::move(read_end), process::rank_prefix(member.rank, queue.has_colour()),
+      target.console ? &queue : nullptr, std::move(log), std::move(log_path), *console_);
   return write_end;
 }
 

@@ -82,7 +82,7 @@ class RankGroup final : public process::EventSource {
   /// the launcher's standard streams and, if it can be lent, the terminal; otherwise it reads from
   /// nothing and writes through pipes, with its rank before each line.
   /// Errors: as `spawn`; ResourceExhausted if the machine allows too few open files; those of
-  ///         RankLog. What was started by then is ended by the destructor.
+  ///         open_log. What was started by then is ended by the destructor.
   absl::Status start(const std::string& program, absl::Span<const RankStart> ranks,
                      absl::Span<const std::string> parent_environment, bool own_streams);
 
