@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <map>
 #include <set>
 #include <tuple>
 #include <unordered_map>
@@ -61,22 +60,22 @@ using torch::profiler::impl::ProfilerState;
 
 constexpr char kMemoryEvent[] = "[memory]";
 
+// Those that are asked for; without any, the CPU's and the device's.
 std::set<ActivityType> activities_of(const ProfileKwargs& kwargs, c10::Device device) {
-  static const std::map<std::string, ActivityType> kByName = {
-      {"cpu", ActivityType::CPU},         {"cuda", ActivityType::CUDA},
-      {"hpu", ActivityType::PrivateUse1}, {"mtia", ActivityType::MTIA},
-      {"xpu", ActivityType::XPU},
-  };
+  static constexpr std::tuple<const char*, c10::DeviceType, ActivityType> kActivities[] = {
+      {"cpu", c10::kCPU, ActivityType::CPU},
+      {"cuda", c10::kCUDA, ActivityType::CUDA},
+      {"hpu", c10::kPrivateUse1, ActivityType::PrivateUse1},
+      {"mtia", c10::kMTIA, ActivityType::MTIA},
+      {"xpu", c10::kXPU, ActivityType::XPU}};
   std::set<ActivityType> activities;
-  for (const std::string& name : kwargs.activities) activities.insert(kByName.at(name));
-  if (!activities.empty()) return activities;
-  switch (device.type()) {
-    case c10::kCUDA: return {ActivityType::CPU, ActivityType::CUDA};
-    case c10::kXPU: return {ActivityType::CPU, ActivityType::XPU};
-    case c10::kMTIA: return {ActivityType::CPU, ActivityType::MTIA};
-    case c10::kPrivateUse1: return {ActivityType::CPU, ActivityType::PrivateUse1};
-    default: return {ActivityType::CPU};
+  for (const auto& [name, type, activity] : kActivities) {
+    const bool is_usual = type == c10::kCPU || type == device.type();
+    if (kwargs.activities.empty() ? is_usual : kwargs.activities.contains(name)) {
+      activities.insert(activity);
+    }
   }
+  return activities;
 }
 
 ProfileEvent::Kind kind_of(const KinetoEvent& event) {
