@@ -15,7 +15,6 @@
 #include <string>
 
 #include "accelerate/tracking/tracker.h"
-#include "trackers/bridge/bridge_process.h"
 #include "trackers/bridge/python_package.h"
 
 namespace accelerate::trackers {
