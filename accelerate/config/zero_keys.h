@@ -12,7 +12,7 @@
 
 #include "absl/types/span.h"
 #include "accelerate/base/enum_text.h"
-#include "accelerate/config/zero_settings.h"
+#include "accelerate/config/zero_config.h"
 
 namespace accelerate {
 
