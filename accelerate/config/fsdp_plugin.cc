@@ -18,6 +18,7 @@
 #include "accelerate/config/model_structure.h"
 #include "accelerate/config/option_fields.h"
 #include "accelerate/runtime/env_parsing.h"
+#include "accelerate/values/dtypes.h"
 #include "accelerate/values/fields.h"
 #include "accelerate/values/module_class.h"
 #include "accelerate/values/texts.h"
@@ -47,15 +48,7 @@ bool is_precision(c10::ScalarType dtype) {
 }
 
 // As Python writes it.
-std::string text_of(c10::ScalarType dtype) {
-  switch (dtype) {
-    case c10::kHalf: return "torch.float16";
-    case c10::kBFloat16: return "torch.bfloat16";
-    case c10::kFloat: return "torch.float32";
-    case c10::kDouble: return "torch.float64";
-    default: return absl::StrCat("torch.", absl::AsciiStrToLower(c10::toString(dtype)));
-  }
-}
+std::string text_of(c10::ScalarType dtype) { return absl::StrCat("torch.", dtype_name(dtype)); }
 const char* text_of(bool value) { return value ? "True" : "False"; }
 
 bool is_number(const std::string& text) {
