@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/unique_fd.h"
 #include "trackers/common/file_options.h"
+#include "trackers/common/formats.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/numbers.h"
 #include "trackers/common/secrets.h"
@@ -42,17 +43,6 @@ const TrackerRegistration kRegistration(
      .unavailable = [](const TrackerServices& services) -> std::string {
        return services.is_real ? "" : "Prometheus cannot scrape a simulation";
      }});
-
-template <typename Visit>
-void for_each_value(const TrackerDict& values, const std::string& prefix, const Visit& visit) {
-  for (const auto& [name, value] : values) {
-    if (const auto* const dict = value.get_if<TrackerDict>()) {
-      for_each_value(*dict, absl::StrCat(prefix, name, "/"), visit);
-    } else {
-      visit(absl::StrCat(prefix, name), value);
-    }
-  }
-}
 
 // ---- The server.
 
@@ -314,8 +304,9 @@ void PrometheusTracker::start() {
 
 void PrometheusTracker::store_init_configuration(const TrackerDict& values) {
   MetricsText::Labels labels;
-  for_each_value(values, "", [&](const std::string& name, const TrackerValue& value) {
-    if (is_secret_name(name)) return;
+  for_each_value(values, [&](const std::string& name, const TrackerValue& value) {
+    const bool is_empty = value.get_if<TrackerDict>() != nullptr;
+    if (is_empty || is_secret_name(name)) return;
     labels.emplace_back(name, without_url_secrets(value_text(value)));
   });
   metrics_.set_info("config_info", labels);
@@ -325,7 +316,8 @@ void PrometheusTracker::store_init_configuration(const TrackerDict& values) {
 void PrometheusTracker::log(const TrackerDict& values, const TrackerStep& step) {
   if (step.step) metrics_.set("step", static_cast<double>(*step.step));
   metrics_.set("last_log_timestamp_seconds", unix_seconds(step.time));
-  for_each_value(values, "", [&](const std::string& name, const TrackerValue& value) {
+  for_each_value(values, [&](const std::string& name, const TrackerValue& value) {
+    if (value.get_if<TrackerDict>() != nullptr) return;  // it is empty
     // The user's metric may have the same name as one of the tracker's own.
     set(name == "step" || name == "last_log_timestamp_seconds" || name == "config_info"
             ? absl::StrCat("logged_", name)
