@@ -1,4 +1,4 @@
-/// Calls of a vendor's Python package.
+/// Calls of a vendor's Python package, and the base of the trackers that make them.
 ///
 ///   package.call({.path = "comet_ml.start", .kwargs = {{"project_name", project}}});
 ///   package.call({.path = "comet_ml.start().log_metric", .args = {"loss", 0.25}});
@@ -7,7 +7,7 @@
 ///
 /// Errors:  std::runtime_error naming the package: it is not installed, or what it raised. Training
 ///          goes on without it. See make_bridge_process.
-/// Threads: PythonPackage on one thread.
+/// Threads: PythonPackage on one thread; a PackageTracker as GeneralTracker.
 #pragma once
 
 #include <concepts>
@@ -117,5 +117,48 @@ std::unique_ptr<PythonPackage> make_bridge_process(std::string name,
 /// Empty if Python has the module, else what is missing and how to install it. Each answer of the
 /// interpreter is kept for the process.
 std::string why_unavailable(const TrackerServices& services, const std::string& module);
+
+/// The base of the trackers that call a vendor's Python package.
+///
+///   class AimTracker final : public PackageTracker {
+///    public:
+///     using PackageTracker::PackageTracker;
+///     ...
+///   };
+///   const TrackerRegistration kRegistration(package_tracker<AimTracker>({.name = "aim"}));
+class PackageTracker : public GeneralTracker {
+ public:
+  /// `package`: null for the package of that name, in a process of its own.
+  PackageTracker(const std::string& name, const TrackerSetup& setup,
+                 std::unique_ptr<PythonPackage> package = nullptr);
+
+  void flush() override { package_->flush(); }
+
+ protected:
+  /// Starts the package and calls `path` with these arguments and the init_kwargs.
+  void start_with(const std::string& path, PythonDict kwargs);
+  /// These arguments, with the init_kwargs behind them.
+  PythonDict with_init_kwargs(PythonDict kwargs) const;
+
+  const std::string project_;
+  const std::string logging_dir_;
+  const TrackerDict init_kwargs_;
+  const TrackerServices& services_;
+  const std::unique_ptr<PythonPackage> package_;
+};
+
+/// The class of a tracker for the package that has the tracker's name; it needs no logging_dir
+/// unless `kind` says so.
+template <typename Tracker>
+TrackerClass package_tracker(TrackerClass kind) {
+  if (!kind.requires_logging_directory) kind.requires_logging_directory = false;
+  kind.tracker = [name = kind.name](const TrackerSetup& setup) {
+    return std::make_unique<Tracker>(name, setup);
+  };
+  kind.unavailable = [name = kind.name](const TrackerServices& services) {
+    return why_unavailable(services, name);
+  };
+  return kind;
+}
 
 }  // namespace accelerate::trackers
