@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/constants.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/profiling/operator_observer.h"
 #include "accelerate/profiling/recording.h"
@@ -22,22 +23,18 @@ namespace {
 
 // One for each Runtime.
 struct ProfiledRank {
-  bool taken = false;
+  std::weak_ptr<const void> profiler;
 };
 
 // Holds the rank for one profiler.
-struct EndOfClaim {
-  void operator()(ProfiledRank* rank) const { rank->taken = false; }
-};
-using RankClaim = std::unique_ptr<ProfiledRank, EndOfClaim>;
-
-RankClaim claim(Runtime& runtime) {
+std::shared_ptr<const void> claim(Runtime& runtime) {
   ProfiledRank& rank =
       runtime.shared<ProfiledRank>([] { return std::make_shared<ProfiledRank>(); });
-  TORCH_CHECK(!rank.taken, "rank ", runtime.topology().rank,
+  TORCH_CHECK(rank.profiler.expired(), "rank ", runtime.topology().rank,
               " is being profiled already: end that profiler before another begins");
-  rank.taken = true;
-  return RankClaim(&rank);
+  const auto held = std::make_shared<const bool>(true);
+  rank.profiler = held;
+  return held;
 }
 
 OperatorObserverOptions observer_options(const ProfileKwargs& kwargs, const ModuleNames& modules) {
@@ -223,7 +220,7 @@ class KinetoSession {
     result_->save(path);
     // Kineto only logs what went wrong.
     absl::StatusOr<std::string> text = read_file(runtime_.files(), path);
-    TORCH_CHECK(text.ok() && is_whole_trace(*text), "rank ", runtime_.topology().rank,
+    TORCH_CHECK(text.ok() && internal::is_json(*text), "rank ", runtime_.topology().rank,
                 ": LibTorch could not write its trace into ", folder.path());
     return label_kineto_trace(*text, runtime_.topology(), notes_);
   }
@@ -373,7 +370,7 @@ class Profiler::Impl {
   PartialState& state_;
   const ProfileKwargs kwargs_;
   const std::vector<std::shared_ptr<torch::nn::Module>> modules_;
-  RankClaim claim_;
+  std::shared_ptr<const void> claim_;
   const int exceptions_ = std::uncaught_exceptions();
   ModuleNames names_;
   ProfileAction action_ = ProfileAction::kNone;
