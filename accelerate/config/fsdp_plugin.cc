@@ -204,16 +204,6 @@ void resolve_wrap_policy(Plugin& plugin, const Environment& environment) {
   }
 }
 
-// What neither the strategies nor a wrap policy reads. Version 2 does without three of the fields.
-void fill_rest(Plugin& plugin, const Environment& environment) {
-  std::vector<std::string_view> apart = {"sharding_strategy", "reshard_after_forward",
-                                         "transformer_cls_names_to_wrap", "min_num_params"};
-  if (plugin.version() == 2) {
-    apart.insert(apart.end(), {"use_orig_params", "sync_module_states", "forward_prefetch"});
-  }
-  fill_fields(plugin, options::Section::kFsdp, environment, apart);
-}
-
 void set_efficient_loading(bool is_efficient, Environment& environment) {
   environment.set(row("cpu_ram_efficient_loading").variable_name(), text_of(is_efficient));
 }
@@ -245,15 +235,6 @@ void resolve_flags(Plugin& plugin, std::vector<std::string>& warnings) {
                     "`activation_checkpointing=True`.");
   TORCH_CHECK_VALUE(plugin.version() == 2,
                     "`activation_checkpointing_offload=True` requires `fsdp_version=2`.");
-}
-
-void resolve_loading(Plugin& plugin) {
-  if (plugin.version() == 1 && *plugin.cpu_ram_efficient_loading && !*plugin.sync_module_states) {
-    TORCH_WARN(
-        "sync_module_states cannot be False since efficient cpu ram loading enabled. Setting "
-        "sync_module_states to True.");
-    plugin.sync_module_states = true;
-  }
 }
 
 // Gradients have param_dtype already.
@@ -527,7 +508,13 @@ FullyShardedDataParallelPlugin resolve(FullyShardedDataParallelPlugin plugin,
     resolve_strategy_2(plugin, environment, warnings);
   }
   const std::optional<bool> given_loading = plugin.cpu_ram_efficient_loading;
-  fill_rest(plugin, environment);
+  // What neither the strategies nor a wrap policy reads; version 2 does without three fields.
+  std::vector<std::string_view> apart = {"sharding_strategy", "reshard_after_forward",
+                                         "transformer_cls_names_to_wrap", "min_num_params"};
+  if (plugin.version() == 2) {
+    apart.insert(apart.end(), {"use_orig_params", "sync_module_states", "forward_prefetch"});
+  }
+  fill_fields(plugin, options::Section::kFsdp, environment, apart);
   plugin.set_cpu_offload();
   plugin.validate_cpu_offload();
   resolve_backward_prefetch(plugin, warnings);
@@ -535,7 +522,12 @@ FullyShardedDataParallelPlugin resolve(FullyShardedDataParallelPlugin plugin,
   resolve_wrap_policy(plugin, environment);
   resolve_flags(plugin, warnings);
   if (given_loading) set_efficient_loading(*given_loading, environment);
-  resolve_loading(plugin);
+  if (plugin.version() == 1 && *plugin.cpu_ram_efficient_loading && !*plugin.sync_module_states) {
+    TORCH_WARN(
+        "sync_module_states cannot be False since efficient cpu ram loading enabled. Setting "
+        "sync_module_states to True.");
+    plugin.sync_module_states = true;
+  }
   resolve_precision(plugin);
   if (!warnings.empty()) {
     TORCH_WARN("Multiple deprecation warnings due to FSDP2 conversion:\n",

@@ -94,10 +94,6 @@ std::string response(std::string_view status, std::string_view body, bool with_b
                       with_body ? std::string(body) : "");
 }
 
-bool is_whole(const std::string& request) {
-  return request.find("\r\n\r\n") != request.npos || request.find("\n\n") != request.npos;
-}
-
 std::string answer(const std::string& request, const std::function<std::string()>& page) {
   const std::string line = request.substr(0, request.find_first_of("\r\n"));
   const size_t first = line.find(' ');
@@ -218,9 +214,10 @@ class MetricsServer {
     }
     if (client.answered) return;
     client.request.append(buffer, static_cast<size_t>(got));
-    if (is_whole(client.request)) {
-      client.response = answer(client.request, page_);
-    } else if (client.request.size() > kMaxRequest) {
+    const std::string& request = client.request;
+    if (request.find("\r\n\r\n") != request.npos || request.find("\n\n") != request.npos) {
+      client.response = answer(request, page_);
+    } else if (request.size() > kMaxRequest) {
       client.response = response("431 Request Header Fields Too Large", "too much\n");
     } else {
       return;
