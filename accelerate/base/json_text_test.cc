@@ -28,6 +28,12 @@ TEST(JsonText, KeepsTheOrderOfKeys) {
   EXPECT_EQ(json_text(json{{"b", 1}, {"a", 2}}), R"({"a":2,"b":1})");
 }
 
+TEST(JsonText, IsWholeOrNot) {
+  EXPECT_TRUE(internal::is_json("{\"traceEvents\": [{}]}\n"));
+  EXPECT_FALSE(internal::is_json("{\"traceEvents\": [{}"));
+  EXPECT_FALSE(internal::is_json(""));
+}
+
 TEST(JsonText, IndentsLevels) {
   EXPECT_EQ(json_text(json{{"a", {1, 2}}}, 2), "{\n  \"a\": [\n    1,\n    2\n  ]\n}");
 }

@@ -27,10 +27,6 @@ constexpr char kMicroBatch[] = "train_micro_batch_size_per_gpu";
 constexpr char kBatch[] = "train_batch_size";
 constexpr char kSteps[] = "gradient_accumulation_steps";
 
-int64_t shares_of(const DeepSpeedFacts& facts) {
-  return facts.num_processes / std::max<int64_t>(1, facts.ranks_per_share);
-}
-
 // The samples of a rank's backward pass by the loaders.
 int64_t micro_batch_of(const DeepSpeedPlugin& plugin, const DeepSpeedFacts& facts,
                        std::vector<std::string>& notes) {
@@ -162,7 +158,7 @@ DeepSpeedCompletion complete(DeepSpeedPlugin& plugin, const DeepSpeedFacts& fact
   DeepSpeedCompletion completion;
   DeepSpeedPlugin filled = plugin;
   std::vector<std::string> mismatches;
-  const int64_t shares = shares_of(facts);
+  const int64_t shares = facts.num_processes / std::max<int64_t>(1, facts.ranks_per_share);
   Json micro_batch = filled.get_value(kMicroBatch);
   if (filled.is_auto(kMicroBatch)) micro_batch = micro_batch_of(filled, facts, completion.notes);
   filled.fill_match(kSteps, mismatches, {{kSteps, facts.gradient_accumulation_steps}},

@@ -2,17 +2,18 @@
 
 #include <algorithm>
 #include <limits>
+#include <string_view>
 
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/enums.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/option_fields.h"
 #include "accelerate/config/zero_config.h"
@@ -36,22 +37,21 @@ std::string variable_of(const char* option) { return options::option(option).var
 // A number, or "auto".
 template <typename Number>
 void read_number(std::optional<std::variant<Number, std::string>>& field, const char* name,
-                 const char* what, bool (*parse)(absl::string_view text, Number* number)) {
+                 const char* what, std::optional<Number> (*parse)(std::string_view text)) {
   const auto* text = std::get_if<std::string>(&*field);
   if (text == nullptr || *text == kAuto) return;
-  Number number{};
-  TORCH_CHECK_VALUE(parse(*text, &number), name, ", or ", variable_of(name), ", is \"", *text,
+  const std::optional<Number> number = parse(*text);
+  TORCH_CHECK_VALUE(number, name, ", or ", variable_of(name), ", is \"", *text,
                     "\", which is neither ", what, " nor \"auto\"");
-  field = number;
+  field = *number;
 }
 
 // prepare() takes the classes of experts, which it looks up in a model.
 void take_fields(Plugin& plugin, const Environment& environment) {
   fill_fields(plugin, options::Section::kDeepSpeed, environment, {"transformer_moe_cls_names"});
-  read_number<int64_t>(
-      plugin.gradient_accumulation_steps, "gradient_accumulation_steps", "a whole number",
-      [](absl::string_view text, int64_t* number) { return absl::SimpleAtoi(text, number); });
-  read_number<double>(plugin.gradient_clipping, "gradient_clipping", "a number", absl::SimpleAtod);
+  read_number(plugin.gradient_accumulation_steps, "gradient_accumulation_steps", "a whole number",
+              parse_int);
+  read_number(plugin.gradient_clipping, "gradient_clipping", "a number", parse_float);
   if (!plugin.enable_msamp) {
     plugin.enable_msamp =
         absl::EqualsIgnoreCase(environment.get_or(variable_of("fp8_backend"), ""), "MSAMP");

@@ -18,6 +18,7 @@
 #include "accelerate/config/model_structure.h"
 #include "accelerate/config/option_fields.h"
 #include "accelerate/runtime/env_parsing.h"
+#include "accelerate/values/dtypes.h"
 #include "accelerate/values/fields.h"
 #include "accelerate/values/module_class.h"
 #include "accelerate/values/texts.h"
@@ -47,15 +48,7 @@ bool is_precision(c10::ScalarType dtype) {
 }
 
 // As Python writes it.
-std::string text_of(c10::ScalarType dtype) {
-  switch (dtype) {
-    case c10::kHalf: return "torch.float16";
-    case c10::kBFloat16: return "torch.bfloat16";
-    case c10::kFloat: return "torch.float32";
-    case c10::kDouble: return "torch.float64";
-    default: return absl::StrCat("torch.", absl::AsciiStrToLower(c10::toString(dtype)));
-  }
-}
+std::string text_of(c10::ScalarType dtype) { return absl::StrCat("torch.", dtype_name(dtype)); }
 const char* text_of(bool value) { return value ? "True" : "False"; }
 
 bool is_number(const std::string& text) {
@@ -211,16 +204,6 @@ void resolve_wrap_policy(Plugin& plugin, const Environment& environment) {
   }
 }
 
-// What neither the strategies nor a wrap policy reads. Version 2 does without three of the fields.
-void fill_rest(Plugin& plugin, const Environment& environment) {
-  std::vector<std::string_view> apart = {"sharding_strategy", "reshard_after_forward",
-                                         "transformer_cls_names_to_wrap", "min_num_params"};
-  if (plugin.version() == 2) {
-    apart.insert(apart.end(), {"use_orig_params", "sync_module_states", "forward_prefetch"});
-  }
-  fill_fields(plugin, options::Section::kFsdp, environment, apart);
-}
-
 void set_efficient_loading(bool is_efficient, Environment& environment) {
   environment.set(row("cpu_ram_efficient_loading").variable_name(), text_of(is_efficient));
 }
@@ -252,15 +235,6 @@ void resolve_flags(Plugin& plugin, std::vector<std::string>& warnings) {
                     "`activation_checkpointing=True`.");
   TORCH_CHECK_VALUE(plugin.version() == 2,
                     "`activation_checkpointing_offload=True` requires `fsdp_version=2`.");
-}
-
-void resolve_loading(Plugin& plugin) {
-  if (plugin.version() == 1 && *plugin.cpu_ram_efficient_loading && !*plugin.sync_module_states) {
-    TORCH_WARN(
-        "sync_module_states cannot be False since efficient cpu ram loading enabled. Setting "
-        "sync_module_states to True.");
-    plugin.sync_module_states = true;
-  }
 }
 
 // Gradients have param_dtype already.
@@ -534,7 +508,13 @@ FullyShardedDataParallelPlugin resolve(FullyShardedDataParallelPlugin plugin,
     resolve_strategy_2(plugin, environment, warnings);
   }
   const std::optional<bool> given_loading = plugin.cpu_ram_efficient_loading;
-  fill_rest(plugin, environment);
+  // What neither the strategies nor a wrap policy reads; version 2 does without three fields.
+  std::vector<std::string_view> apart = {"sharding_strategy", "reshard_after_forward",
+                                         "transformer_cls_names_to_wrap", "min_num_params"};
+  if (plugin.version() == 2) {
+    apart.insert(apart.end(), {"use_orig_params", "sync_module_states", "forward_prefetch"});
+  }
+  fill_fields(plugin, options::Section::kFsdp, environment, apart);
   plugin.set_cpu_offload();
   plugin.validate_cpu_offload();
   resolve_backward_prefetch(plugin, warnings);
@@ -542,7 +522,12 @@ FullyShardedDataParallelPlugin resolve(FullyShardedDataParallelPlugin plugin,
   resolve_wrap_policy(plugin, environment);
   resolve_flags(plugin, warnings);
   if (given_loading) set_efficient_loading(*given_loading, environment);
-  resolve_loading(plugin);
+  if (plugin.version() == 1 && *plugin.cpu_ram_efficient_loading && !*plugin.sync_module_states) {
+    TORCH_WARN(
+        "sync_module_states cannot be False since efficient cpu ram loading enabled. Setting "
+        "sync_module_states to True.");
+    plugin.sync_module_states = true;
+  }
   resolve_precision(plugin);
   if (!warnings.empty()) {
     TORCH_WARN("Multiple deprecation warnings due to FSDP2 conversion:\n",

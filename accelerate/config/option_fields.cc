@@ -1,10 +1,6 @@
 #include "accelerate/config/option_fields.h"
 
-#include <c10/util/Exception.h>
-
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "accelerate/base/number_text.h"
 
 namespace accelerate::internal {
 
@@ -16,29 +12,6 @@ std::optional<std::string> option_text(const options::Option& row, const Environ
       row.field_default != nullptr ? row.field_default : row.default_value;
   if (otherwise == nullptr || *otherwise == 0) return std::nullopt;
   return otherwise;
-}
-
-void read_option(const options::Option& row, const std::string& text, bool& value) {
-  const std::optional<bool> read = parse_bool(text);
-  TORCH_CHECK_VALUE(read, row.variable_name(), "=\"", text, "\" is neither true nor false");
-  value = *read;
-}
-
-void read_option(const options::Option& row, const std::string& text, int64_t& value) {
-  const std::optional<int64_t> read = parse_int(text);
-  TORCH_CHECK_VALUE(read, row.variable_name(), "=\"", text, "\" is not a whole number");
-  value = *read;
-}
-
-void read_option(const options::Option& row, const std::string& text, double& value) {
-  const std::optional<double> read = parse_float(text);
-  TORCH_CHECK_VALUE(read, row.variable_name(), "=\"", text, "\" is not a number");
-  value = *read;
-}
-
-void read_option(const options::Option& /*row*/, const std::string& text,
-                 std::vector<std::string>& value) {
-  value = absl::StrSplit(text, ',');
 }
 
 void refuse_choice(const options::Option& row, const std::string& text,

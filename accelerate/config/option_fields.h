@@ -19,9 +19,13 @@
 #include <type_traits>
 #include <vector>
 
+#include <c10/util/Exception.h>
+
+#include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "accelerate/base/enum_text.h"
 #include "accelerate/base/fields.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/options/options.h"
 #include "accelerate/platform/environment.h"
 
@@ -31,12 +35,14 @@ namespace internal {
 /// The text of the variable, else of the field's default.
 std::optional<std::string> option_text(const options::Option& row, const Environment& environment);
 
-void read_option(const options::Option& row, const std::string& text, bool& value);
-void read_option(const options::Option& row, const std::string& text, int64_t& value);
-void read_option(const options::Option& row, const std::string& text, double& value);
-/// The parts between commas.
-void read_option(const options::Option& row, const std::string& text,
-                 std::vector<std::string>& value);
+/// What `parse` makes of the variable's text. Errors: where that is nothing, ending with `problem`.
+template <typename T>
+T parsed_option(const options::Option& row, const std::string& text,
+                std::optional<T> (*parse)(std::string_view text), const char* problem) {
+  const std::optional<T> value = parse(text);
+  TORCH_CHECK_VALUE(value, row.variable_name(), "=\"", text, "\" is ", problem);
+  return *value;
+}
 [[noreturn]] void refuse_choice(const options::Option& row, const std::string& text,
                                 absl::Span<const char* const> choices);
 
@@ -57,10 +63,14 @@ T option_value(const options::Option& row, const std::string& text) {
     const int index = index_of_text<T>(text);
     if (index < 0) refuse_choice(row, text, EnumTable<T>::kTexts);
     return static_cast<T>(index);
-  } else if constexpr (requires(T& value) { read_option(row, text, value); }) {
-    T value{};
-    read_option(row, text, value);
-    return value;
+  } else if constexpr (std::same_as<T, bool>) {
+    return parsed_option(row, text, parse_bool, "neither true nor false");
+  } else if constexpr (std::same_as<T, int64_t>) {
+    return parsed_option(row, text, parse_int, "not a whole number");
+  } else if constexpr (std::same_as<T, double>) {
+    return parsed_option(row, text, parse_float, "not a number");
+  } else if constexpr (std::same_as<T, std::vector<std::string>>) {
+    return absl::StrSplit(text, ',');
   } else if constexpr (std::constructible_from<T, std::string>) {
     return T(text);
   } else {

@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/status.h"
-#include "accelerate/dumps/nccl_log.h"
 
 namespace accelerate {
 namespace {

@@ -8,7 +8,7 @@
 ///
 /// Files of Flight Recorders may lie in a folder of their own: the digits at the end of a file's
 /// name are the rank. So may files that NCCL wrote its log to, or the output of a whole job with it
-/// (nccl_log.h); their names have "nccl", or end with .log, .out, .err or .txt.
+/// (flight_recorder.h); their names have "nccl", or end with .log, .out, .err or .txt.
 ///
 /// Threads: any, one at a time for a folder.
 #pragma once

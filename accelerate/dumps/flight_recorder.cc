@@ -157,12 +157,6 @@ CollectiveFingerprint call_of(const Json& entry) {
   return fingerprint;
 }
 
-OperationState state_of(const Json& entry) {
-  const std::string state = entry.at("state");
-  if (state == "completed" || entry.value("retired", false)) return OperationState::kDone;
-  return OperationState::kWaiting;
-}
-
 // ("0", "default_pg"): a group's name alone, or with what it is.
 std::string group_of(const Json& entry) {
   const Json& group = entry.at("process_group");
@@ -190,8 +184,10 @@ RankDump dump_of(const Json& json, int rank) {
       if (known == members.end()) known = members.find("");
       dump.members.push_back(known != members.end() ? known->second : std::vector<int>());
     }
+    const bool is_done = entry.at("state").get<std::string>() == "completed" ||
+                         entry.value("retired", false);
     OperationRecord record{.group = static_cast<int>(group - groups.begin()),
-                           .state = state_of(entry),
+                           .state = is_done ? OperationState::kDone : OperationState::kWaiting,
                            .fingerprint = call_of(entry)};
     if (!c10d::isP2POp(record.fingerprint.op)) {
       group->collectives = std::max(group->collectives, record.fingerprint.sequence + 1);

@@ -1,4 +1,4 @@
-#include "accelerate/dumps/nccl_log.h"
+#include "accelerate/dumps/flight_recorder.h"
 
 #include <filesystem>
 #include <fstream>

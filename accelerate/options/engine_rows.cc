@@ -17,9 +17,8 @@ using enum ValueType;
 constexpr Family compile = {kCompile, Section::kDynamo, "ACCELERATE_"};
 constexpr Family fp8 = {kFp8, Section::kFp8, "ACCELERATE_"};
 constexpr Family fsdp = {kFsdp, Section::kFsdp, ""};
-constexpr Family deepspeed = {kDeepSpeed, Section::kDeepSpeed, "ACCELERATE_DEEPSPEED_"};
-constexpr Family deepspeed_field = {kDeepSpeed, Section::kDeepSpeed, "ACCELERATE_DEEPSPEED_",
-                                    /*is_of_field=*/true};
+constexpr Family deepspeed = {kDeepSpeed, Section::kDeepSpeed, "ACCELERATE_DEEPSPEED_",
+                              /*is_of_field=*/true};
 // For DeepSpeed's own launcher.
 constexpr Family zero_launch = {kDeepSpeed, Section::kDeepSpeed, nullptr};
 constexpr Family mesh = {kParallelism, Section::kParallelism, ""};
@@ -183,29 +182,28 @@ constexpr Option kEngineRows[] = {
         .called("FILE")
         .exchanged_by("ACCELERATE_DEEPSPEED_CONFIG_FILE")
         .fills("hf_ds_config"),
-    deepspeed_field("zero_stage", kInt, "2",
-                    "what is sharded: 0 nothing, 1 optimizer, 2 and gradients, 3 and parameters",
-                    {"Which stage of ZeRO?", "2", kMakesZero})
+    deepspeed("zero_stage", kInt, "2",
+              "what is sharded: 0 nothing, 1 optimizer, 2 and gradients, 3 and parameters",
+              {"Which stage of ZeRO?", "2", kMakesZero})
         .one_of("0|1|2|3"),
-    deepspeed_field("offload_optimizer_device", kText, "none",
-                    "where the optimizer keeps its state",
-                    {"Where are the optimizer kept?", nullptr, kDividesGradients})
+    deepspeed("offload_optimizer_device", kText, "none", "where the optimizer keeps its state",
+              {"Where are the optimizer kept?", nullptr, kDividesGradients})
         .one_of("none|cpu|nvme"),
-    deepspeed_field("offload_optimizer_nvme_path", kText, "none",
-                    "folder for the optimizer state on nvme",
-                    {"Folder on NVMe for the optimizer", "/nvme", "offload_optimizer_device=nvme",
-                     nullptr, nullptr, true}),
-    deepspeed_field("offload_param_device", kText, "none", "where parameters are kept; stage 3",
-                    {"Where are the parameters kept?", nullptr, kDividesGradients})
+    deepspeed("offload_optimizer_nvme_path", kText, "none",
+              "folder for the optimizer state on nvme",
+              {"Folder on NVMe for the optimizer", "/nvme", "offload_optimizer_device=nvme",
+               nullptr, nullptr, true}),
+    deepspeed("offload_param_device", kText, "none", "where parameters are kept; stage 3",
+              {"Where are the parameters kept?", nullptr, kDividesGradients})
         .one_of("none|cpu|nvme"),
-    deepspeed_field("offload_param_nvme_path", kText, "none", "folder for parameters on nvme",
-                    {"Folder on NVMe for the parameters", "/nvme", "offload_param_device=nvme",
-                     nullptr, nullptr, true}),
-    deepspeed_field("gradient_clipping", kFloat, "auto", "largest norm of the gradients",
-                    {"Largest norm", "1.0", kMakesZero, nullptr, "Clip gradients?"})
+    deepspeed("offload_param_nvme_path", kText, "none", "folder for parameters on nvme",
+              {"Folder on NVMe for the parameters", "/nvme", "offload_param_device=nvme", nullptr,
+               nullptr, true}),
+    deepspeed("gradient_clipping", kFloat, "auto", "largest norm of the gradients",
+              {"Largest norm", "1.0", kMakesZero, nullptr, "Clip gradients?"})
         .exchanged_by("ACCELERATE_GRADIENT_CLIPPING"),
-    deepspeed_field("zero3_save_16bit_model", kBool, "false", "save whole 16-bit weights; stage 3",
-                    {"Save whole 16-bit weights?", "no", "zero_stage=3"}),
+    deepspeed("zero3_save_16bit_model", kBool, "false", "save whole 16-bit weights; stage 3",
+              {"Save whole 16-bit weights?", "no", "zero_stage=3"}),
     deepspeed("zero3_init_flag", kBool, nullptr,
               "stage 3: has no effect, an empty model is divided as it gets its values in any case",
               {"Make models sharded (zero.Init)? For stage 3, no effect", "no"})

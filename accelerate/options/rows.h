@@ -79,8 +79,6 @@ struct Row {
 
   constexpr Row fills(const char* field) const { return with(&Option::field, field); }
   constexpr Row field_or(const char* value) const { return with(&Option::field_default, value); }
-
-  constexpr Row asks(Question question) const { return with(&Option::question, question); }
 };
 
 constexpr Row peer(Group group, const char* name, ValueType type, const char* help,

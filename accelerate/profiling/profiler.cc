@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <map>
 #include <set>
 #include <tuple>
 #include <unordered_map>
@@ -13,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/constants.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/profiling/operator_observer.h"
 #include "accelerate/profiling/recording.h"
@@ -23,22 +23,18 @@ namespace {
 
 // One for each Runtime.
 struct ProfiledRank {
-  bool taken = false;
+  std::weak_ptr<const void> profiler;
 };
 
 // Holds the rank for one profiler.
-struct EndOfClaim {
-  void operator()(ProfiledRank* rank) const { rank->taken = false; }
-};
-using RankClaim = std::unique_ptr<ProfiledRank, EndOfClaim>;
-
-RankClaim claim(Runtime& runtime) {
+std::shared_ptr<const void> claim(Runtime& runtime) {
   ProfiledRank& rank =
       runtime.shared<ProfiledRank>([] { return std::make_shared<ProfiledRank>(); });
-  TORCH_CHECK(!rank.taken, "rank ", runtime.topology().rank,
+  TORCH_CHECK(rank.profiler.expired(), "rank ", runtime.topology().rank,
               " is being profiled already: end that profiler before another begins");
-  rank.taken = true;
-  return RankClaim(&rank);
+  const auto held = std::make_shared<const bool>(true);
+  rank.profiler = held;
+  return held;
 }
 
 OperatorObserverOptions observer_options(const ProfileKwargs& kwargs, const ModuleNames& modules) {
@@ -61,22 +57,22 @@ using torch::profiler::impl::ProfilerState;
 
 constexpr char kMemoryEvent[] = "[memory]";
 
+// Those that are asked for; without any, the CPU's and the device's.
 std::set<ActivityType> activities_of(const ProfileKwargs& kwargs, c10::Device device) {
-  static const std::map<std::string, ActivityType> kByName = {
-      {"cpu", ActivityType::CPU},         {"cuda", ActivityType::CUDA},
-      {"hpu", ActivityType::PrivateUse1}, {"mtia", ActivityType::MTIA},
-      {"xpu", ActivityType::XPU},
-  };
+  static constexpr std::tuple<const char*, c10::DeviceType, ActivityType> kActivities[] = {
+      {"cpu", c10::kCPU, ActivityType::CPU},
+      {"cuda", c10::kCUDA, ActivityType::CUDA},
+      {"hpu", c10::kPrivateUse1, ActivityType::PrivateUse1},
+      {"mtia", c10::kMTIA, ActivityType::MTIA},
+      {"xpu", c10::kXPU, ActivityType::XPU}};
   std::set<ActivityType> activities;
-  for (const std::string& name : kwargs.activities) activities.insert(kByName.at(name));
-  if (!activities.empty()) return activities;
-  switch (device.type()) {
-    case c10::kCUDA: return {ActivityType::CPU, ActivityType::CUDA};
-    case c10::kXPU: return {ActivityType::CPU, ActivityType::XPU};
-    case c10::kMTIA: return {ActivityType::CPU, ActivityType::MTIA};
-    case c10::kPrivateUse1: return {ActivityType::CPU, ActivityType::PrivateUse1};
-    default: return {ActivityType::CPU};
+  for (const auto& [name, type, activity] : kActivities) {
+    const bool is_usual = type == c10::kCPU || type == device.type();
+    if (kwargs.activities.empty() ? is_usual : kwargs.activities.contains(name)) {
+      activities.insert(activity);
+    }
   }
+  return activities;
 }
 
 ProfileEvent::Kind kind_of(const KinetoEvent& event) {
@@ -224,7 +220,7 @@ class KinetoSession {
     result_->save(path);
     // Kineto only logs what went wrong.
     absl::StatusOr<std::string> text = read_file(runtime_.files(), path);
-    TORCH_CHECK(text.ok() && is_whole_trace(*text), "rank ", runtime_.topology().rank,
+    TORCH_CHECK(text.ok() && internal::is_json(*text), "rank ", runtime_.topology().rank,
                 ": LibTorch could not write its trace into ", folder.path());
     return label_kineto_trace(*text, runtime_.topology(), notes_);
   }
@@ -374,7 +370,7 @@ class Profiler::Impl {
   PartialState& state_;
   const ProfileKwargs kwargs_;
   const std::vector<std::shared_ptr<torch::nn::Module>> modules_;
-  RankClaim claim_;
+  std::shared_ptr<const void> claim_;
   const int exceptions_ = std::uncaught_exceptions();
   ModuleNames names_;
   ProfileAction action_ = ProfileAction::kNone;

@@ -506,6 +506,4 @@ std::string label_kineto_trace(absl::string_view text, const Topology& topology,
   return labelled;
 }
 
-bool is_whole_trace(absl::string_view text) { return internal::is_json(text); }
-
 }  // namespace accelerate

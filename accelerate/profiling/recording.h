@@ -155,7 +155,4 @@ std::string chrome_trace(const std::vector<ProfileEvent>& events, const Topology
 std::string label_kineto_trace(absl::string_view text, const Topology& topology,
                                const TraceNotes& notes);
 
-/// Whether a trace's text is complete.
-bool is_whole_trace(absl::string_view text);
-
 }  // namespace accelerate

@@ -378,11 +378,5 @@ TEST(KinetoTrace, GetsTheRankAndWhatKinetoDoesNotKnow) {
   EXPECT_EQ(trace["baseTimeNanoseconds"], 5);
 }
 
-TEST(KinetoTrace, IsWholeOrNot) {
-  EXPECT_TRUE(is_whole_trace("{\"traceEvents\": [{}]}\n"));
-  EXPECT_FALSE(is_whole_trace("{\"traceEvents\": [{}"));
-  EXPECT_FALSE(is_whole_trace(""));
-}
-
 }  // namespace
 }  // namespace accelerate

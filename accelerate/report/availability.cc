@@ -75,14 +75,12 @@ bool tracker(Runtime& runtime, const char* name) {
   return found->unavailable(services).empty();
 }
 
-bool can_load(const char* library) {
-  void* handle = dlopen(library, RTLD_LAZY | RTLD_LOCAL);
+bool finds_nvml(const Environment&) { return has_nvml(); }
+bool finds_amdsmi(const Environment&) {
+  void* handle = dlopen("libamd_smi.so", RTLD_LAZY | RTLD_LOCAL);
   if (handle != nullptr) dlclose(handle);
   return handle != nullptr;
 }
-
-bool finds_nvml(const Environment&) { return has_nvml(); }
-bool finds_amdsmi(const Environment&) { return can_load("libamd_smi.so"); }
 
 // Whether `aws` is a program of the PATH.
 bool finds_aws(const Environment& environment) {
@@ -169,18 +167,15 @@ constexpr Entry kEntries[] = {
      "files of torch.save are read natively, and nothing in them is executed"},
 };
 
-constexpr bool before(const Entry& a, const Entry& b) {
-  return std::string_view(a.name) < std::string_view(b.name);
-}
-static_assert(std::is_sorted(std::begin(kEntries), std::end(kEntries), before));
+constexpr auto kName = [](const Entry& entry) { return std::string_view(entry.name); };
+static_assert(std::ranges::is_sorted(kEntries, {}, kName));
 
 const Entry& find(std::string_view name) {
-  for (const Entry& entry : kEntries) {
-    if (entry.name == name) return entry;
-  }
+  const Entry* const found = std::ranges::find(kEntries, name, kName);
   const auto append_name = [](std::string* out, const Entry& entry) { *out += entry.name; };
-  TORCH_CHECK_VALUE(false, "no feature is called \"", std::string(name),
+  TORCH_CHECK_VALUE(found != std::end(kEntries), "no feature is called \"", std::string(name),
                     "\"; known: ", absl::StrJoin(kEntries, ", ", append_name));
+  return *found;
 }
 
 std::string compiler() {
@@ -230,10 +225,6 @@ bool internal::VersionedFeatureCheck::operator()(const std::string& min_version,
                                                  Runtime& runtime) const {
   // Checks the text. What takes a package's place serves programs for all versions of it.
   if (!min_version.empty()) compare_versions("0", "<", min_version);
-  return is_feature_available(name, runtime);
-}
-
-bool internal::VersionedFeatureCheck::operator()(Runtime& runtime) const {
   return is_feature_available(name, runtime);
 }
 

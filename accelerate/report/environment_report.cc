@@ -89,13 +89,6 @@ std::string tally(const std::vector<std::string>& names) {
   });
 }
 
-// Always in GB, as `accelerate env` of HF Accelerate writes it.
-std::string memory_text() {
-  const double bytes =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
-  return absl::StrFormat("%.2f GB", bytes / (1 << 30));
-}
-
 struct Writer {
   EnvironmentReport report;
 
@@ -128,7 +121,10 @@ struct Writer {
       add("NUMA nodes", absl::StrCat(machine.domains.size()));
     } catch (const c10::Error&) {  // The report goes without.
     }
-    add("System RAM", memory_text());
+    const double bytes =
+        static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+    // Always in GB, as `accelerate env` of HF Accelerate writes it.
+    add("System RAM", absl::StrFormat("%.2f GB", bytes / (1 << 30)));
     add("Intra-op threads", absl::StrCat(at::get_num_threads()));
   }
 

@@ -1,4 +1,4 @@
-#include "trackers/bridge/bridge_process.h"
+#include "trackers/bridge/python_package.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "trackers/bridge/bridge_process.h"
+#include "trackers/bridge/python_package.h"
 
 #include <sched.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-/// Calls of a vendor's Python package.
+/// Calls of a vendor's Python package, and the base of the trackers that make them.
 ///
 ///   package.call({.path = "comet_ml.start", .kwargs = {{"project_name", project}}});
 ///   package.call({.path = "comet_ml.start().log_metric", .args = {"loss", 0.25}});
@@ -6,17 +6,19 @@
 /// A path begins at a module. "f()" in a path is the result of the latest call of f.
 ///
 /// Errors:  std::runtime_error naming the package: it is not installed, or what it raised. Training
-///          goes on without it. See trackers/bridge/bridge_process.h.
-/// Threads: PythonPackage on one thread.
+///          goes on without it. See make_bridge_process.
+/// Threads: PythonPackage on one thread; a PackageTracker as GeneralTracker.
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "accelerate/tracking/tracker.h"
 #include "accelerate/tracking/value.h"
 
@@ -86,5 +88,77 @@ class PythonPackage {
   /// Makes the call, then `finish`, even if the call failed.
   void finish_with(const PythonCall& last);
 };
+
+struct BridgeLimits {
+  /// For one call or `flush`. If the package makes no progress in that time, later calls do not
+  /// wait until it does.
+  absl::Duration call = absl::Seconds(10);
+  /// For `finish`; then the process is killed.
+  absl::Duration finish = absl::Seconds(30);
+  /// Bytes that may wait for the process; further calls are dropped with an error.
+  size_t unsent = size_t{16} << 20;
+};
+
+/// What calls the Python package `name`, by which messages call it, in a process of its own, which
+/// runs bridge.py. `kwargs`: may contain secrets. The services outlive it.
+///
+/// Calls are asynchronous: the next call or `flush` throws the first failure, and a call never its
+/// own; a call that throws an earlier one's failure is made all the same. The package's output goes
+/// to `services.info`, line by line. Keys and passwords of the environment and of `kwargs` are
+/// masked in all messages. A process that ended is not started again. Without `finish`, it runs the
+/// packages' exit handlers and ends with exit status 1.
+/// Errors:  std::runtime_error naming package, call and exception; if the process ended, with its
+///          exit status and its last output.
+std::unique_ptr<PythonPackage> make_bridge_process(std::string name,
+                                                   const TrackerServices& services,
+                                                   const TrackerDict& kwargs,
+                                                   const BridgeLimits& limits = {});
+
+/// Empty if Python has the module, else what is missing and how to install it. Each answer of the
+/// interpreter is kept for the process.
+std::string why_unavailable(const TrackerServices& services, const std::string& module);
+
+/// The base of the trackers that call a vendor's Python package.
+///
+///   class AimTracker final : public PackageTracker {
+///    public:
+///     using PackageTracker::PackageTracker;
+///     ...
+///   };
+///   const TrackerRegistration kRegistration(package_tracker<AimTracker>({.name = "aim"}));
+class PackageTracker : public GeneralTracker {
+ public:
+  /// `package`: null for the package of that name, in a process of its own.
+  PackageTracker(const std::string& name, const TrackerSetup& setup,
+                 std::unique_ptr<PythonPackage> package = nullptr);
+
+  void flush() override { package_->flush(); }
+
+ protected:
+  /// Starts the package and calls `path` with these arguments and the init_kwargs.
+  void start_with(const std::string& path, PythonDict kwargs);
+  /// These arguments, with the init_kwargs behind them.
+  PythonDict with_init_kwargs(PythonDict kwargs) const;
+
+  const std::string project_;
+  const std::string logging_dir_;
+  const TrackerDict init_kwargs_;
+  const TrackerServices& services_;
+  const std::unique_ptr<PythonPackage> package_;
+};
+
+/// The class of a tracker for the package that has the tracker's name; it needs no logging_dir
+/// unless `kind` says so.
+template <typename Tracker>
+TrackerClass package_tracker(TrackerClass kind) {
+  if (!kind.requires_logging_directory) kind.requires_logging_directory = false;
+  kind.tracker = [name = kind.name](const TrackerSetup& setup) {
+    return std::make_unique<Tracker>(name, setup);
+  };
+  kind.unavailable = [name = kind.name](const TrackerServices& services) {
+    return why_unavailable(services, name);
+  };
+  return kind;
+}
 
 }  // namespace accelerate::trackers

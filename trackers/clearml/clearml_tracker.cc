@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "trackers/bridge/package_tracker.h"
 #include "trackers/common/secrets.h"
 
 namespace accelerate::trackers {

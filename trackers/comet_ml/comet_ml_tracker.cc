@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "trackers/bridge/package_tracker.h"
 
 namespace accelerate::trackers {
 namespace {

@@ -96,29 +96,6 @@ void check(const TrackerImage& image) {
   }
 }
 
-// Appends the fields of a record behind the first one. Returns has_whole_quotes().
-bool split_csv(std::string_view row, char separator, std::vector<std::string>& fields) {
-  row = without_csv_end(row);
-  bool is_sound = true;
-  bool quoted = false;
-  for (size_t i = 0; i < row.size(); ++i) {
-    const char c = row[i];
-    if (quoted && c == '"' && i + 1 < row.size() && row[i + 1] == '"') {
-      fields.back() += c;
-      ++i;
-    } else if (c == '"') {
-      const size_t beside = quoted ? i + 1 : i - 1;  // beyond the end at the first character, too
-      is_sound = is_sound && (beside >= row.size() || row[beside] == separator);
-      quoted = !quoted;
-    } else if (c == separator && !quoted) {
-      fields.emplace_back();
-    } else {
-      fields.back() += c;
-    }
-  }
-  return is_sound && !quoted;
-}
-
 }  // namespace
 
 TrackerValue listify(const TrackerValue& value) {
@@ -212,15 +189,28 @@ std::string_view without_csv_end(std::string_view row) {
   return row;
 }
 
-std::vector<std::string> csv_fields(std::string_view row, char separator) {
+std::vector<std::string> csv_fields(std::string_view row, char separator, bool* has_whole_quotes) {
   std::vector<std::string> fields(1);
-  split_csv(row, separator, fields);
+  row = without_csv_end(row);
+  bool is_sound = true;
+  bool quoted = false;
+  for (size_t i = 0; i < row.size(); ++i) {
+    const char c = row[i];
+    if (quoted && c == '"' && i + 1 < row.size() && row[i + 1] == '"') {
+      fields.back() += c;
+      ++i;
+    } else if (c == '"') {
+      const size_t beside = quoted ? i + 1 : i - 1;  // beyond the end at the first character, too
+      is_sound = is_sound && (beside >= row.size() || row[beside] == separator);
+      quoted = !quoted;
+    } else if (c == separator && !quoted) {
+      fields.emplace_back();
+    } else {
+      fields.back() += c;
+    }
+  }
+  if (has_whole_quotes != nullptr) *has_whole_quotes = is_sound && !quoted;
   return fields;
-}
-
-bool has_whole_quotes(std::string_view row, char separator) {
-  std::vector<std::string> fields(1);
-  return split_csv(row, separator, fields);
 }
 
 }  // namespace accelerate::trackers

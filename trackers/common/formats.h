@@ -16,10 +16,25 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/tracking/tracker.h"
 #include "accelerate/tracking/value.h"
 
 namespace accelerate::trackers {
+
+/// Visits the values of nested dictionaries with their names behind each other, as in "lr/head"; an
+/// empty dictionary counts as a value.
+template <typename Visit>
+void for_each_value(const TrackerDict& values, const Visit& visit, const std::string& prefix = "") {
+  for (const auto& [name, value] : values) {
+    const auto* const dict = value.get_if<TrackerDict>();
+    if (dict != nullptr && !dict->empty()) {
+      for_each_value(*dict, visit, absl::StrCat(prefix, name, "/"));
+    } else {
+      visit(absl::StrCat(prefix, name), value);
+    }
+  }
+}
 
 /// The value with lists in place of tensors, also within lists and dictionaries.
 TrackerValue listify(const TrackerValue& value);
@@ -55,10 +70,10 @@ size_t csv_row_size(std::string_view text);
 /// The record without its end, "\n" or "\r\n".
 std::string_view without_csv_end(std::string_view row);
 
-/// The fields of one record, without or with its end.
-std::vector<std::string> csv_fields(std::string_view row, char separator = ',');
-
-/// Whether quotes are only around whole fields, and doubled within them, as `csv_row` writes them.
-bool has_whole_quotes(std::string_view row, char separator = ',');
+/// The fields of one record, without or with its end. `has_whole_quotes` gets whether quotes are
+/// only around whole fields, and doubled within them, as `csv_row` writes them; null: it is not
+/// asked.
+std::vector<std::string> csv_fields(std::string_view row, char separator = ',',
+                                    bool* has_whole_quotes = nullptr);
 
 }  // namespace accelerate::trackers

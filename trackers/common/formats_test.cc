@@ -202,6 +202,11 @@ TEST(CsvTextTest, ReadsBackWhatItWrote) {
 }
 
 TEST(CsvTextTest, TellsRecordsThatItDidNotWrite) {
+  const auto has_whole_quotes = [](std::string_view row, char separator = ',') {
+    bool is_sound = false;
+    csv_fields(row, separator, &is_sound);
+    return is_sound;
+  };
   for (const char* const sound : {"", "a,b", "\"a,b\",c\r\n", "\"say \"\"x\"\"\"", "\"\",\"\""}) {
     EXPECT_TRUE(has_whole_quotes(sound)) << sound;
   }

@@ -229,17 +229,11 @@ std::string path_of_file_uri(std::string_view uri) {
     if (uri.starts_with(beginning)) uri.remove_prefix(beginning.size());
   }
   if (uri.starts_with("localhost/")) uri.remove_prefix(uri.find('/'));
-  const auto digit = [&](size_t i) {
-    const auto c = i < uri.size() ? static_cast<unsigned char>(uri[i]) : '\0';
-    return absl::ascii_isxdigit(c) ? (absl::ascii_isdigit(c) ? c - '0' : (c | 0x20) - 'a' + 10)
-                                   : -1;
-  };
-  std::string path;
-  for (size_t i = 0; i < uri.size(); ++i) {
-    const bool is_escaped = uri[i] == '%' && digit(i + 1) >= 0 && digit(i + 2) >= 0;
-    path += is_escaped ? static_cast<char>(digit(i + 1) * 16 + digit(i + 2)) : uri[i];
-    if (is_escaped) i += 2;
-  }
+  if (uri.empty()) return {};  // libcurl takes a size of 0 for a text with a zero at its end
+  int size = 0;
+  char* const text = curl_easy_unescape(nullptr, uri.data(), static_cast<int>(uri.size()), &size);
+  std::string path(text, static_cast<size_t>(size));
+  curl_free(text);
   return path;
 }
 

@@ -26,24 +26,12 @@ std::string shown(std::string_view name, const TrackerValue& value) {
 InitKwargs::InitKwargs(std::string_view tracker, const TrackerDict& kwargs, std::string_view what)
     : tracker_(tracker), kwargs_(kwargs), what_(what) {}
 
-std::optional<bool> InitKwargs::boolean(std::string_view name) {
-  return typed<bool>(name, "True or False");
-}
-
-std::optional<int64_t> InitKwargs::integer(std::string_view name) {
-  return typed<int64_t>(name, "a whole number");
-}
-
 std::optional<double> InitKwargs::number(std::string_view name) {
   const TrackerValue* const value = read(name);
   if (value == nullptr) return std::nullopt;
   // number() takes a bool for 0 or 1, as Python does; here it is a mistake.
   if (value->get_if<bool>() != nullptr || !value->number()) refuse(name, "a number");
   return value->number();
-}
-
-std::optional<std::string> InitKwargs::text(std::string_view name) {
-  return typed<std::string>(name, "a text");
 }
 
 std::optional<std::vector<std::string>> InitKwargs::texts(std::string_view name) {
@@ -60,10 +48,6 @@ std::optional<std::vector<std::string>> InitKwargs::texts(std::string_view name)
     texts.push_back(*text);
   }
   return texts;
-}
-
-std::optional<TrackerDict> InitKwargs::dict(std::string_view name) {
-  return typed<TrackerDict>(name, "a dictionary");
 }
 
 std::optional<TrackerValue> InitKwargs::any(std::string_view name) {
@@ -97,15 +81,6 @@ const TrackerValue* InitKwargs::read(std::string_view name) {
 
 void refuse_log_kwargs(std::string_view tracker, const TrackerDict& kwargs) {
   InitKwargs(tracker, kwargs, "log_kwargs").finish();
-}
-
-template <typename T>
-std::optional<T> InitKwargs::typed(std::string_view name, std::string_view wanted) {
-  const TrackerValue* const value = read(name);
-  if (value == nullptr) return std::nullopt;
-  const T* const typed = value->get_if<T>();
-  if (typed == nullptr) refuse(name, wanted);
-  return *typed;
 }
 
 }  // namespace accelerate::trackers

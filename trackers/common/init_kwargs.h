@@ -27,15 +27,21 @@ class InitKwargs {
   InitKwargs(std::string_view tracker, const TrackerDict& kwargs,
              std::string_view what = "init_kwargs");
 
-  std::optional<bool> boolean(std::string_view name);
+  std::optional<bool> boolean(std::string_view name) { return typed<bool>(name, "True or False"); }
   /// A bool is not an integer.
-  std::optional<int64_t> integer(std::string_view name);
+  std::optional<int64_t> integer(std::string_view name) {
+    return typed<int64_t>(name, "a whole number");
+  }
   /// An int or a float.
   std::optional<double> number(std::string_view name);
-  std::optional<std::string> text(std::string_view name);
+  std::optional<std::string> text(std::string_view name) {
+    return typed<std::string>(name, "a text");
+  }
   /// A list of texts, or one text.
   std::optional<std::vector<std::string>> texts(std::string_view name);
-  std::optional<TrackerDict> dict(std::string_view name);
+  std::optional<TrackerDict> dict(std::string_view name) {
+    return typed<TrackerDict>(name, "a dictionary");
+  }
   /// A value of any type.
   std::optional<TrackerValue> any(std::string_view name);
 
@@ -49,7 +55,13 @@ class InitKwargs {
   // The value, or null if it is absent or None. Marks the name as known.
   const TrackerValue* read(std::string_view name);
   template <typename T>
-  std::optional<T> typed(std::string_view name, std::string_view wanted);
+  std::optional<T> typed(std::string_view name, std::string_view wanted) {
+    const TrackerValue* const value = read(name);
+    if (value == nullptr) return std::nullopt;
+    const T* const typed = value->get_if<T>();
+    if (typed == nullptr) refuse(name, wanted);
+    return *typed;
+  }
 
   const std::string tracker_;
   const TrackerDict& kwargs_;

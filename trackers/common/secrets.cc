@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "trackers/common/formats.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -84,13 +85,8 @@ std::string without_url_secrets(std::string_view text) {
 std::string shown_value(std::string_view name, const TrackerValue& value) {
   const TrackerValue plain = without_secrets(name, value);
   const auto* tensor = plain.get_if<TensorValue>();
-  if (tensor == nullptr || !tensor->sizes.empty() || tensor->values.empty()) {
-    return without_url_secrets(value_text(plain));
-  }
-  const double number = tensor->values[0];
-  if (tensor->dtype == "bool") return value_text(number != 0);
-  const bool is_floating = tensor->dtype.find("float") != std::string::npos;
-  return is_floating ? value_text(number) : value_text(static_cast<int64_t>(number));
+  const bool is_number = tensor != nullptr && tensor->sizes.empty() && tensor->values.size() == 1;
+  return without_url_secrets(value_text(is_number ? listify(plain) : plain));
 }
 
 Secrets::Secrets(const Environment& environment, const TrackerDict& kwargs) {

@@ -46,19 +46,6 @@ std::string text_of(const TrackerValue& value) {
   return value_text(value);
 }
 
-// Visits the values of nested dictionaries; an empty dictionary counts as a value.
-template <typename Visit>
-void for_each_value(const TrackerDict& values, const std::string& prefix, const Visit& visit) {
-  for (const auto& [name, value] : values) {
-    const auto* const dict = value.get_if<TrackerDict>();
-    if (dict != nullptr && !dict->empty()) {
-      for_each_value(*dict, absl::StrCat(prefix, name, "/"), visit);
-    } else {
-      visit(absl::StrCat(prefix, name), value);
-    }
-  }
-}
-
 // Returns the text behind the last whole record.
 template <typename Visit>
 std::string_view for_each_record(std::string_view contents, const Visit& visit) {
@@ -102,7 +89,7 @@ class CsvTracker final : public GeneralTracker {
 
   void store_init_configuration(const TrackerDict& values) override {
     std::string text = csv_row({"name", "value"});
-    for_each_value(values, "", [&](const std::string& name, const TrackerValue& value) {
+    for_each_value(values, [&](const std::string& name, const TrackerValue& value) {
       text += csv_row({name, text_of(value)});
     });
     throw_if_error(write_file(services_.files, join_path(out_.folder, "config.csv"), text));
@@ -112,7 +99,7 @@ class CsvTracker final : public GeneralTracker {
     open_earlier();
     Row row{{kRun, out_.run}, {kTime, float_text(unix_seconds(step.time))}};
     if (step.step) row.emplace_back(kStep, absl::StrCat(*step.step));
-    for_each_value(values, "", [&](const std::string& name, const TrackerValue& value) {
+    for_each_value(values, [&](const std::string& name, const TrackerValue& value) {
       const bool taken = std::find(std::begin(kFixed), std::end(kFixed), name) != std::end(kFixed);
       const size_t place = column(taken ? absl::StrCat("_", name) : name);
       if (place == kNoColumn) return;
@@ -202,9 +189,10 @@ class CsvTracker final : public GeneralTracker {
     size_t fields = 0;
     const std::string_view torn = for_each_record(contents, [&](std::string_view record) {
       if (is_filler(record) || record.find('\0') != record.npos) return;
-      const size_t size = csv_fields(record).size();
+      bool has_whole_quotes = false;
+      const size_t size = csv_fields(record, ',', &has_whole_quotes).size();
       if (fields == 0) fields = size;
-      is_sound = is_sound && size == fields && has_whole_quotes(record);
+      is_sound = is_sound && size == fields && has_whole_quotes;
       kept += record;
     });
     is_sound = is_sound && !(fields > 0 && holds_rows(torn, fields));

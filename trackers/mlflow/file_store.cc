@@ -91,10 +91,6 @@ std::string with_line(const std::string& yaml, const std::string& name, const st
   return result;
 }
 
-std::string metric_line(const MlflowMetric& metric) {
-  return absl::StrCat(metric.timestamp, " ", float_text(metric.value), " ", metric.step, "\n");
-}
-
 size_t line_count(const std::string& text) {
   return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
 }
@@ -236,7 +232,8 @@ class FileStore final : public MlflowStore {
         if (count == 0) throw;
         break;
       }
-      (is_open ? lines : held)[path] += metric_line(metric);
+      absl::StrAppend(&(is_open ? lines : held)[path], metric.timestamp, " ",
+                      float_text(metric.value), " ", metric.step, "\n");
       ++count;
     }
     // All or nothing: the sizes grow only after everything is written, and a retry overwrites.

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace accelerate::trackers {
 namespace {
@@ -56,10 +57,7 @@ std::string mlflow_path_error(std::string_view path) {
   if (path.find('\0') != path.npos || path.find('\\') != path.npos) {
     return "it holds a character that no path may hold";
   }
-  for (size_t begin = 0; begin <= path.size();) {
-    const size_t end = std::min(path.find('/', begin), path.size());
-    const std::string_view name = path.substr(begin, end - begin);
-    begin = end + 1;
+  for (const auto name : absl::StrSplit(std::string(path), '/')) {
     if (name.empty() || name == "." || name == "..") {
       return "it is not a relative path in its shortest form";
     }

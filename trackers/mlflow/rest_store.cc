@@ -46,9 +46,18 @@ HttpOptions options_of(const HttpUrl& url, const Environment& environment) {
   return options;
 }
 
+json entry_of(const MlflowText& text) { return {{"key", text.first}, {"value", text.second}}; }
+
+json entry_of(const MlflowMetric& metric) {
+  return {{"key", metric.key},
+          {"value", json_number(metric.value)},
+          {"timestamp", metric.timestamp},
+          {"step", metric.step}};
+}
+
 json tags_of(const std::vector<MlflowText>& texts) {
   json tags = json::array();
-  for (const auto& [key, value] : texts) tags.push_back({{"key", key}, {"value", value}});
+  for (const MlflowText& text : texts) tags.push_back(entry_of(text));
   return tags;
 }
 
@@ -56,28 +65,6 @@ std::string text_at(const json& object, const char* name) {
   const auto found = object.find(name);
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
-
-// The body of a runs/log-batch request with as many entries as fit.
-class BatchBody {
- public:
-  BatchBody(const std::string& run_id, const char* kind)
-      : text_(absl::StrCat("{\"run_id\":", json_text(run_id), ",\"", kind, "\":[")) {}
-
-  // False if the entry does not fit.
-  bool add(const json& entry) {
-    const std::string text = json_text(entry);
-    if (count_ > 0 && text_.size() + text.size() + 3 > kMlflowMaxBytes) return false;
-    absl::StrAppend(&text_, count_ > 0 ? "," : "", text);
-    ++count_;
-    return true;
-  }
-  size_t count() const { return count_; }
-  std::string text() const { return text_ + "]}"; }
-
- private:
-  std::string text_;
-  size_t count_ = 0;
-};
 
 MlflowRun run_of(const json& answer, const std::string& place) {
   const auto run = answer.find("run");
@@ -178,24 +165,15 @@ class RestStore final : public MlflowStore {
   }
 
   size_t log_metrics(const MlflowRun& run, absl::Span<const MlflowMetric> metrics) override {
-    BatchBody body(run.run_id, "metrics");
-    for (const MlflowMetric& metric : metrics.first(std::min(metrics.size(), kMlflowMaxMetrics))) {
-      if (!body.add({{"key", metric.key},
-                     {"value", json_number(metric.value)},
-                     {"timestamp", metric.timestamp},
-                     {"step", metric.step}})) {
-        break;
-      }
-    }
-    return log_batch(body.text(), body.count());
+    return log_batch(run, "metrics", metrics.first(std::min(metrics.size(), kMlflowMaxMetrics)));
   }
 
   size_t log_params(const MlflowRun& run, absl::Span<const MlflowText> params) override {
-    return log_texts(run, "params", params);
+    return log_batch(run, "params", params.first(std::min(params.size(), kMlflowMaxTexts)));
   }
 
   size_t set_tags(const MlflowRun& run, absl::Span<const MlflowText> tags) override {
-    return log_texts(run, "tags", tags);
+    return log_batch(run, "tags", tags.first(std::min(tags.size(), kMlflowMaxTexts)));
   }
 
   void put_artifact(const MlflowRun& run, const std::string& path,
@@ -279,18 +257,20 @@ class RestStore final : public MlflowStore {
                                           reason));
   }
 
-  // Sends a body with `count` entries and returns `count`.
-  size_t log_batch(const std::string& body, size_t count) {
+  // Sends as many entries as fit into a request, and returns how many.
+  template <typename Entry>
+  size_t log_batch(const MlflowRun& run, const char* kind, absl::Span<const Entry> entries) {
+    std::string body = absl::StrCat("{\"run_id\":", json_text(run.run_id), ",\"", kind, "\":[");
+    size_t count = 0;
+    for (const Entry& entry : entries) {
+      const std::string text = json_text(entry_of(entry));
+      if (count > 0 && body.size() + text.size() + 3 > kMlflowMaxBytes) break;
+      absl::StrAppend(&body, count > 0 ? "," : "", text);
+      ++count;
+    }
+    body += "]}";
     or_refuse([&] { call("POST", "runs/log-batch", body); }, count);
     return count;
-  }
-
-  size_t log_texts(const MlflowRun& run, const char* kind, absl::Span<const MlflowText> texts) {
-    BatchBody body(run.run_id, kind);
-    for (const auto& [key, value] : texts.first(std::min(texts.size(), kMlflowMaxTexts))) {
-      if (!body.add({{"key", key}, {"value", value}})) break;
-    }
-    return log_batch(body.text(), body.count());
   }
 
   const HttpUrl url_;

@@ -1,4 +1,4 @@
-#include "trackers/prometheus/metrics_text.h"
+#include "trackers/prometheus/prometheus_tracker.h"
 
 #include <cmath>
 #include <set>

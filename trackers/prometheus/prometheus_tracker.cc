@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/unique_fd.h"
 #include "trackers/common/file_options.h"
+#include "trackers/common/formats.h"
 #include "trackers/common/init_kwargs.h"
 #include "trackers/common/numbers.h"
 #include "trackers/common/secrets.h"
@@ -42,17 +43,6 @@ const TrackerRegistration kRegistration(
      .unavailable = [](const TrackerServices& services) -> std::string {
        return services.is_real ? "" : "Prometheus cannot scrape a simulation";
      }});
-
-template <typename Visit>
-void for_each_value(const TrackerDict& values, const std::string& prefix, const Visit& visit) {
-  for (const auto& [name, value] : values) {
-    if (const auto* const dict = value.get_if<TrackerDict>()) {
-      for_each_value(*dict, absl::StrCat(prefix, name, "/"), visit);
-    } else {
-      visit(absl::StrCat(prefix, name), value);
-    }
-  }
-}
 
 // ---- The server.
 
@@ -102,10 +92,6 @@ std::string response(std::string_view status, std::string_view body, bool with_b
                       "\r\nContent-Length: ",
                       body.size(), "\r\nConnection: close\r\n", std::string(more), "\r\n",
                       with_body ? std::string(body) : "");
-}
-
-bool is_whole(const std::string& request) {
-  return request.find("\r\n\r\n") != request.npos || request.find("\n\n") != request.npos;
 }
 
 std::string answer(const std::string& request, const std::function<std::string()>& page) {
@@ -228,9 +214,10 @@ class MetricsServer {
     }
     if (client.answered) return;
     client.request.append(buffer, static_cast<size_t>(got));
-    if (is_whole(client.request)) {
-      client.response = answer(client.request, page_);
-    } else if (client.request.size() > kMaxRequest) {
+    const std::string& request = client.request;
+    if (request.find("\r\n\r\n") != request.npos || request.find("\n\n") != request.npos) {
+      client.response = answer(request, page_);
+    } else if (request.size() > kMaxRequest) {
       client.response = response("431 Request Header Fields Too Large", "too much\n");
     } else {
       return;
@@ -314,8 +301,9 @@ void PrometheusTracker::start() {
 
 void PrometheusTracker::store_init_configuration(const TrackerDict& values) {
   MetricsText::Labels labels;
-  for_each_value(values, "", [&](const std::string& name, const TrackerValue& value) {
-    if (is_secret_name(name)) return;
+  for_each_value(values, [&](const std::string& name, const TrackerValue& value) {
+    const bool is_empty = value.get_if<TrackerDict>() != nullptr;
+    if (is_empty || is_secret_name(name)) return;
     labels.emplace_back(name, without_url_secrets(value_text(value)));
   });
   metrics_.set_info("config_info", labels);
@@ -325,7 +313,8 @@ void PrometheusTracker::store_init_configuration(const TrackerDict& values) {
 void PrometheusTracker::log(const TrackerDict& values, const TrackerStep& step) {
   if (step.step) metrics_.set("step", static_cast<double>(*step.step));
   metrics_.set("last_log_timestamp_seconds", unix_seconds(step.time));
-  for_each_value(values, "", [&](const std::string& name, const TrackerValue& value) {
+  for_each_value(values, [&](const std::string& name, const TrackerValue& value) {
+    if (value.get_if<TrackerDict>() != nullptr) return;  // it is empty
     // The user's metric may have the same name as one of the tracker's own.
     set(name == "step" || name == "last_log_timestamp_seconds" || name == "config_info"
             ? absl::StrCat("logged_", name)

@@ -24,15 +24,50 @@
 /// Threads: as any tracker's; a thread of its own serves the port.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "accelerate/tracking/tracker.h"
-#include "trackers/prometheus/metrics_text.h"
 
 namespace accelerate::trackers {
+
+/// The latest values of metrics in the text format 0.0.4 of Prometheus. Threads: any.
+class MetricsText {
+ public:
+  using Labels = std::vector<std::pair<std::string, std::string>>;
+
+  /// Names begin with `prefix`; all metrics have `labels`.
+  MetricsText(std::string prefix, Labels labels);
+
+  /// Takes any name. Characters that Prometheus does not allow become underscores; if two names
+  /// become the same, the later one ends with "_2". False if there are too many names already.
+  bool set(const std::string& name, double value);
+
+  /// Sets a metric of value 1 with these labels, whose values are cut to 200 bytes.
+  void set_info(const std::string& name, const Labels& labels);
+
+  std::string text() const;
+
+ private:
+  struct Metric {
+    std::string help;
+    std::string labels;
+    double value = 0;
+  };
+  Metric* find_or_add(const std::string& name);
+
+  const std::string prefix_;
+  const Labels labels_;
+  mutable std::mutex mutex_;                    // guards the members below
+  std::map<std::string, Metric> metrics_;       // by their names in Prometheus
+  std::map<std::string, std::string> name_of_;  // these names, by logged names
+};
 
 class MetricsServer;
 

@@ -5,7 +5,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "trackers/bridge/package_tracker.h"
 #include "trackers/bridge/python_package.h"
 
 namespace accelerate::trackers {

@@ -12,7 +12,7 @@
 /// Every program also has the tracker "python" if the variable ACCELERATE_PYTHON_TRACKER names a
 /// class: MODULE:CLASS or FILE.py:CLASS.
 /// Errors: std::runtime_error of a call naming the tracker: the module or class does not exist, or
-///         the raised exception. See trackers/bridge/bridge_process.h.
+///         the raised exception. See trackers/bridge/python_package.h.
 /// Threads: as any tracker's; the class runs in a process of its own.
 /// Mirrors: accelerate tracking.py, GeneralTracker, for classes of users.
 #pragma once

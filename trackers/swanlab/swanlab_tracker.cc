@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "trackers/bridge/package_tracker.h"
-
 namespace accelerate::trackers {
 namespace {
 

@@ -193,6 +193,24 @@ class SqliteDatabase {
       fail("use");
   }
 
+  // Runs statements that take effect together, all or none of them. Other writers wait for the end.
+  template <typename Statements>
+  void transact(const Statements& statements) {
+    // Takes the write lock now: a reader that becomes a writer later cannot wait for other writers.
+    run("BEGIN IMMEDIATE");
+    try {
+      statements();
+      run("COMMIT");
+    } catch (...) {
+      try {
+        run("ROLLBACK");
+      } catch (const std::runtime_error&) {
+        // SQLite has already rolled back by itself, for example on a full disk.
+      }
+      throw;
+    }
+  }
+
  private:
   struct Closer {
     void operator()(sqlite3* database) const { sqlite3_close(database); }
@@ -222,37 +240,6 @@ class SqliteDatabase {
   const std::string path_;
   std::unique_ptr<sqlite3, Closer> database_;
   std::map<std::string, std::unique_ptr<sqlite3_stmt, Closer>> statements_;
-};
-
-// Statements that run while it exists take effect when it is committed, all or none of them. Other
-// writers wait for its end.
-class SqliteTransaction {
- public:
-  explicit SqliteTransaction(SqliteDatabase& database) : database_(database) {
-    // Takes the write lock now: a reader that becomes a writer later cannot wait for other writers.
-    database_.run("BEGIN IMMEDIATE");
-  }
-
-  ~SqliteTransaction() {
-    if (committed_) return;
-    try {
-      database_.run("ROLLBACK");
-    } catch (const std::runtime_error&) {
-      // SQLite has already rolled back by itself, for example on a full disk.
-    }
-  }
-
-  SqliteTransaction(const SqliteTransaction&) = delete;
-  SqliteTransaction& operator=(const SqliteTransaction&) = delete;
-
-  void commit() {
-    database_.run("COMMIT");
-    committed_ = true;
-  }
-
- private:
-  SqliteDatabase& database_;
-  bool committed_ = false;
 };
 
 std::string text_of(const SqlValue& value) {
@@ -306,21 +293,21 @@ std::set<std::string> columns(SqliteDatabase& database, const std::string& table
 // Makes the tables that are missing. Errors: std::runtime_error for a database of a Trackio that
 // did not give runs an id yet.
 void make_schema(SqliteDatabase& database) {
-  SqliteTransaction transaction(database);
-  database.execute(kTables);
-  const std::set<std::string> known = columns(database, "metrics");
-  if (!known.contains("run_id") || !columns(database, "configs").contains("run_id")) {
-    throw std::runtime_error(
-        absl::StrCat("the database ", database.path(),
-                     " is of an older Trackio, whose runs have no ids: choose another project"));
-  }
-  for (const char* name : {"log_id", "space_id"}) {
-    if (!known.contains(name)) {
-      database.execute(absl::StrCat("ALTER TABLE metrics ADD COLUMN ", name, " TEXT"));
+  database.transact([&] {
+    database.execute(kTables);
+    const std::set<std::string> known = columns(database, "metrics");
+    if (!known.contains("run_id") || !columns(database, "configs").contains("run_id")) {
+      throw std::runtime_error(
+          absl::StrCat("the database ", database.path(),
+                       " is of an older Trackio, whose runs have no ids: choose another project"));
     }
-  }
-  database.execute(kIndices);
-  transaction.commit();
+    for (const char* name : {"log_id", "space_id"}) {
+      if (!known.contains(name)) {
+        database.execute(absl::StrCat("ALTER TABLE metrics ADD COLUMN ", name, " TEXT"));
+      }
+    }
+    database.execute(kIndices);
+  });
 }
 
 class TrackioTracker final : public GeneralTracker {
@@ -402,9 +389,7 @@ class TrackioTracker final : public GeneralTracker {
   void flush() override {
     if (finished_) return;
     open();
-    if (rows_.empty() && !config_changed_) return;
-    SqliteTransaction transaction(*database_);
-    write(transaction);
+    if (!rows_.empty() || config_changed_) write([] {});
   }
 
   void finish() override {
@@ -462,7 +447,8 @@ class TrackioTracker final : public GeneralTracker {
     throw_if_error(services_.files.make_directories(folder_));
     database_.emplace(join_path(folder_, absl::StrCat(project_, ".db")));
     try {
-      find_run();
+      make_schema(*database_);
+      write([this] { find_run(); });
     } catch (...) {
       database_.reset();
       throw;
@@ -470,8 +456,6 @@ class TrackioTracker final : public GeneralTracker {
   }
 
   void find_run() {
-    make_schema(*database_);
-    SqliteTransaction transaction(*database_);
     run_id_ = fresh_id_;
     next_step_ = 0;
     if (resume_ != "never" && !given_name_.empty()) {
@@ -488,7 +472,6 @@ class TrackioTracker final : public GeneralTracker {
       }
     }
     name_ = given_name_.empty() ? new_name() : given_name_;
-    write(transaction);
   }
 
   void take_up(const std::string& run_id) {
@@ -520,25 +503,28 @@ class TrackioTracker final : public GeneralTracker {
     next_step_ = std::max(next_step_, *row.step + 1);
   }
 
-  // Writes the waiting rows and commits.
-  void write(SqliteTransaction& transaction) {
-    if (config_changed_) {
-      database_->run(
-          "INSERT OR REPLACE INTO configs (run_id, run_name, config, created_at) "
-          "VALUES (?, ?, ?, ?)",
-          {run_id_, name_, json_text(config_), start_time_});
-    }
+  // Writes the waiting rows behind what `first` does, all or nothing.
+  template <typename First>
+  void write(const First& first) {
     uint64_t number = logged_;
-    for (Row& row : rows_) {
-      settle(row);
-      // With the id, Trackio does not take a row twice when it uploads runs.
-      database_->run(
-          "INSERT INTO metrics (timestamp, run_id, run_name, step, metrics, log_id) "
-          "VALUES (?, ?, ?, ?, ?, ?)",
-          {row.time, run_id_, name_, *row.step, row.metrics,
-           absl::StrFormat("%s%012x", fresh_id_.substr(0, 20), number++)});
-    }
-    transaction.commit();
+    database_->transact([&] {
+      first();
+      if (config_changed_) {
+        database_->run(
+            "INSERT OR REPLACE INTO configs (run_id, run_name, config, created_at) "
+            "VALUES (?, ?, ?, ?)",
+            {run_id_, name_, json_text(config_), start_time_});
+      }
+      for (Row& row : rows_) {
+        settle(row);
+        // With the id, Trackio does not take a row twice when it uploads runs.
+        database_->run(
+            "INSERT INTO metrics (timestamp, run_id, run_name, step, metrics, log_id) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            {row.time, run_id_, name_, *row.step, row.metrics,
+             absl::StrFormat("%s%012x", fresh_id_.substr(0, 20), number++)});
+      }
+    });
     logged_ = number;
     rows_.clear();
     bytes_ = 0;

@@ -66,13 +66,6 @@ TrackerImages to_images(const ImageTensors& values, const std::string& dataforma
   return images;
 }
 
-void check(const TrackerTable& table) {
-  for (const TrackerList& row : table.rows) {
-    TORCH_CHECK_VALUE(row.size() == table.columns.size(), "log_table: a row of ", row.size(),
-                      " values in a table of ", table.columns.size(), " columns");
-  }
-}
-
 // The entry of `kwargs` for the tracker `name`.
 TrackerDict kwargs_of(const TrackerDict& kwargs, const std::string& name, const char* what) {
   const TrackerValue* const found = find(kwargs, name);
@@ -278,7 +271,10 @@ void TrackerHandle::push_images(const std::shared_ptr<const TrackerImages>& imag
 
 void TrackerHandle::log_table(const std::string& table_name, const TrackerTable& table,
                               std::optional<int64_t> step, const TrackerDict& kwargs) const {
-  check(table);
+  for (const TrackerList& row : table.rows) {
+    TORCH_CHECK_VALUE(row.size() == table.columns.size(), "log_table: a row of ", row.size(),
+                      " values in a table of ", table.columns.size(), " columns");
+  }
   if (!queue_) return;
   size_t bytes = 0;
   for (const TrackerList& row : table.rows) bytes += bytes_of(row);
