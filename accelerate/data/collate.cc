@@ -1,20 +1,9 @@
 #include "accelerate/data/collate.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <c10/util/Exception.h>
 
 namespace accelerate::internal {
-namespace {
-
-template <typename T>
-at::Tensor from_numbers(const std::vector<T>& numbers, at::ScalarType wide, at::ScalarType dtype) {
-  at::Tensor tensor = at::empty({static_cast<int64_t>(numbers.size())}, wide);
-  std::copy(numbers.begin(), numbers.end(), tensor.mutable_data_ptr<T>());
-  return tensor.to(dtype);
-}
-
-}  // namespace
 
 at::Tensor stack_samples(const std::vector<at::Tensor>& tensors) {
   const at::Tensor& first = tensors.front();
@@ -30,14 +19,6 @@ at::Tensor stack_samples(const std::vector<at::Tensor>& tensors) {
                       first.scalar_type());
   }
   return at::stack(tensors);
-}
-
-at::Tensor tensor_of(const std::vector<double>& numbers, at::ScalarType dtype) {
-  return from_numbers(numbers, at::kDouble, dtype);
-}
-
-at::Tensor tensor_of(const std::vector<int64_t>& numbers, at::ScalarType dtype) {
-  return from_numbers(numbers, at::kLong, dtype);
 }
 
 }  // namespace accelerate::internal

@@ -21,6 +21,8 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
+#include <c10/util/ArrayRef.h>
 #include <c10/util/Exception.h>
 
 #include "absl/container/inlined_vector.h"
@@ -32,10 +34,6 @@ namespace internal {
 // Stacks one tensor of each sample. Errors: c10::ValueError naming the place in the batch of the
 // first that differs from the first sample's, and both shapes or dtypes.
 at::Tensor stack_samples(const std::vector<at::Tensor>& tensors);
-
-// A tensor [count] of numbers; `get(i)` gives number i as a double or an int64.
-at::Tensor tensor_of(const std::vector<double>& numbers, at::ScalarType dtype);
-at::Tensor tensor_of(const std::vector<int64_t>& numbers, at::ScalarType dtype);
 
 template <typename Sample>
 using Samples = std::vector<const Sample*>;
@@ -52,10 +50,10 @@ at::Tensor collate_numbers(const Samples<Sample>& samples) {
   std::vector<Wide> numbers;
   numbers.reserve(samples.size());
   for (const Sample* sample : samples) numbers.push_back(static_cast<Wide>(*sample));
-  if constexpr (std::is_same_v<Sample, bool>) return tensor_of(numbers, at::kBool);
-  if constexpr (std::is_same_v<Sample, float>) return tensor_of(numbers, at::kFloat);
-  if constexpr (std::is_floating_point_v<Sample>) return tensor_of(numbers, at::kDouble);
-  return tensor_of(numbers, at::kLong);
+  const at::Tensor tensor = at::tensor(c10::ArrayRef<Wide>(numbers));
+  if constexpr (std::is_same_v<Sample, bool>) return tensor.to(at::kBool);
+  if constexpr (std::is_same_v<Sample, float>) return tensor.to(at::kFloat);
+  return tensor;
 }
 
 template <typename Sample, size_t... I>
@@ -184,7 +182,8 @@ struct DefaultCollate {
     TORCH_CHECK_VALUE(!samples.empty(), "collate: a batch has no samples");
     if constexpr (std::is_same_v<Sample, bool>) {
       // A std::vector<bool> has no booleans to point to.
-      return internal::tensor_of(std::vector<int64_t>(samples.begin(), samples.end()), at::kBool);
+      const std::vector<int64_t> numbers(samples.begin(), samples.end());
+      return at::tensor(c10::ArrayRef<int64_t>(numbers)).to(at::kBool);
     } else {
       internal::Samples<Sample> pointers;
       pointers.reserve(samples.size());

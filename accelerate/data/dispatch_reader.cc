@@ -1,5 +1,7 @@
 #include "accelerate/data/dispatch_reader.h"
 
+#include <cstring>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
@@ -11,26 +13,17 @@ namespace accelerate::internal {
 namespace {
 
 constexpr int64_t kHeaderSize = 8;
+static_assert(sizeof(DispatchChannel::Header) <= kHeaderSize * sizeof(int64_t));
 
 }  // namespace
 
 void DispatchChannel::broadcast_header(Header& header) {
   at::Tensor numbers = at::zeros({kHeaderSize}, at::kLong);
   int64_t* data = numbers.mutable_data_ptr<int64_t>();
-  data[0] = header.kind;
-  data[1] = header.real_rows;
-  data[2] = header.rows_per_share;
-  data[3] = header.last ? 1 : 0;
-  data[4] = header.taken;
-  data[5] = header.structure_bytes;
+  std::memcpy(data, &header, sizeof(header));
   std::vector<at::Tensor> tensors{numbers};
   group_->broadcast(tensors)->wait();
-  header = {.kind = data[0],
-            .real_rows = data[1],
-            .rows_per_share = data[2],
-            .last = data[3] != 0,
-            .taken = data[4],
-            .structure_bytes = data[5]};
+  std::memcpy(&header, data, sizeof(header));
 }
 
 void DispatchChannel::broadcast_tensors(const std::vector<at::Tensor>& tensors) {

@@ -39,6 +39,7 @@ namespace accelerate::internal {
 /// the header says so, and every rank throws.
 class DispatchChannel {
  public:
+  /// Numbers alone, because they are sent as they lie in memory.
   struct Header {
     enum Kind : int64_t { kPass, kBatch, kEnd, kError };
     static constexpr int64_t kSameStructure = -1;
@@ -46,8 +47,8 @@ class DispatchChannel {
     /// Rows that are real, and rows of each share.
     int64_t real_rows = 0;
     int64_t rows_per_share = 0;
-    /// See BatchPosition.
-    bool last = false;
+    /// See BatchPosition; `last` is 0 or 1.
+    int64_t last = 0;
     int64_t taken = 0;
     /// The size of the batch's structure; kSameStructure: that of the last round.
     int64_t structure_bytes = kSameStructure;
@@ -124,17 +125,17 @@ class DispatchReader : public BatchReader<Batch> {
       return false;
     }
     ++rounds_;
-    ended_ = header.last;
+    ended_ = header.last != 0;
     const int64_t begin = share_ * header.rows_per_share;
     const int64_t end = begin + header.rows_per_share;
     out.batch.emplace(slice_ ? slice_(*round, begin, end, share_, num_shares_)
                              : slice_rows(std::move(*round), begin, end));
-    out.position.last = header.last;
+    out.position.last = header.last != 0;
     out.position.taken = header.taken;
     out.round = {
         .own_rows = std::clamp<int64_t>(header.real_rows - begin, 0, header.rows_per_share),
         .real_rows = header.real_rows,
-        .last = header.last};
+        .last = header.last != 0};
     out.remainder = header.last ? std::optional(header.real_rows) : std::nullopt;
     return true;
   }

@@ -618,7 +618,7 @@ TEST(StoredTensors, AreVerifiedBySomeRankWhateverRanksHaveRead) {
       metadata.tensors[name] = {
           .dtype = "F32",
           .shape = {6},
-          .shards = {{.file = file, .key = name, .offsets = {0}, .lengths = {6}}}};
+          .shards = {{.file = file, .key = name, .box = {.offsets = {0}, .lengths = {6}}}}};
     }
     const auto write_one = [&](const std::string& file, const NamedTensors& tensors) {
       const auto written = write_safetensors(files, file, tensors, std::nullopt);

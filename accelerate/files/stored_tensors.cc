@@ -37,7 +37,7 @@ StoredTensors::StoredTensors(FileSystem& files, const StoredFile& file)
     metadata_.tensors[entry.name] = {
         .dtype = entry.dtype,
         .shape = entry.shape,
-        .shards = {shard_with(file.path, entry.name, whole_box(entry.shape))}};
+        .shards = {{file.path, entry.name, whole_box(entry.shape)}}};
   }
   if (const auto* const values = internal::find_state_values(header)) metadata_.values = *values;
 }
@@ -70,11 +70,11 @@ void StoredTensors::read(const std::vector<Part>& parts) {
   std::map<std::string, std::vector<Wanted>> by_file;
   for (const Part& part : parts) {
     for (const TensorShard& shard : shards_within(metadata_, part.name, part.box)) {
-      const Box common = intersection(shard.box(), part.box);
+      const Box common = intersection(shard.box, part.box);
       by_file[shard.file].push_back({.key = shard.key,
-                                     .box = inside(shard.box(), common),
+                                     .box = inside(shard.box, common),
                                      .into = box_view(part.into, inside(part.box, common)),
-                                     .is_whole = common == shard.box()});
+                                     .is_whole = common == shard.box});
     }
   }
   for (const auto& [file, wanted] : by_file) read_file(file, wanted);

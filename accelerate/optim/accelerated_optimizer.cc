@@ -200,25 +200,16 @@ void broadcast_optimizer_state(const c10::intrusive_ptr<c10d::ProcessGroup>& gro
   const bool sends = group->getRank() == source;
   PortableWriter writer;
   if (sends) {
-    const StateDict own = optimizer_state_dict(optimizer);
+    StateDict own = optimizer_state_dict(optimizer);
+    for (auto& [name, tensor] : own.tensors) tensor = tensor.to(device).contiguous();
     writer.write_string(internal::exact_json_text(own.values));
-    const size_t count = own.tensors.size();
-    writer.write_bytes(&count, sizeof(count));
-    for (const auto& [name, tensor] : own.tensors) {
-      writer.write_string(name);
-      writer.write_tensor(tensor.to(device).contiguous());
-    }
+    write_portable(writer, own.tensors);
   }
   PortableReader reader(broadcast_bytes(group, writer.bytes(), source));
   if (sends) return broadcast_tensors(group, writer.tensors(), source);
   reader.set_device(device);
   StateDict state{.values = internal::parse_ordered_json(reader.read_string())};
-  size_t count = 0;
-  reader.read_bytes(&count, sizeof(count));
-  for (size_t i = 0; i < count; ++i) {
-    std::string name = reader.read_string();
-    state.tensors.emplace_back(std::move(name), reader.read_tensor());
-  }
+  read_portable(reader, state.tensors);
   broadcast_tensors(group, reader.tensors(), source);
   load_optimizer_state_dict(optimizer, std::move(state));
 }

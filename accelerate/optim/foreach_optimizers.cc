@@ -38,32 +38,20 @@ struct ForeachBatch {
 };
 
 template <size_t kStates>
-class ForeachBatches {
- public:
-  void add(int64_t step, const at::Tensor& parameter,
-           const std::array<at::Tensor, kStates>& states) {
-    const at::Tensor values = internal::as_real(parameter);
-    ForeachBatch<kStates>& batch = find(step, values);
-    batch.parameters.push_back(values);
-    batch.grads.push_back(internal::as_real(parameter.grad()));
-    for (size_t i = 0; i < kStates; ++i) batch.states[i].push_back(internal::as_real(states[i]));
-  }
-  std::vector<ForeachBatch<kStates>>& batches() { return batches_; }
-
- private:
-  ForeachBatch<kStates>& find(int64_t step, const at::Tensor& parameter) {
-    for (ForeachBatch<kStates>& batch : batches_) {
-      const at::Tensor& first = batch.parameters.front();
-      if (batch.step == step && first.device() == parameter.device() &&
-          first.scalar_type() == parameter.scalar_type()) {
-        return batch;
-      }
-    }
-    return batches_.emplace_back(ForeachBatch<kStates>{.step = step});
-  }
-
-  std::vector<ForeachBatch<kStates>> batches_;
-};
+void add_to(std::vector<ForeachBatch<kStates>>& batches, int64_t step, const at::Tensor& parameter,
+            const std::array<at::Tensor, kStates>& states) {
+  const at::Tensor values = internal::as_real(parameter);
+  const auto fits = [&](const ForeachBatch<kStates>& batch) {
+    const at::Tensor& first = batch.parameters.front();
+    return batch.step == step && first.device() == values.device() &&
+           first.scalar_type() == values.scalar_type();
+  };
+  auto found = std::ranges::find_if(batches, fits);
+  if (found == batches.end()) found = batches.insert(found, ForeachBatch<kStates>{.step = step});
+  found->parameters.push_back(values);
+  found->grads.push_back(internal::as_real(parameter.grad()));
+  for (size_t i = 0; i < kStates; ++i) found->states[i].push_back(internal::as_real(states[i]));
+}
 
 // |parameter| / |change| for each, within its limits, as tensors on the device.
 std::vector<at::Tensor> trust_ratios(at::TensorList parameters, at::TensorList changes,
@@ -85,14 +73,14 @@ at::Tensor Lion::step(LossClosure closure) {
   for (torch::optim::OptimizerParamGroup& group : param_groups_) {
     const auto& options = static_cast<const LionOptions&>(group.options());
     const auto [beta1, beta2] = options.betas();
-    ForeachBatches<1> batches;
+    std::vector<ForeachBatch<1>> batches;
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
       auto& state = internal::state_of<LionParamState>(*this, parameter);
       if (!state.exp_avg().defined()) state.exp_avg(at::zeros_like(parameter));
-      batches.add(0, parameter, {state.exp_avg()});
+      add_to(batches, 0, parameter, {state.exp_avg()});
     }
-    for (auto& batch : batches.batches()) {
+    for (auto& batch : batches) {
       std::vector<at::Tensor> change = at::_foreach_mul(batch.states[0], beta1);
       at::_foreach_add_(change, batch.grads, 1 - beta1);
       at::_foreach_sign_(change);
@@ -147,7 +135,7 @@ at::Tensor Lamb::step(LossClosure closure) {
   for (torch::optim::OptimizerParamGroup& group : param_groups_) {
     const auto& options = static_cast<const LambOptions&>(group.options());
     const auto [beta1, beta2] = options.betas();
-    ForeachBatches<2> batches;
+    std::vector<ForeachBatch<2>> batches;
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
       auto& state = internal::state_of<LambParamState>(*this, parameter);
@@ -156,9 +144,9 @@ at::Tensor Lamb::step(LossClosure closure) {
         state.exp_avg_sq(at::zeros_like(parameter));
       }
       state.step(state.step() + 1);
-      batches.add(state.step(), parameter, {state.exp_avg(), state.exp_avg_sq()});
+      add_to(batches, state.step(), parameter, {state.exp_avg(), state.exp_avg_sq()});
     }
-    for (auto& batch : batches.batches()) {
+    for (auto& batch : batches) {
       auto& [exp_avgs, exp_avg_sqs] = batch.states;
       at::_foreach_mul_(exp_avgs, beta1);
       at::_foreach_add_(exp_avgs, batch.grads, 1 - beta1);
@@ -213,7 +201,7 @@ at::Tensor ScheduleFreeAdamW::step(LossClosure closure) {
     const double c = options.weight_sum() > 0 ? weight / options.weight_sum() : 0;
     const double correction = 1 - std::pow(beta2, k);
 
-    ForeachBatches<2> batches;
+    std::vector<ForeachBatch<2>> batches;
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
       auto& state = internal::state_of<ScheduleFreeAdamWParamState>(*this, parameter);
@@ -221,9 +209,9 @@ at::Tensor ScheduleFreeAdamW::step(LossClosure closure) {
         state.z(parameter.detach().clone());
         state.exp_avg_sq(at::zeros_like(parameter));
       }
-      batches.add(0, parameter, {state.z(), state.exp_avg_sq()});
+      add_to(batches, 0, parameter, {state.z(), state.exp_avg_sq()});
     }
-    for (auto& batch : batches.batches()) {
+    for (auto& batch : batches) {
       auto& [z, exp_avg_sqs] = batch.states;
       at::_foreach_mul_(exp_avg_sqs, beta2);
       at::_foreach_addcmul_(exp_avg_sqs, batch.grads, batch.grads, 1 - beta2);

@@ -286,20 +286,14 @@ at::Tensor sgd_step(torch::optim::Optimizer& optimizer, FusedBatches& batches,
   return loss;
 }
 
-template <typename Base>
-constexpr const char* kKernel = nullptr;
-template <>
-constexpr const char* kKernel<torch::optim::SGD> = "aten::_fused_sgd_";
-template <>
-constexpr const char* kKernel<torch::optim::Adam> = "aten::_fused_adam_";
-template <>
-constexpr const char* kKernel<torch::optim::AdamW> = "aten::_fused_adamw_";
-
 }  // namespace
 
 template <typename Base, typename Options>
 c10::OperatorHandle Fused<Base, Options>::kernel() {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(kKernel<Base>, "");
+  const char* const name = std::is_same_v<Base, torch::optim::SGD>    ? "aten::_fused_sgd_"
+                           : std::is_same_v<Base, torch::optim::Adam> ? "aten::_fused_adam_"
+                                                                      : "aten::_fused_adamw_";
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
 }
 
 template <typename Base, typename Options>

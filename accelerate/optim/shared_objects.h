@@ -101,7 +101,7 @@ struct SharedOptimizer {
   /// A step, whoever asks for it. Collective as AcceleratedOptimizer::step, which documents errors.
   at::Tensor step(GradientState& gradient_state, StepOptions options);
   void zero_grad(bool set_to_none);
-  /// The trained parameters of all groups.
+  /// The trained parameters of all groups, by their numbers in the state.
   std::vector<at::Tensor> parameters() const;
   /// Whether at least one trained parameter has a gradient.
   bool has_gradients() const;

@@ -258,17 +258,6 @@ struct Fp8LinearFunction : torch::autograd::Function<Fp8LinearFunction> {
 
 // ---- The choice of layers.
 
-void visit(const torch::nn::Module& module, const std::string& name,
-           std::unordered_set<const torch::nn::Module*>& seen, std::vector<NamedLinear>& found) {
-  if (!seen.insert(&module).second) return;
-  if (const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(&module)) {
-    found.emplace_back(name, linear);
-  }
-  for (const auto& child : module.named_children()) {
-    visit(*child.value(), name.empty() ? child.key() : name + "." + child.key(), seen, found);
-  }
-}
-
 Fp8Recipe recipe_of(const Fp8Plan& plan) {
   Fp8Recipe recipe;
   if (const auto* te = std::get_if<TERecipeKwargs>(&plan.recipe)) {
@@ -352,7 +341,10 @@ at::Tensor fp8_linear(const at::Tensor& input, const at::Tensor& weight, const a
 std::vector<NamedLinear> linear_layers(const torch::nn::Module& model) {
   std::vector<NamedLinear> found;
   std::unordered_set<const torch::nn::Module*> seen;
-  visit(model, "", seen, found);
+  model.apply([&](const std::string& name, const torch::nn::Module& module) {
+    const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(&module);
+    if (linear != nullptr && seen.insert(linear).second) found.emplace_back(name, linear);
+  });
   return found;
 }
 

@@ -227,8 +227,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     make_scale_on(found_inf.device());
     if (scaling_) {
       // An error leaves the next iteration as any other.
-      optimizers_.clear();
-      found_inf_.reset();
+      set_found_inf(std::nullopt);
       adapt_as_deepspeed(found_inf);
     } else {
       at::_amp_update_scale_(scale_, growth_tracker_, found_inf.to(scale_.device()),
@@ -236,8 +235,7 @@ void GradScaler::update(std::optional<double> new_scale) {
                              options_.growth_interval);
     }
   }
-  optimizers_.clear();
-  found_inf_.reset();
+  set_found_inf(std::nullopt);
 }
 
 void GradScaler::adapt_as_deepspeed(const at::Tensor& found_inf) {
@@ -330,8 +328,7 @@ void GradScaler::load_state_dict(const nlohmann::ordered_json& state_dict) {
   initial_growth_tracker_ = growth_tracker;
   scale_.reset();
   growth_tracker_.reset();
-  optimizers_.clear();
-  found_inf_.reset();
+  set_found_inf(std::nullopt);
 }
 
 at::Tensor GradScaler::all_found_inf() const {

@@ -316,7 +316,7 @@ TEST(CheckpointOfParts, RanksWithEqualBoxesDivideTheirRows) {
   const ShardedMetadata metadata = metadata_of(*disk);
   std::vector<std::string> texts;
   for (const TensorShard& shard : metadata.tensors.at("up").shards) {
-    texts.push_back(absl::StrCat(shard.file, ": ", shard.key, box_text(shard.box())));
+    texts.push_back(absl::StrCat(shard.file, ": ", shard.key, box_text(shard.box)));
   }
   EXPECT_THAT(texts, ElementsAre("shard_00000.safetensors: up[0:4, 0:3]",
                                  "shard_00002.safetensors: up[4:8, 0:3]",

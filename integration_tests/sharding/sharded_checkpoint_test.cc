@@ -163,7 +163,7 @@ TEST(ShardedCheckpoint, ReplicasDivideTheRowsAmongThem) {
   // Nothing is written twice.
   int64_t bytes = 0;
   for (const TensorShard& shard : shards_of(*metadata, "head")) {
-    bytes += shard.box().numel();
+    bytes += shard.box.numel();
   }
   EXPECT_EQ(bytes, 11 * 6);
 }

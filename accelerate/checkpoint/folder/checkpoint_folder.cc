@@ -65,7 +65,7 @@ std::string lost_with(FileSystem& files, const std::string& path, const std::str
     const std::vector<TensorShard> shards = shards_of(*metadata, name);
     const auto shard = std::ranges::find(shards, file, &TensorShard::file);
     if (shard == shards.end()) continue;
-    if (++others == 0) first = absl::StrCat("\"", name, "\" ", box_text(shard->box()));
+    if (++others == 0) first = absl::StrCat("\"", name, "\" ", box_text(shard->box));
   }
   if (others < 0) return "";
   return absl::StrCat("; with it, of what ", metadata->world_size, " ranks saved",

@@ -110,7 +110,7 @@ std::vector<TensorShard> RankShardPlan::listed(const std::string& name,
     for (size_t copy = 0; copy < ranks.size(); ++copy) {
       for (WrittenBox& box : boxes_of_copy(name, boxes, ranks.size(), copy)) {
         shards.push_back(
-            shard_with(sharded_file_name(ranks[copy]), std::move(box.key), std::move(box.whole)));
+            {sharded_file_name(ranks[copy]), std::move(box.key), std::move(box.whole)});
       }
     }
   }
@@ -156,7 +156,7 @@ std::vector<CheckpointPart> sharded_parts(const ShardedObject& object, const Ran
     }
     described.shape = tensor.sizes().vec();
     described.shards = {
-        shard_with(absl::StrCat(kReplicated, ".safetensors"), name, whole_box(described.shape))};
+        {absl::StrCat(kReplicated, ".safetensors"), name, whole_box(described.shape)}};
     replicated.state.tensors.emplace_back(name, tensor);
   }
   std::vector<CheckpointPart> parts;

@@ -33,7 +33,7 @@ RankShardPlan plan_of(int rank, std::vector<int64_t> disks) {
 std::vector<std::string> texts_of(const std::vector<TensorShard>& shards) {
   std::vector<std::string> texts;
   for (const TensorShard& shard : shards) {
-    texts.push_back(absl::StrCat(shard.file, ": ", shard.key, box_text(shard.box())));
+    texts.push_back(absl::StrCat(shard.file, ": ", shard.key, box_text(shard.box)));
   }
   return texts;
 }

@@ -15,7 +15,6 @@
 #include <c10/util/Exception.h>
 #include <c10/util/accumulate.h>
 #include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/numbers.h"
@@ -43,15 +42,6 @@ const void* storage_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-// The parameters by their numbers in the optimizer's state.
-std::vector<at::Tensor> parameters_by_number(const internal::SharedOptimizer& optimizer) {
-  std::vector<at::Tensor> all;
-  for (const auto& group : optimizer.optimizer->param_groups()) {
-    all.insert(all.end(), group.params().begin(), group.params().end());
-  }
-  return all;
-}
-
 // The number of the parameter of "state.3.exp_avg".
 std::optional<int64_t> number_of(absl::string_view name) {
   constexpr absl::string_view kState = "state.";
@@ -68,7 +58,7 @@ std::map<int64_t, at::Tensor> by_saved_number(const ordered_json& values,
                                               const internal::SharedOptimizer& optimizer,
                                               const NamedTensors& parameters) {
   std::map<int64_t, at::Tensor> by_number;
-  const std::vector<at::Tensor> own = parameters_by_number(optimizer);
+  const std::vector<at::Tensor> own = optimizer.parameters();
   for (size_t i = 0; i < own.size(); ++i) by_number[static_cast<int64_t>(i)] = own[i];
   std::unordered_map<std::string, at::Tensor> by_name(parameters.begin(), parameters.end());
   const auto groups = values.find("param_groups");
@@ -236,7 +226,7 @@ PlacedState with_others(PlacedState own, const std::vector<DescribedState>& rank
                         const internal::SharedOptimizer& optimizer, const ShardPlaces& places) {
   std::unordered_map<std::string, size_t> own_tensors;
   for (size_t i = 0; i < own.places.size(); ++i) own_tensors[own.state.tensors[i].first] = i;
-  const std::vector<at::Tensor> parameters = parameters_by_number(optimizer);
+  const std::vector<at::Tensor> parameters = optimizer.parameters();
   std::unordered_set<std::string> seen;
   PlacedState all = {.state = {.values = std::move(own.state.values)}};
   ordered_json states = ordered_json::object();
@@ -391,7 +381,7 @@ NamedTensors trained_parameters(const std::vector<std::shared_ptr<ModelState>>& 
 }
 
 bool trains_shards(const internal::SharedOptimizer& optimizer, const ShardPlaces& places) {
-  return std::ranges::any_of(parameters_by_number(optimizer), [&](const at::Tensor& parameter) {
+  return std::ranges::any_of(optimizer.parameters(), [&](const at::Tensor& parameter) {
     return places.find(parameter) != nullptr;
   });
 }
@@ -399,7 +389,7 @@ bool trains_shards(const internal::SharedOptimizer& optimizer, const ShardPlaces
 std::vector<std::optional<PlacedPart>> places_of_state(const internal::SharedOptimizer& optimizer,
                                                        const ShardPlaces& places,
                                                        const NamedTensors& state) {
-  const std::vector<at::Tensor> parameters = parameters_by_number(optimizer);
+  const std::vector<at::Tensor> parameters = optimizer.parameters();
   std::vector<std::optional<PlacedPart>> result;
   for (const auto& [name, tensor] : state) {
     const std::optional<int64_t> number = number_of(name);

@@ -103,7 +103,7 @@ absl::StatusOr<Checkpoint> open_weights(FileSystem& files, const std::string& pa
       checkpoint.metadata.tensors[entry.name] = {
           .dtype = entry.dtype,
           .shape = entry.shape,
-          .shards = {shard_with(file.path, entry.name, whole_box(entry.shape))}};
+          .shards = {{file.path, entry.name, whole_box(entry.shape)}}};
     }
     if (found.has_index) {
       ACCELERATE_RETURN_IF_ERROR(check_weight_file(file, names));
@@ -157,7 +157,7 @@ class ShardWriter {
     const SafetensorsEntry& entry = source.header.tensors[source.positions.at(shard.key)];
     const int64_t bytes = entry.end - entry.begin;
     if (bytes == 0) return absl::OkStatus();
-    const BoxRuns runs(tensor.shape, shard.box(), safetensors_dtype_size(tensor.dtype));
+    const BoxRuns runs(tensor.shape, shard.box, safetensors_dtype_size(tensor.dtype));
     const int64_t from = source.header.data_offset + entry.begin;
     for (int64_t done = 0; done < bytes;) {
       const int64_t count = std::min(kBufferBytes, bytes - done);

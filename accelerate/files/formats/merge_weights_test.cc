@@ -62,7 +62,7 @@ class MergeWeights : public testing::Test {
                   {{"rows", {2, 3}, "defghi"}, {"columns", {2, 2}, "bcef"}, {"own", {4}, "wxyz"}});
     const auto shard = [](int rank, const char* key, std::vector<int64_t> offsets,
                           std::vector<int64_t> lengths) {
-      return TensorShard{sharded_file_name(rank), key, std::move(offsets), std::move(lengths)};
+      return TensorShard{sharded_file_name(rank), key, {std::move(offsets), std::move(lengths)}};
     };
     metadata_ = {.world_size = 2, .root = "model"};
     metadata_.tensors["rows"] = {

@@ -40,7 +40,7 @@ std::optional<int64_t> volume_of(const std::vector<int64_t>& lengths, int64_t it
   return volume;
 }
 
-bool overlap(const TensorShard& a, const TensorShard& b) {
+bool overlap(const Box& a, const Box& b) {
   for (size_t dim = 0; dim < a.offsets.size(); ++dim) {
     if (a.offsets[dim] + a.lengths[dim] <= b.offsets[dim] ||
         b.offsets[dim] + b.lengths[dim] <= a.offsets[dim]) {
@@ -50,25 +50,22 @@ bool overlap(const TensorShard& a, const TensorShard& b) {
   return true;
 }
 
-int64_t first_offset(const TensorShard& shard) {
-  return shard.offsets.empty() ? 0 : shard.offsets[0];
-}
-int64_t first_end(const TensorShard& shard) {
-  return shard.offsets.empty() ? 1 : shard.offsets[0] + shard.lengths[0];
+int64_t first_offset(const Box& box) { return box.offsets.empty() ? 0 : box.offsets[0]; }
+int64_t first_end(const Box& box) {
+  return box.offsets.empty() ? 1 : box.offsets[0] + box.lengths[0];
 }
 
 // Two that overlap; absent: none do. Goes along dim 0 and compares each box with those that reach
 // into it.
-std::optional<std::pair<Box, Box>> find_overlap(std::vector<const TensorShard*> shards) {
-  std::ranges::sort(shards, {}, [](const TensorShard* shard) { return first_offset(*shard); });
-  std::vector<const TensorShard*> open;
-  for (const TensorShard* shard : shards) {
-    std::erase_if(
-        open, [&](const TensorShard* other) { return first_end(*other) <= first_offset(*shard); });
+std::optional<std::pair<Box, Box>> find_overlap(std::vector<Box> boxes) {
+  std::ranges::sort(boxes, {}, first_offset);
+  std::vector<const Box*> open;
+  for (const Box& box : boxes) {
+    std::erase_if(open, [&](const Box* other) { return first_end(*other) <= first_offset(box); });
     const auto other =
-        std::ranges::find_if(open, [&](const auto* each) { return overlap(*each, *shard); });
-    if (other != open.end()) return std::pair((*other)->box(), shard->box());
-    open.push_back(shard);
+        std::ranges::find_if(open, [&](const Box* each) { return overlap(*each, box); });
+    if (other != open.end()) return std::pair(**other, box);
+    open.push_back(&box);
   }
   return std::nullopt;
 }
@@ -82,16 +79,15 @@ absl::Status check_box(const std::string& name, const ShardedTensor& tensor,
   if (!internal::is_plain_file_name(shard.file)) {
     return wrong(name, absl::StrCat("are in \"", shard.file, "\", which is not a plain file name"));
   }
-  bool is_inside =
-      shard.offsets.size() == tensor.shape.size() && shard.lengths.size() == tensor.shape.size();
+  const auto& [offsets, lengths] = shard.box;
+  bool is_inside = offsets.size() == tensor.shape.size() && lengths.size() == tensor.shape.size();
   for (size_t dim = 0; is_inside && dim < tensor.shape.size(); ++dim) {
-    is_inside = shard.offsets[dim] >= 0 && shard.lengths[dim] >= 0 &&
-                shard.lengths[dim] <= tensor.shape[dim] &&
-                shard.offsets[dim] <= tensor.shape[dim] - shard.lengths[dim];
+    is_inside = offsets[dim] >= 0 && lengths[dim] >= 0 && lengths[dim] <= tensor.shape[dim] &&
+                offsets[dim] <= tensor.shape[dim] - lengths[dim];
   }
   if (is_inside) return absl::OkStatus();
-  return wrong(name, absl::StrCat("reach beyond it: ", text_of(shard.lengths), " at ",
-                                  text_of(shard.offsets), " of ", text_of(tensor.shape)));
+  return wrong(name, absl::StrCat("reach beyond it: ", text_of(lengths), " at ", text_of(offsets),
+                                  " of ", text_of(tensor.shape)));
 }
 
 int64_t rows_of(const std::vector<int64_t>& shape) { return shape.empty() ? 1 : shape[0]; }
@@ -141,7 +137,7 @@ std::vector<TensorShard> shards_by_rows(const ShardWriters& writers, const std::
       if (own.first + own.count <= rows.first) continue;
       std::optional<Box> box = box_of(shape, own);
       if (!box) continue;
-      shards.push_back(shard_with(files[static_cast<size_t>(writer.index)], name, *std::move(box)));
+      shards.push_back({files[static_cast<size_t>(writer.index)], name, *std::move(box)});
     }
   }
   return shards;
@@ -181,13 +177,13 @@ absl::Status check_tensor(const std::string& name, const ShardedTensor& tensor,
     }
     return *bytes == 0 || !writers.empty() ? absl::OkStatus() : wrong(name, "have no writers");
   }
-  std::vector<const TensorShard*> boxes;
+  std::vector<Box> boxes;
   int64_t covered = 0;
   for (const TensorShard& shard : tensor.shards) {
     ACCELERATE_RETURN_IF_ERROR(check_box(name, tensor, shard));
-    const int64_t box_bytes = *volume_of(shard.lengths, item_bytes);
+    const int64_t box_bytes = *volume_of(shard.box.lengths, item_bytes);
     if (box_bytes == 0) continue;
-    boxes.push_back(&shard);
+    boxes.push_back(shard.box);
     // Boxes with more bytes than the tensor have some of them twice.
     if (box_bytes > *bytes - covered) break;
     covered += box_bytes;
@@ -202,9 +198,7 @@ absl::Status check_tensor(const std::string& name, const ShardedTensor& tensor,
   // A damaged file must not cost more than a whole file.
   constexpr size_t kMostSearched = 1000;
   if (boxes.size() > kMostSearched) return wrong(name, missing);
-  std::vector<Box> covering;
-  for (const TensorShard* shard : boxes) covering.push_back(shard->box());
-  const std::optional<Box> hole = find_hole(whole_box(tensor.shape), covering);
+  const std::optional<Box> hole = find_hole(whole_box(tensor.shape), boxes);
   return wrong(name, absl::StrCat(missing, ", and no box has ", box_text(hole.value_or(Box()))));
 }
 
@@ -216,8 +210,8 @@ ShardedTensor tensor_of(const DocumentNode& value) {
   for (const DocumentNode& shard : shards.items()) {
     tensor.shards.push_back({.file = shard.at("file").text(),
                              .key = shard.at("key").text(),
-                             .offsets = shard.at("offsets").integers(),
-                             .lengths = shard.at("lengths").integers()});
+                             .box = {.offsets = shard.at("offsets").integers(),
+                                     .lengths = shard.at("lengths").integers()}});
   }
   return tensor;
 }
@@ -250,13 +244,6 @@ absl::StatusOr<ShardedMetadata> metadata_of(const DocumentNode& root) {
 
 }  // namespace
 
-TensorShard shard_with(std::string file, std::string key, Box box) {
-  return {.file = std::move(file),
-          .key = std::move(key),
-          .offsets = std::move(box.offsets),
-          .lengths = std::move(box.lengths)};
-}
-
 std::string sharded_file_name(int64_t rank) {
   return absl::StrFormat("shard_%05d.safetensors", rank);
 }
@@ -268,8 +255,8 @@ std::string sharded_metadata_text(const ShardedMetadata& metadata) {
     for (const TensorShard& shard : tensor.shards) {
       shards.push_back({{"file", shard.file},
                         {"key", shard.key},
-                        {"offsets", shard.offsets},
-                        {"lengths", shard.lengths}});
+                        {"offsets", shard.box.offsets},
+                        {"lengths", shard.box.lengths}});
     }
     if (tensor.by_rows) shards = kByRows;
     tensors[name] = {
@@ -311,7 +298,7 @@ std::vector<TensorShard> shards_within(const ShardedMetadata& metadata, const st
   }
   std::vector<TensorShard> shards;
   for (const TensorShard& shard : tensor.shards) {
-    if (intersection(shard.box(), box).numel() > 0) shards.push_back(shard);
+    if (intersection(shard.box, box).numel() > 0) shards.push_back(shard);
   }
   return shards;
 }
@@ -336,7 +323,7 @@ absl::Status check_shard_file(const ShardedMetadata& metadata, const std::string
       if (box) expected[name] = {&tensor.dtype, box->lengths};
     }
     for (const TensorShard& shard : tensor.shards) {
-      if (shard.file == file) expected[shard.key] = {&tensor.dtype, shard.lengths};
+      if (shard.file == file) expected[shard.key] = {&tensor.dtype, shard.box.lengths};
     }
   }
   std::map<std::string, const SafetensorsEntry*> entries;

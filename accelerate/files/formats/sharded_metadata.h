@@ -44,15 +44,8 @@ struct TensorShard {
   std::string file;
   /// Its name there.
   std::string key;
-  /// The box's first index and its length, per dim.
-  std::vector<int64_t> offsets;
-  std::vector<int64_t> lengths;
-
-  Box box() const { return {offsets, lengths}; }
+  Box box;
 };
-
-/// The shard that is this box.
-TensorShard shard_with(std::string file, std::string key, Box box);
 
 struct ShardedTensor {
   /// By its safetensors name.

@@ -12,7 +12,7 @@ namespace {
 using testing::HasSubstr;
 
 TensorShard box(std::vector<int64_t> offsets, std::vector<int64_t> lengths) {
-  return {.file = sharded_file_name(0), .key = "x", .offsets = offsets, .lengths = lengths};
+  return {.file = sharded_file_name(0), .key = "x", .box = {offsets, lengths}};
 }
 
 std::string problem_of(const ShardedTensor& tensor) {
@@ -64,8 +64,8 @@ TEST(ShardedMetadata, BoxesCoverTheirTensorExactly) {
 std::string text_of(const std::vector<TensorShard>& shards) {
   std::string text;
   for (const TensorShard& shard : shards) {
-    text += shard.file + " " + std::to_string(shard.offsets[0]) + "+" +
-            std::to_string(shard.lengths[0]) + "; ";
+    text += shard.file + " " + std::to_string(shard.box.offsets[0]) + "+" +
+            std::to_string(shard.box.lengths[0]) + "; ";
   }
   return text;
 }
@@ -125,7 +125,7 @@ TEST(ShardedMetadata, PartsThatHaveNoRowsHaveNoShards) {
   metadata.tensors["x"].shape = {};
   ASSERT_EQ(shards_of(metadata, "x").size(), 1);
   EXPECT_EQ(shards_of(metadata, "x")[0].file, "a");
-  EXPECT_EQ(shards_of(metadata, "x")[0].lengths, std::vector<int64_t>());
+  EXPECT_EQ(shards_of(metadata, "x")[0].box.lengths, std::vector<int64_t>());
 }
 
 TEST(ShardedMetadata, RefusesRowsThatNobodyWrites) {

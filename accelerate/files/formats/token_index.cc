@@ -218,17 +218,8 @@ void append(std::string& bytes, uint64_t value, int size) {
 }  // namespace
 
 int64_t token_size(TokenDtype dtype) {
-  switch (dtype) {
-    case TokenDtype::kUint8:
-    case TokenDtype::kInt8: return 1;
-    case TokenDtype::kInt16:
-    case TokenDtype::kUint16: return 2;
-    case TokenDtype::kInt32:
-    case TokenDtype::kFloat32: return 4;
-    case TokenDtype::kInt64:
-    case TokenDtype::kFloat64: return 8;
-  }
-  return 0;
+  constexpr int64_t kByNumber[] = {0, 1, 1, 2, 4, 8, 8, 4, 2};
+  return kByNumber[static_cast<size_t>(dtype)];
 }
 
 TokenDtype token_dtype_for(int64_t vocabulary_size) {

@@ -19,8 +19,8 @@ int times_covered(const std::vector<TensorShard>& shards, const std::vector<int6
   for (const TensorShard& shard : shards) {
     bool is_inside = true;
     for (size_t dim = 0; dim < element.size(); ++dim) {
-      is_inside = is_inside && element[dim] >= shard.offsets[dim] &&
-                  element[dim] < shard.offsets[dim] + shard.lengths[dim];
+      is_inside = is_inside && element[dim] >= shard.box.offsets[dim] &&
+                  element[dim] < shard.box.offsets[dim] + shard.box.lengths[dim];
     }
     times += is_inside ? 1 : 0;
   }

@@ -14,19 +14,6 @@
 namespace accelerate::optim {
 namespace {
 
-void check_lambdas(const char* kind, const std::vector<LrLambda>& lambdas, size_t groups) {
-  TORCH_CHECK_VALUE(lambdas.size() == groups, kind, ": expected one function or ", groups,
-                    ", one for each parameter group, got ", lambdas.size());
-  TORCH_CHECK_VALUE(
-      std::all_of(lambdas.begin(), lambdas.end(), [](const LrLambda& f) { return f != nullptr; }),
-      kind, ": a function is empty");
-}
-
-// PyTorch's keeps the attributes of function objects there, and null for plain functions.
-void note_lambdas(StateArchive& state, const std::vector<LrLambda>& lambdas) {
-  state.save("lr_lambdas", std::vector<nlohmann::ordered_json>(lambdas.size()));
-}
-
 constexpr int64_t kDefaultTimescale = 10'000;
 
 double ratio(int64_t part, int64_t whole) {
@@ -52,50 +39,46 @@ LrLambda warmed_up(int64_t warm_up, int64_t training, Decay decay) {
 
 }  // namespace
 
-LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, std::vector<LrLambda> lr_lambdas)
+template <bool kOfPresentRates>
+LambdaSchedule<kOfPresentRates>::LambdaSchedule(torch::optim::Optimizer& optimizer,
+                                                std::vector<LrLambda> lr_lambdas)
     : Scheduler(optimizer), lr_lambdas_(std::move(lr_lambdas)) {
   start();
 }
 
-LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda,
-                   std::optional<int64_t> end)
-    : Scheduler(optimizer), lr_lambdas_(base_lrs().size(), std::move(lr_lambda)), end_(end) {
-  start();
-}
+template <bool kOfPresentRates>
+LambdaSchedule<kOfPresentRates>::LambdaSchedule(torch::optim::Optimizer& optimizer,
+                                                const LrLambda& lr_lambda)
+    : LambdaSchedule(optimizer,
+                     std::vector<LrLambda>(optimizer.param_groups().size(), lr_lambda)) {}
 
-std::vector<double> LambdaLR::rates_at(int64_t epoch) {
-  std::vector<double> rates = base_lrs();
-  for (size_t i = 0; i < rates.size(); ++i) rates[i] *= lr_lambdas_[i](epoch);
-  return rates;
-}
-
-void LambdaLR::archive(StateArchive& state) { note_lambdas(state, lr_lambdas_); }
-
-void LambdaLR::check() const { check_lambdas("LambdaLR", lr_lambdas_, base_lrs().size()); }
-
-MultiplicativeLR::MultiplicativeLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda)
-    : Scheduler(optimizer), lr_lambdas_(base_lrs().size(), std::move(lr_lambda)) {
-  start();
-}
-
-MultiplicativeLR::MultiplicativeLR(torch::optim::Optimizer& optimizer,
-                                   std::vector<LrLambda> lr_lambdas)
-    : Scheduler(optimizer), lr_lambdas_(std::move(lr_lambdas)) {
-  start();
-}
-
-std::vector<double> MultiplicativeLR::rates_at(int64_t epoch) {
-  std::vector<double> rates = get_current_lrs();
-  if (epoch == 0) return rates;
+template <bool kOfPresentRates>
+std::vector<double> LambdaSchedule<kOfPresentRates>::rates_at(int64_t epoch) {
+  std::vector<double> rates = kOfPresentRates ? get_current_lrs() : base_lrs();
+  if (kOfPresentRates && epoch == 0) return rates;
   for (size_t i = 0; i < lr_lambdas_.size(); ++i) rates[i] *= lr_lambdas_[i](epoch);
   return rates;
 }
 
-void MultiplicativeLR::archive(StateArchive& state) { note_lambdas(state, lr_lambdas_); }
-
-void MultiplicativeLR::check() const {
-  check_lambdas("MultiplicativeLR", lr_lambdas_, base_lrs().size());
+// PyTorch's keeps the attributes of function objects there, and null for plain functions.
+template <bool kOfPresentRates>
+void LambdaSchedule<kOfPresentRates>::archive(StateArchive& state) {
+  state.save("lr_lambdas", std::vector<nlohmann::ordered_json>(lr_lambdas_.size()));
 }
+
+template <bool kOfPresentRates>
+void LambdaSchedule<kOfPresentRates>::check() const {
+  const char* const kind = kOfPresentRates ? "MultiplicativeLR" : "LambdaLR";
+  const size_t groups = base_lrs().size();
+  TORCH_CHECK_VALUE(lr_lambdas_.size() == groups, kind, ": expected one function or ", groups,
+                    ", one for each parameter group, got ", lr_lambdas_.size());
+  TORCH_CHECK_VALUE(
+      std::ranges::all_of(lr_lambdas_, [](const LrLambda& each) { return each != nullptr; }), kind,
+      ": a function is empty");
+}
+
+template class LambdaSchedule<false>;
+template class LambdaSchedule<true>;
 
 LambdaLR get_constant_schedule(torch::optim::Optimizer& optimizer) {
   return {optimizer, [](int64_t /*step*/) { return 1.0; }};

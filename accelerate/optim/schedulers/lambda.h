@@ -20,38 +20,41 @@ namespace accelerate::optim {
 /// A factor as a function of the step.
 using LrLambda = std::function<double(int64_t epoch)>;
 
-/// The base rates times the function.
-class LambdaLR final : public Scheduler {
+/// Rates that are a function of the step times others.
+template <bool kOfPresentRates>
+class LambdaSchedule : public Scheduler {
  public:
+  LambdaSchedule(torch::optim::Optimizer& optimizer, std::vector<LrLambda> lr_lambdas);
+  LambdaSchedule(torch::optim::Optimizer& optimizer, const LrLambda& lr_lambda);
+
+ private:
+  std::vector<double> rates_at(int64_t epoch) final;
+  bool begins_from_base() const final { return !kOfPresentRates; }
+  void archive(StateArchive& state) final;
+  void check() const final;
+
+  std::vector<LrLambda> lr_lambdas_;
+};
+
+/// The base rates times the function.
+class LambdaLR final : public LambdaSchedule<false> {
+ public:
+  using LambdaSchedule::LambdaSchedule;
   /// `end`: the step at which the function ends, if it does.
-  LambdaLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda,
-           std::optional<int64_t> end = std::nullopt);
-  LambdaLR(torch::optim::Optimizer& optimizer, std::vector<LrLambda> lr_lambdas);
+  LambdaLR(torch::optim::Optimizer& optimizer, const LrLambda& lr_lambda,
+           std::optional<int64_t> end)
+      : LambdaSchedule(optimizer, lr_lambda), end_(end) {}
 
   std::optional<int64_t> end() const override { return end_; }
 
  private:
-  std::vector<double> rates_at(int64_t epoch) override;
-  void archive(StateArchive& state) override;
-  void check() const override;
-
-  std::vector<LrLambda> lr_lambdas_;
   std::optional<int64_t> end_;
 };
 
 /// The present rates times the function.
-class MultiplicativeLR final : public Scheduler {
+class MultiplicativeLR final : public LambdaSchedule<true> {
  public:
-  MultiplicativeLR(torch::optim::Optimizer& optimizer, LrLambda lr_lambda);
-  MultiplicativeLR(torch::optim::Optimizer& optimizer, std::vector<LrLambda> lr_lambdas);
-
- private:
-  std::vector<double> rates_at(int64_t epoch) override;
-  bool begins_from_base() const override { return false; }
-  void archive(StateArchive& state) override;
-  void check() const override;
-
-  std::vector<LrLambda> lr_lambdas_;
+  using LambdaSchedule::LambdaSchedule;
 };
 
 /// The schedules with a warm-up. Each is a LambdaLR; the factors apply to the base rates. Steps are

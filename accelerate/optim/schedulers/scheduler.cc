@@ -12,22 +12,18 @@ namespace accelerate::optim {
 namespace {
 
 struct Inside : torch::optim::LRScheduler {
-  static unsigned& step_count(torch::optim::LRScheduler& scheduler) {
-    return scheduler.*(&Inside::step_count_);
-  }
-  static std::vector<double> rates(const torch::optim::LRScheduler& scheduler) {
-    return (scheduler.*(&Inside::get_current_lrs))();
-  }
+  using LRScheduler::get_current_lrs;
+  using LRScheduler::step_count_;
 };
 
 }  // namespace
 
 unsigned& step_count_of(torch::optim::LRScheduler& scheduler) {
-  return Inside::step_count(scheduler);
+  return scheduler.*(&Inside::step_count_);
 }
 
 std::vector<double> rates_of(const torch::optim::LRScheduler& scheduler) {
-  return Inside::rates(scheduler);
+  return (scheduler.*(&Inside::get_current_lrs))();
 }
 
 void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates) {
