@@ -212,11 +212,9 @@ absl::Status check_shape(ScheduleKind kind, const PipelineShape& shape) {
 }  // namespace
 
 absl::StatusOr<ScheduleKind> parse_schedule_kind(absl::string_view text) {
+  if (const auto kind = value_of<ScheduleKind>({text.data(), text.size()})) return *kind;
   std::vector<std::string> names;
-  const std::vector<ScheduleKind> kinds = values<ScheduleKind>();
-  for (const ScheduleKind kind : kinds) names.emplace_back(to_string(kind));
-  const int index = internal::index_of_text<ScheduleKind>({text.data(), text.size()});
-  if (index >= 0) return kinds[static_cast<size_t>(index)];
+  for (const ScheduleKind kind : values<ScheduleKind>()) names.emplace_back(to_string(kind));
   return invalid("\"", text, "\" is not a pipeline schedule; ", suggestion(text, names));
 }
 
