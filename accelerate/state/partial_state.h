@@ -113,8 +113,8 @@ class RestrictedFunction {
   Function function_;
 };
 
-/// What PartialState, AcceleratorState and Accelerator let some ranks do before, or without, others.
-/// `Self` is one of these, and has the partial_state() that says which rank this is.
+/// What PartialState, AcceleratorState and Accelerator let some ranks do before, or without, the
+/// others. `Self` is one of these classes; its partial_state() says which rank this is.
 template <typename Self>
 class ProcessControl {
  public:
