@@ -78,7 +78,7 @@ struct TrainingState;
 
 }  // namespace internal
 
-class Accelerator {
+class Accelerator : public ProcessControl<Accelerator> {
  public:
   /// Collective for the first Accelerator on a Runtime; local afterwards: they share their state.
   /// Errors: c10::ValueError for options that contradict the first one's, or each other.
@@ -512,59 +512,7 @@ class Accelerator {
   /// Local.
   std::optional<absl::Time> termination() const { return runtime().termination(); }
 
-  // ---- Process control: see PartialState.
-
-  /// Returns when all ranks have called it. Collective.
-  void wait_for_everyone() const { state_.wait_for_everyone(); }
-
-  /// A scope that the other ranks enter after rank 0 (or each node's first rank) has left it; or
-  /// `body`, run in such a scope. Collective at both ends.
-  [[nodiscard]] OrderedScope main_process_first() const { return state_.main_process_first(); }
-  [[nodiscard]] OrderedScope local_main_process_first() const {
-    return state_.local_main_process_first();
-  }
-  template <typename Body>
-  auto main_process_first(Body&& body) const {
-    return state_.partial_state().main_process_first(std::forward<Body>(body));
-  }
-  template <typename Body>
-  auto local_main_process_first(Body&& body) const {
-    return state_.partial_state().local_main_process_first(std::forward<Body>(body));
-  }
-
-  /// The function for one rank (of the job, or of each node); elsewhere it does nothing. Local.
-  template <typename Function>
-  auto on_main_process(Function function) const {
-    return state_.partial_state().on_main_process(std::move(function));
-  }
-  template <typename Function>
-  auto on_local_main_process(Function function) const {
-    return state_.partial_state().on_local_main_process(std::move(function));
-  }
-  template <typename Function>
-  auto on_last_process(Function function) const {
-    return state_.partial_state().on_last_process(std::move(function));
-  }
-  template <typename Function>
-  auto on_process(Function function, int process_index) const {
-    return state_.partial_state().on_process(std::move(function), process_index);
-  }
-  template <typename Function>
-  auto on_local_process(Function function, int local_process_index) const {
-    return state_.partial_state().on_local_process(std::move(function), local_process_index);
-  }
-
-  /// This rank's contiguous share of inputs that all ranks have: see split.h. Local.
-  template <typename Inputs>
-  auto split_between_processes(Inputs inputs, bool apply_padding = false) const {
-    return state_.split_between_processes(std::move(inputs), apply_padding);
-  }
-
-  /// Writes the arguments and a newline, once per node. Local.
-  template <typename... Values>
-  void print(const Values&... values) const {
-    state_.print(values...);
-  }
+  // ---- Process control: see ProcessControl in accelerate/state/partial_state.h.
 
   // ---- Saving and loading. Collective, unless it says otherwise; accelerate/docs/checkpoints.md
   //      has more.
@@ -713,10 +661,12 @@ class Accelerator {
   }
 
  private:
+  friend class ProcessControl<Accelerator>;
   friend struct internal::Access;
   friend struct internal::SaverAccess;
   friend class internal::MegatronCore;  // divides models as the plug-in says
   internal::TrainingStep& internals() { return step_; }
+  const PartialState& partial_state() const { return state_.partial_state(); }
 
   // A scheduler that the first pass has seen and the second pass prepares.
   struct PendingScheduler {

@@ -26,6 +26,7 @@
 #include "accelerate/platform/simulated_run.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {
@@ -148,17 +149,14 @@ class Packages final : public CompileBackend {
  private:
   std::unique_ptr<const RegionCode> loaded(const RegionPackage& package,
                                            std::shared_ptr<const RegionProgram> program) {
-    std::string why;
     try {
       return load_package(package, std::move(program));
-    } catch (const c10::Error& error) {
-      why = error.what_without_backtrace();
     } catch (const std::exception& error) {
-      why = error.what();
+      const std::string why = exception_text(error);
+      advice_ = absl::StrCat("the package ", package.folder,
+                             " is not loaded: ", why.substr(0, why.find('\n')));
+      return nullptr;
     }
-    advice_ = absl::StrCat("the package ", package.folder,
-                           " is not loaded: ", why.substr(0, why.find('\n')));
-    return nullptr;
   }
 
   const RegionMachine machine_;

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/compile/backends.h"
-#include "accelerate/compile/technique.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/values/module_class.h"
@@ -88,26 +87,6 @@ void compile_in_place(ModelState& model, TorchDynamoPlugin plugin) {
   if (!compiles(plugin) || model.find_technique<CompileTechnique>() != nullptr) return;
   model.insert_technique(model.techniques().size(),
                          std::make_unique<CompileTechnique>(model.module(), plugin));
-}
-
-bool is_compiled(const ModelState& model) {
-  const auto* technique = model.find_technique<CompileTechnique>();
-  return technique != nullptr && !technique->is_regional();
-}
-
-bool compiles_anything(const ModelState& model) {
-  return model.find_technique<CompileTechnique>() != nullptr;
-}
-
-std::vector<std::string> compiled_names(const ModelState& model) {
-  const auto* technique = model.find_technique<CompileTechnique>();
-  if (technique == nullptr) return {};
-  return technique->is_regional() ? region_names(*model.module()) : std::vector<std::string>{""};
-}
-
-std::optional<CompileReport> report_of(const ModelState& model) {
-  const auto* technique = model.find_technique<CompileTechnique>();
-  return technique == nullptr ? std::nullopt : std::optional(technique->report());
 }
 
 }  // namespace internal

@@ -21,6 +21,7 @@
 
 #include "accelerate/base/access.h"
 #include "accelerate/compile/regions.h"
+#include "accelerate/compile/technique.h"
 #include "accelerate/config/dynamo_plugin.h"
 #include "accelerate/forward/prepared_model.h"
 
@@ -44,11 +45,6 @@ std::shared_ptr<ModelState> compiled_state(std::shared_ptr<torch::nn::Module> mo
                                            TorchDynamoPlugin plugin);
 /// Lets the model compile its blocks from now on, inside of all of its techniques.
 void compile_in_place(ModelState& model, TorchDynamoPlugin plugin);
-
-bool is_compiled(const ModelState& model);
-bool compiles_anything(const ModelState& model);
-std::vector<std::string> compiled_names(const ModelState& model);
-std::optional<CompileReport> report_of(const ModelState& model);
 
 }  // namespace internal
 
@@ -81,12 +77,13 @@ PreparedModel<Module> compile_regions_fsdp2(const PreparedModel<Module>& model,
 /// Whether the model is one region as a whole.
 template <typename Module>
 bool is_compiled_module(const PreparedModel<Module>& model) {
-  return internal::is_compiled(*internal::Access::to(model));
+  const auto* const technique = find_technique<CompileTechnique>(model);
+  return technique != nullptr && !technique->is_regional();
 }
 /// Whether the model, or blocks of it, are regions.
 template <typename Module>
 bool has_compiled_regions(const PreparedModel<Module>& model) {
-  return internal::compiles_anything(*internal::Access::to(model));
+  return find_technique<CompileTechnique>(model) != nullptr;
 }
 /// A bare module runs as it is.
 inline bool is_compiled_module(const torch::nn::Module& /*module*/) { return false; }
@@ -95,13 +92,15 @@ inline bool has_compiled_regions(const torch::nn::Module& /*module*/) { return f
 /// The names of the modules that become regions; see region_names.
 template <typename Module>
 std::vector<std::string> compiled_region_names(const PreparedModel<Module>& model) {
-  return internal::compiled_names(*internal::Access::to(model));
+  if (!has_compiled_regions(model)) return {};
+  return is_compiled_module(model) ? std::vector<std::string>{""} : region_names(*model);
 }
 
 /// What became of the model's regions by now; absent for a model that does not compile.
 template <typename Module>
 std::optional<CompileReport> compile_report(const PreparedModel<Module>& model) {
-  return internal::report_of(*internal::Access::to(model));
+  const auto* const technique = find_technique<CompileTechnique>(model);
+  return technique == nullptr ? std::nullopt : std::optional(technique->report());
 }
 
 }  // namespace accelerate

@@ -87,43 +87,35 @@ class PackageCode final : public RegionCode {
     taken.reserve(package_.inputs.size());
     for (const int input : package_.inputs) taken.push_back(inputs[input]);
     const Tensors results = run(*forward_, taken);
-    const auto tensor = [&](const PackageSource& each) {
-      switch (each.kind) {
-        case Kind::kResult: return result_of(results, each.index);
-        case Kind::kInput: return inputs[each.index];
-        default: return at::Tensor();
-      }
-    };
-    RegionResult result;
-    result.outputs.reserve(package_.outputs.size());
-    result.saved.reserve(package_.saved.size());
-    for (const PackageSource& each : package_.outputs) result.outputs.push_back(tensor(each));
-    for (const PackageSource& each : package_.saved) result.saved.push_back(tensor(each));
-    return result;
+    return {.outputs = tensors_of(package_.outputs, results, inputs),
+            .saved = tensors_of(package_.saved, results, inputs)};
   }
 
   Tensors backward(const Tensors& saved, const Tensors& grads) const override {
     Tensors taken = saved;
     taken.insert(taken.end(), grads.begin(), grads.end());
-    const Tensors results = run(*backward_, taken);
-    Tensors gradients;
-    gradients.reserve(package_.gradients.size());
-    for (const PackageSource& each : package_.gradients) {
-      switch (each.kind) {
-        case Kind::kResult: gradients.push_back(result_of(results, each.index)); break;
-        case Kind::kSaved: gradients.push_back(saved[each.index]); break;
-        case Kind::kGrad: gradients.push_back(grads[each.index]); break;
-        default: gradients.emplace_back();
-      }
-    }
-    return gradients;
+    return tensors_of(package_.gradients, run(*backward_, taken), saved, grads);
   }
 
  private:
-  static const at::Tensor& result_of(const Tensors& results, int index) {
-    TORCH_CHECK(static_cast<size_t>(index) < results.size(), "a package gave ", results.size(),
-                " tensors, and the region needs one more");
-    return results[index];
+  // What a half gives, of its code's results and of what the half was given.
+  static Tensors tensors_of(const std::vector<PackageSource>& sources, const Tensors& results,
+                            const Tensors& given, const Tensors& grads = {}) {
+    Tensors tensors;
+    tensors.reserve(sources.size());
+    for (const PackageSource& each : sources) {
+      switch (each.kind) {
+        case Kind::kNone: tensors.emplace_back(); break;
+        case Kind::kInput:
+        case Kind::kSaved: tensors.push_back(given[each.index]); break;
+        case Kind::kGrad: tensors.push_back(grads[each.index]); break;
+        case Kind::kResult:
+          TORCH_CHECK(static_cast<size_t>(each.index) < results.size(), "a package gave ",
+                      results.size(), " tensors, and the region needs one more");
+          tensors.push_back(results[each.index]);
+      }
+    }
+    return tensors;
   }
 
   Tensors run(Runner& runner, const Tensors& taken) const {

@@ -38,6 +38,8 @@ bool is_dense(const at::Tensor& tensor) {
          !tensor.unsafeGetTensorImpl()->is_python_dispatch();
 }
 
+void add_line(std::string& text, const Json& line) { absl::StrAppend(&text, line.dump(), "\n"); }
+
 Json number_json(double number) {
   if (std::isfinite(number)) return number;
   return {{"f", std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"}};
@@ -184,7 +186,7 @@ void RegionRecorder::begin(const std::vector<at::Tensor>& tensors, size_t first_
   if (const at::ScalarType dtype = c10::get_default_dtype_as_scalartype(); dtype != at::kFloat) {
     head["default_dtype"] = static_cast<int>(dtype);
   }
-  text_ = absl::StrCat(head.dump(), "\n");
+  add_line(text_, head);
 }
 
 void RegionRecorder::end_forward(const std::vector<at::Tensor>& outputs) {
@@ -207,12 +209,9 @@ void RegionRecorder::end_forward(const std::vector<at::Tensor>& outputs) {
     if (values_->unwritten.contains(storage)) return note("an output has no values of operators");
     numbers.push_back(*number);
   }
-  absl::StrAppend(&text_,
-                  Json{{"outputs", std::move(numbers)},
-                       {"differentiable", std::move(differentiable)},
-                       {"tensors", values_->count}}
-                      .dump(),
-                  "\n");
+  add_line(text_, {{"outputs", std::move(numbers)},
+                   {"differentiable", std::move(differentiable)},
+                   {"tensors", values_->count}});
 }
 
 std::vector<RegionRecorder::Memory> RegionRecorder::inner_memory(
@@ -243,9 +242,7 @@ void RegionRecorder::begin_backward(const std::vector<at::Tensor>& grads) {
     numbers.push_back(values_->define(grad));
     strides.push_back(grad.strides().vec());
   }
-  absl::StrAppend(
-      &text_, Json{{"gradients_of", std::move(numbers)}, {"strides", std::move(strides)}}.dump(),
-      "\n");
+  add_line(text_, {{"gradients_of", std::move(numbers)}, {"strides", std::move(strides)}});
 }
 
 void RegionRecorder::end_backward(const std::vector<std::pair<int, at::Tensor>>& gradients) {
@@ -260,8 +257,7 @@ void RegionRecorder::end_backward(const std::vector<std::pair<int, at::Tensor>>&
     if (!number) return note("a gradient is a tensor that no operator has made");
     list.push_back({{"input", input}, {"t", *number}});
   }
-  absl::StrAppend(&text_, Json{{"gradients", std::move(list)}, {"tensors", values_->count}}.dump(),
-                  "\n");
+  add_line(text_, {{"gradients", std::move(list)}, {"tensors", values_->count}});
 }
 
 bool RegionRecorder::passes(const OperatorCall& call) {
@@ -381,12 +377,9 @@ void RegionRecorder::record(const OperatorCall& call) {
                               return Json(values_->define(tensor));
                             }));
   }
-  absl::StrAppend(&text_,
-                  Json{{"op", c10::toString(call.op().operator_name())},
-                       {"args", std::move(arguments)},
-                       {"out", std::move(results)}}
-                      .dump(),
-                  "\n");
+  add_line(text_, {{"op", c10::toString(call.op().operator_name())},
+                   {"args", std::move(arguments)},
+                   {"out", std::move(results)}});
 }
 
 }  // namespace accelerate

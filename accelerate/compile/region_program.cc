@@ -1,6 +1,7 @@
 #include "accelerate/compile/region_program.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -103,6 +104,15 @@ c10::OperatorHandle operator_named(const std::string& name) {
   return *op;
 }
 
+// The number of a tensor; -1 for null.
+int tensor_of(const Json& json) { return json.is_null() ? -1 : json.get<int>(); }
+
+std::vector<int> tensors_of(const Json& list) {
+  std::vector<int> tensors;
+  std::ranges::transform(list, std::back_inserter(tensors), tensor_of);
+  return tensors;
+}
+
 RegionStep step_of(const Json& line) {
   RegionStep step{.op = operator_named(line.at("op").get<std::string>())};
   const auto& expected = step.op.schema().arguments();
@@ -112,14 +122,8 @@ RegionStep step_of(const Json& line) {
   for (size_t i = 0; i < expected.size(); ++i) {
     step.arguments.push_back(argument_of(arguments[i], expected[i].type()));
   }
-  const auto number = [](const Json& result) { return result.is_null() ? -1 : result.get<int>(); };
   for (const Json& result : line.at("out")) {
-    std::vector<int>& tensors = step.results.emplace_back();
-    if (!result.is_array()) {
-      tensors.push_back(number(result));
-    } else {
-      for (const Json& each : result) tensors.push_back(number(each));
-    }
+    step.results.push_back(tensors_of(result.is_array() ? result : Json::array({result})));
   }
   return step;
 }
@@ -132,13 +136,13 @@ void for_each_tensor(const RegionArgument& argument, Fn&& fn) {
   for (const RegionArgument& each : argument.list) for_each_tensor(each, fn);
 }
 
-// Calls fn(tensor) for each that the step has.
-template <typename Fn>
-void for_each_tensor(const RegionStep& step, Fn&& fn) {
-  for (const RegionArgument& argument : step.arguments) for_each_tensor(argument, fn);
+// Calls read(tensor) for each that the step's operator takes, then make(tensor) for each result.
+template <typename Read, typename Make>
+void for_each_tensor(const RegionStep& step, Read&& read, Make&& make) {
+  for (const RegionArgument& argument : step.arguments) for_each_tensor(argument, read);
   for (const std::vector<int>& tensors : step.results) {
     for (const int tensor : tensors) {
-      if (tensor >= 0) fn(tensor);
+      if (tensor >= 0) make(tensor);
     }
   }
 }
@@ -149,7 +153,7 @@ void check_numbers(const RegionProgram& program) {
                 program.num_tensors);
   };
   for (const auto* steps : {&program.forward, &program.backward}) {
-    for (const RegionStep& step : *steps) for_each_tensor(step, check);
+    for (const RegionStep& step : *steps) for_each_tensor(step, check, check);
   }
   for (const int output : program.outputs) {
     if (output >= 0) check(output);
@@ -172,12 +176,7 @@ void find_saved(RegionProgram& program) {
     program.saved.push_back(tensor);
   };
   for (const RegionStep& step : program.backward) {
-    for (const RegionArgument& argument : step.arguments) for_each_tensor(argument, read);
-    for (const std::vector<int>& tensors : step.results) {
-      for (const int tensor : tensors) {
-        if (tensor >= 0) made[tensor] = true;
-      }
-    }
+    for_each_tensor(step, read, [&made](int tensor) { made[tensor] = true; });
   }
   for (const RegionGradient& each : program.gradients) {
     if (each.tensor >= 0) read(each.tensor);
@@ -186,11 +185,12 @@ void find_saved(RegionProgram& program) {
 
 void find_last_uses(std::vector<RegionStep>& steps, std::vector<bool> is_kept) {
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    for_each_tensor(*step, [&](int tensor) {
+    const auto use = [&](int tensor) {
       if (is_kept[tensor]) return;
       is_kept[tensor] = true;
       step->last_uses.push_back(tensor);
-    });
+    };
+    for_each_tensor(*step, use, use);
   }
 }
 
@@ -275,9 +275,7 @@ std::shared_ptr<const RegionProgram> parse_region(const std::string& text) {
       } else if (line.contains("op")) {
         (is_backward ? program->backward : program->forward).push_back(step_of(line));
       } else if (line.contains("outputs")) {
-        for (const Json& output : line["outputs"]) {
-          program->outputs.push_back(output.is_null() ? -1 : output.get<int>());
-        }
+        program->outputs = tensors_of(line["outputs"]);
         program->differentiable = line.at("differentiable").get<std::vector<bool>>();
         program->num_tensors = line.at("tensors").get<int>();
       } else if (line.contains("gradients_of")) {
@@ -286,8 +284,7 @@ std::shared_ptr<const RegionProgram> parse_region(const std::string& text) {
         program->gradient_strides = line.at("strides").get<std::vector<std::vector<int64_t>>>();
       } else {
         for (const Json& each : line.at("gradients")) {
-          program->gradients.push_back(
-              {each.at("input").get<int>(), each.at("t").is_null() ? -1 : each["t"].get<int>()});
+          program->gradients.push_back({each.at("input").get<int>(), tensor_of(each.at("t"))});
         }
         program->num_tensors = line.at("tensors").get<int>();
       }

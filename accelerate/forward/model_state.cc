@@ -10,21 +10,18 @@ std::vector<TrainedParameter> trained_under(
     const Techniques& techniques, const torch::nn::Module& module,
     const std::function<bool(const std::string& name)>& is_cut) {
   std::vector<TrainedParameter> parameters;
-  if (const TrainedInPlace* in_place = in_place_of_parameters(techniques)) {
-    parameters = in_place->tensors;
-    std::unordered_set<const at::TensorImpl*> seen;
-    for (TrainedParameter& each : parameters) {
-      each.shards = in_place->shards;
-      seen.insert(each.parameter.unsafeGetTensorImpl());
-    }
-    for (const auto& item : module.named_parameters()) {
-      if (!is_cut(item.key()) || !seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-      parameters.push_back({item.key(), item.value(), item.value()});
-    }
-    return parameters;
+  const TrainedInPlace* const in_place = in_place_of_parameters(techniques);
+  if (in_place != nullptr) parameters = in_place->tensors;
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (TrainedParameter& each : parameters) {
+    each.shards = in_place->shards;
+    seen.insert(each.parameter.unsafeGetTensorImpl());
   }
   for (const auto& item : module.named_parameters()) {
-    parameters.push_back({item.key(), item.value(), item.value()});
+    const bool is_left_out =
+        in_place != nullptr &&
+        (!is_cut(item.key()) || !seen.insert(item.value().unsafeGetTensorImpl()).second);
+    if (!is_left_out) parameters.push_back({item.key(), item.value(), item.value()});
   }
   return parameters;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <numeric>
 
 #include <ATen/ops/cat.h>
@@ -19,38 +20,10 @@
 namespace accelerate {
 namespace {
 
-bool is_float(TokenDtype dtype) {
-  return dtype == TokenDtype::kFloat32 || dtype == TokenDtype::kFloat64;
-}
-
-uint64_t bits_at(absl::Span<const std::byte> bytes, int64_t at, int64_t size) {
-  uint64_t bits = 0;
-  for (int64_t i = 0; i < size; ++i) {
-    bits |= std::to_integer<uint64_t>(bytes[static_cast<size_t>(at + i)]) << (8 * i);
-  }
-  return bits;
-}
-
-int64_t integer_of(uint64_t bits, TokenDtype dtype) {
-  const bool is_unsigned = dtype == TokenDtype::kUint8 || dtype == TokenDtype::kUint16;
-  const int64_t unused = is_unsigned ? 0 : 64 - 8 * token_size(dtype);
-  return static_cast<int64_t>(bits << unused) >> unused;
-}
-
-double float_of(uint64_t bits, TokenDtype dtype) {
-  return dtype == TokenDtype::kFloat64 ? std::bit_cast<double>(bits)
-                                       : std::bit_cast<float>(static_cast<uint32_t>(bits));
-}
-
-template <typename T, typename Convert>
-at::Tensor tokens_of(absl::Span<const std::byte> bytes, int64_t at, int64_t count, TokenDtype dtype,
-                     const Convert& convert) {
-  at::Tensor tokens = at::empty({count}, at::CppTypeToScalarType<T>::value);
-  T* const out = tokens.mutable_data_ptr<T>();
-  const int64_t size = token_size(dtype);
-  for (int64_t i = 0; i < count; ++i) out[i] = convert(bits_at(bytes, at + i * size, size), dtype);
-  return tokens;
-}
+// What tokens are in memory as in the file, which is little endian: by TokenDtype, from 1.
+constexpr at::ScalarType kStoredAs[] = {at::kByte, at::kChar,   at::kShort, at::kInt,
+                                        at::kLong, at::kDouble, at::kFloat, at::kUInt16};
+static_assert(std::endian::native == std::endian::little);
 
 void check_index(const char* who, int64_t index, int64_t size) {
   TORCH_CHECK_INDEX(index >= 0 && index < size, who, ": there is no sample ", index, " of ", size);
@@ -167,10 +140,10 @@ at::Tensor IndexedDataset::get(int64_t sequence, int64_t offset,
   TORCH_CHECK_INDEX(offset >= 0 && count >= 0 && offset <= all && count <= all - offset, prefix_,
                     ": sequence ", sequence, " has ", all, " tokens, not ", count, " from ", offset,
                     " on");
-  const TokenDtype dtype = index_.dtype;
-  const int64_t at = index_.offsets[place] + offset * token_size(dtype);
-  return is_float(dtype) ? tokens_of<double>(*bytes_, at, count, dtype, float_of)
-                         : tokens_of<int64_t>(*bytes_, at, count, dtype, integer_of);
+  const at::Tensor stored = at::empty({count}, kStoredAs[static_cast<size_t>(index_.dtype) - 1]);
+  const int64_t begin = index_.offsets[place] + offset * token_size(index_.dtype);
+  if (count > 0) std::memcpy(stored.mutable_data_ptr(), bytes_->data() + begin, stored.nbytes());
+  return stored.to(stored.is_floating_point() ? at::kDouble : at::kLong);
 }
 
 GPTDataset::GPTDataset(std::shared_ptr<const IndexedDataset> tokens,

@@ -139,12 +139,14 @@ std::string megatron_name(const std::string& name) {
 // The tensors of a file, each of which is taken once.
 class Source {
  public:
-  explicit Source(const char* who) : who_(who) {}
-
-  void add(const std::string& name, const at::Tensor& tensor) {
-    if (name.empty()) return;
-    TORCH_CHECK_VALUE(tensors_.emplace(name, tensor).second, who_, ": \"", name,
-                      "\" is there twice");
+  // `rename` gives the names that tensors have here; empty: they are left out.
+  template <typename Rename>
+  Source(const char* who, const NamedTensors& tensors, const Rename& rename) : who_(who) {
+    for (const auto& [given, tensor] : tensors) {
+      const std::string name = rename(given);
+      TORCH_CHECK_VALUE(name.empty() || tensors_.emplace(name, tensor).second, who_, ": \"", name,
+                        "\" is there twice");
+    }
   }
 
   bool has(const std::string& name) const { return tensors_.contains(name); }
@@ -355,8 +357,8 @@ at::Tensor join_of(const Rule& rule, const std::string& name, const Tensors& par
 
 NamedTensors megatron_from_hf(const NamedTensors& tensors, const MegatronModelShape& shape) {
   check(shape);
-  Source source("megatron_from_hf");
-  for (const auto& [name, tensor] : tensors) source.add(hf_name(name, shape.kind), tensor);
+  Source source("megatron_from_hf", tensors,
+                [&](const std::string& name) { return hf_name(name, shape.kind); });
   // Files may have the embedding's copy all the same.
   if (shape.is_tied) source.drop("lm_head.weight");
   NamedTensors result;
@@ -373,8 +375,7 @@ NamedTensors megatron_from_hf(const NamedTensors& tensors, const MegatronModelSh
 
 NamedTensors hf_from_megatron(const NamedTensors& tensors, const MegatronModelShape& shape) {
   check(shape);
-  Source source("hf_from_megatron");
-  for (const auto& [name, tensor] : tensors) source.add(megatron_name(name), tensor);
+  Source source("hf_from_megatron", tensors, megatron_name);
   NamedTensors result;
   for_each_tensor(shape, [&](const Rule& rule, int64_t layer) {
     const std::string name = in_megatron(rule, layer);
@@ -395,8 +396,7 @@ NamedTensors cut_megatron(const NamedTensors& whole, const MegatronModelShape& s
                         place.pp < division.pp && place.chunk >= 0 && place.chunk < division.chunks,
                     "cut_megatron: there is no part tp=", place.tp, ", pp=", place.pp,
                     ", chunk=", place.chunk);
-  Source source("cut_megatron");
-  for (const auto& [name, tensor] : whole) source.add(megatron_name(name), tensor);
+  Source source("cut_megatron", whole, megatron_name);
   const int64_t per_chunk = layers_of_chunk(shape, division);
   NamedTensors result;
   std::optional<at::Tensor> embedding;
@@ -425,10 +425,7 @@ NamedTensors join_megatron(const std::vector<NamedTensors>& parts, const Megatro
       "join_megatron: tp=", division.tp, " times pp=", division.pp,
       " times chunks=", division.chunks, " parts are expected, got ", parts.size());
   std::vector<Source> sources;
-  for (const NamedTensors& part : parts) {
-    Source& source = sources.emplace_back("join_megatron");
-    for (const auto& [name, tensor] : part) source.add(megatron_name(name), tensor);
-  }
+  for (const NamedTensors& part : parts) sources.emplace_back("join_megatron", part, megatron_name);
   const auto ranks_of = [&](const MegatronPlace& place) {
     return absl::MakeSpan(sources).subspan(
         static_cast<size_t>((place.pp * division.chunks + place.chunk) * division.tp),

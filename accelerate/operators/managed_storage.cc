@@ -9,6 +9,8 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include "accelerate/operators/call_arguments.h"
+
 namespace accelerate {
 namespace {
 
@@ -89,13 +91,7 @@ void UseOfMemory::add(const at::Tensor& tensor, const c10::OperatorHandle& op, b
 }
 
 void UseOfMemory::add(const c10::IValue& value, const c10::OperatorHandle& op, bool writes) {
-  if (value.isTensor()) {
-    add(value.toTensor(), op, writes);
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
-    for (const c10::IValue& each : value.toListRef()) {
-      if (each.isTensor()) add(each.toTensor(), op, writes);
-    }
-  }
+  for_each_tensor(value, [&](const at::Tensor& tensor) { add(tensor, op, writes); });
 }
 
 c10::DataPtr StorageOwner::nothing(c10::Device device) {

@@ -58,7 +58,7 @@ class RankOrder {
 using Part = RankOrder::Part;
 
 // GPipe, where a rank has one stage, and looped breadth-first.
-std::vector<Action> breadth_first(RankOrder order, const PipelineShape& shape) {
+std::vector<Action> breadth_first(RankOrder order, const PipelineShape& shape, int /*rank*/) {
   const auto stages = static_cast<size_t>(shape.stages_per_rank);
   for (size_t i = 0; i < stages; ++i) order.add({{kForward, i}}, shape.micro_batches);
   for (size_t i = stages; i-- > 0;) order.add({{kBackward, i}}, shape.micro_batches);
@@ -139,42 +139,24 @@ std::vector<Action> zero_bubble_v(RankOrder order, const PipelineShape& shape, i
   return order.take();
 }
 
-std::vector<Action> rank_order(ScheduleKind kind, const PipelineShape& shape, int rank) {
-  std::vector<int> stages;
-  for (int i = 0; i < shape.stages_per_rank; ++i) stages.push_back(rank + i * shape.ranks);
-  if (kind == ScheduleKind::kZeroBubbleV) stages = {rank, 2 * shape.ranks - 1 - rank};
-  RankOrder order(std::move(stages), shape.micro_batches);
-  switch (kind) {
-    case ScheduleKind::kGpipe:
-    case ScheduleKind::kLoopedBreadthFirst: return breadth_first(std::move(order), shape);
-    case ScheduleKind::k1f1b: return one_forward_one_backward(std::move(order), shape, rank);
-    case ScheduleKind::kInterleaved: return interleaved(std::move(order), shape, rank);
-    case ScheduleKind::kZeroBubbleH1: return zero_bubble_h1(std::move(order), shape, rank);
-    case ScheduleKind::kZeroBubbleV: return zero_bubble_v(std::move(order), shape, rank);
-  }
-  return {};
-}
-
-// How many stages a rank may have, what errors call that, and the kind to take else.
-struct StagesRule {
+struct Kind {
+  std::vector<Action> (*order)(RankOrder order, const PipelineShape& shape, int rank);
+  // How many stages a rank may have, what errors call that, and the kind to take else.
   int least = 1;
   int most = std::numeric_limits<int>::max();
   const char* text = "";
   const char* advice = "";
 };
 
-StagesRule stages_rule(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::kGpipe: return {1, 1, "1 stage", "; looped_bfs has several"};
-    case ScheduleKind::k1f1b: return {1, 1, "1 stage", "; interleaved has several"};
-    case ScheduleKind::kInterleaved:
-      return {.least = 2, .text = "2 stages or more", .advice = "; 1f1b has 1"};
-    case ScheduleKind::kLoopedBreadthFirst: return {};
-    case ScheduleKind::kZeroBubbleH1: return {1, 1, "1 stage", "; zb_v has 2"};
-    case ScheduleKind::kZeroBubbleV: return {2, 2, "2 stages", "; zb_h1 has 1"};
-  }
-  return {};
-}
+// By ScheduleKind.
+constexpr Kind kKinds[] = {
+    {breadth_first, 1, 1, "1 stage", "; looped_bfs has several"},
+    {one_forward_one_backward, 1, 1, "1 stage", "; interleaved has several"},
+    {.order = interleaved, .least = 2, .text = "2 stages or more", .advice = "; 1f1b has 1"},
+    {.order = breadth_first},
+    {zero_bubble_h1, 1, 1, "1 stage", "; zb_v has 2"},
+    {zero_bubble_v, 2, 2, "2 stages", "; zb_h1 has 1"},
+};
 
 absl::Status check_rounds(const PipelineShape& shape) {
   const auto divides = [&](int m) { return interleaved_rounds(shape.ranks, m) > 0; };
@@ -194,10 +176,10 @@ absl::Status check_shape(ScheduleKind kind, const PipelineShape& shape) {
         std::pair("micro-batch", shape.micro_batches)}) {
     if (size < 1) return invalid("a pipeline has at least 1 ", what, ", but got ", size);
   }
-  const StagesRule rule = stages_rule(kind);
-  if (shape.stages_per_rank < rule.least || shape.stages_per_rank > rule.most) {
-    return invalid("the pipeline schedule ", to_string(kind), " has ", rule.text,
-                   " a rank, but got ", shape.stages_per_rank, rule.advice);
+  const Kind& row = kKinds[static_cast<size_t>(kind)];
+  if (shape.stages_per_rank < row.least || shape.stages_per_rank > row.most) {
+    return invalid("the pipeline schedule ", to_string(kind), " has ", row.text,
+                   " a rank, but got ", shape.stages_per_rank, row.advice);
   }
   // Division, as the product may be too large for a number.
   const int64_t most = kMostActions / 3 / shape.ranks / shape.stages_per_rank;
@@ -222,7 +204,12 @@ absl::StatusOr<Schedule> make_schedule(ScheduleKind kind, const PipelineShape& s
   Schedule schedule = {.stages = shape.ranks * shape.stages_per_rank,
                        .micro_batches = shape.micro_batches};
   for (int rank = 0; rank < shape.ranks; ++rank) {
-    schedule.ranks.push_back(rank_order(kind, shape, rank));
+    std::vector<int> stages;
+    for (int i = 0; i < shape.stages_per_rank; ++i) stages.push_back(rank + i * shape.ranks);
+    if (kind == ScheduleKind::kZeroBubbleV) stages.back() = 2 * shape.ranks - 1 - rank;
+    RankOrder order(std::move(stages), shape.micro_batches);
+    schedule.ranks.push_back(
+        kKinds[static_cast<size_t>(kind)].order(std::move(order), shape, rank));
   }
   return schedule;
 }

@@ -57,7 +57,7 @@ struct AcceleratorStateOptions {
 
 /// PartialState, and the settings that all Accelerators of a Runtime share. The first Accelerator
 /// makes it; other code may only read it.
-class AcceleratorState {
+class AcceleratorState : public ProcessControl<AcceleratorState> {
  public:
   /// The Runtime's state. Local. Errors: c10::ValueError before the first Accelerator.
   static AcceleratorState& get(Runtime& runtime = Runtime::current());
@@ -145,23 +145,8 @@ class AcceleratorState {
   bool use_distributed() const { return partial_state().use_distributed(); }
   const ProcessGroupPtr& group() const { return partial_state().group(); }
 
-  void wait_for_everyone() const { partial_state().wait_for_everyone(); }
-  [[nodiscard]] OrderedScope main_process_first() const {
-    return partial_state().main_process_first();
-  }
-  [[nodiscard]] OrderedScope local_main_process_first() const {
-    return partial_state().local_main_process_first();
-  }
-  template <typename Inputs>
-  auto split_between_processes(Inputs inputs, bool apply_padding = false) const {
-    return partial_state().split_between_processes(std::move(inputs), apply_padding);
-  }
   /// As PartialState's; the job's group goes together with those of the mesh.
   void destroy_process_group(ProcessGroupPtr group = nullptr);
-  template <typename... Values>
-  void print(const Values&... values) const {
-    partial_state().print(values...);
-  }
 
   /// Several lines for people: the rank's place in the job and the settings.
   std::string to_string() const;

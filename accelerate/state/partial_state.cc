@@ -153,8 +153,4 @@ void PartialState::destroy_process_group(ProcessGroupPtr group) {
   record.group.reset();
 }
 
-void PartialState::wait_for_everyone() const {
-  if (group()) group()->barrier()->wait();
-}
-
 }  // namespace accelerate

@@ -113,13 +113,94 @@ class RestrictedFunction {
   Function function_;
 };
 
+/// What PartialState, AcceleratorState and Accelerator let some ranks do before, or without, the
+/// others. `Self` is one of these classes; its partial_state() says which rank this is.
+template <typename Self>
+class ProcessControl {
+ public:
+  /// Returns when all ranks have called it. Collective.
+  void wait_for_everyone() const {
+    if (const ProcessGroupPtr& group = rank_state().group()) group->barrier()->wait();
+  }
+
+  /// While it lives rank 0 has been alone first; see OrderedScope. Collective, as is its end.
+  [[nodiscard]] OrderedScope main_process_first() const {
+    return OrderedScope(rank_state().group(), rank_state().is_main_process(), "main_process_first");
+  }
+  /// The same with each node's first rank.
+  [[nodiscard]] OrderedScope local_main_process_first() const {
+    return OrderedScope(rank_state().group(), rank_state().is_local_main_process(),
+                        "local_main_process_first");
+  }
+
+  /// Runs `body` in such a scope and returns what it does. Other ranks' error then has the text of
+  /// the exception that leaves it. Collective.
+  template <typename Body>
+  auto main_process_first(Body&& body) const {
+    return main_process_first().run(std::forward<Body>(body));
+  }
+  template <typename Body>
+  auto local_main_process_first(Body&& body) const {
+    return local_main_process_first().run(std::forward<Body>(body));
+  }
+
+  /// The function for one rank, and nothing for the others; see RestrictedFunction. In a job of
+  /// one rank the function always runs. Local.
+  template <typename Function>
+  auto on_main_process(Function function) const {
+    return restricted(rank_state().is_main_process(), std::move(function));
+  }
+  template <typename Function>
+  auto on_local_main_process(Function function) const {
+    return restricted(rank_state().is_local_main_process(), std::move(function));
+  }
+  template <typename Function>
+  auto on_last_process(Function function) const {
+    return restricted(rank_state().is_last_process(), std::move(function));
+  }
+  template <typename Function>
+  auto on_process(Function function, int process_index) const {
+    return restricted(rank_state().process_index() == process_index, std::move(function));
+  }
+  template <typename Function>
+  auto on_local_process(Function function, int local_process_index) const {
+    return restricted(rank_state().local_process_index() == local_process_index,
+                      std::move(function));
+  }
+
+  /// This rank's contiguous share of what all ranks have: see split.h. Local.
+  template <typename Inputs>
+  auto split_between_processes(Inputs inputs, bool apply_padding = false) const {
+    return accelerate::split_between_processes(rank_state().process_index(),
+                                               rank_state().num_processes(), std::move(inputs),
+                                               apply_padding);
+  }
+
+  /// Writes the arguments and a newline to stdout, once per node. Local.
+  template <typename... Values>
+  void print(const Values&... values) const {
+    if (!rank_state().is_local_main_process()) return;
+    std::ostringstream line;
+    (line << ... << values) << '\n';
+    rank_state().runtime().write_console(ConsoleStream::kOut, line.str());
+  }
+
+ private:
+  const auto& rank_state() const { return static_cast<const Self&>(*this).partial_state(); }
+  template <typename Function>
+  auto restricted(bool runs, Function function) const {
+    return RestrictedFunction<Function>(runs || !rank_state().use_distributed(),
+                                        std::move(function));
+  }
+};
+
 struct PartialStateOptions {
   /// Compute on the CPU whatever the Runtime offers.
   bool cpu = false;
   std::optional<InitProcessGroupKwargs> init;
 };
 
-class PartialState {
+class PartialState : public ProcessControl<PartialState> {
  public:
   /// The Runtime's shared state, made on the first call and on the first after a reset. Collective
   /// then, local otherwise. References to it stay good as long as the Runtime.
@@ -186,70 +267,6 @@ class PartialState {
   /// job's group and keeps it. Every member does it, when all operations have ended. Local.
   void destroy_process_group(ProcessGroupPtr group = nullptr);
 
-  // ---- Some ranks before, or without, others.
-
-  /// Returns when all ranks have called it. Collective.
-  void wait_for_everyone() const;
-
-  /// While it lives rank 0 has been alone first; see OrderedScope. Collective, as is its end.
-  [[nodiscard]] OrderedScope main_process_first() const {
-    return OrderedScope(group(), is_main_process(), "main_process_first");
-  }
-  /// The same with each node's first rank.
-  [[nodiscard]] OrderedScope local_main_process_first() const {
-    return OrderedScope(group(), is_local_main_process(), "local_main_process_first");
-  }
-
-  /// Runs `body` in such a scope and returns what it does. Other ranks' error then has the text of
-  /// the exception that leaves it. Collective.
-  template <typename Body>
-  auto main_process_first(Body&& body) const {
-    return main_process_first().run(std::forward<Body>(body));
-  }
-  template <typename Body>
-  auto local_main_process_first(Body&& body) const {
-    return local_main_process_first().run(std::forward<Body>(body));
-  }
-
-  /// The function for one rank, and nothing for the others; see RestrictedFunction. In a job of
-  /// one rank the function always runs. Local.
-  template <typename Function>
-  auto on_main_process(Function function) const {
-    return restricted(is_main_process(), std::move(function));
-  }
-  template <typename Function>
-  auto on_local_main_process(Function function) const {
-    return restricted(is_local_main_process(), std::move(function));
-  }
-  template <typename Function>
-  auto on_last_process(Function function) const {
-    return restricted(is_last_process(), std::move(function));
-  }
-  template <typename Function>
-  auto on_process(Function function, int process_index) const {
-    return restricted(this->process_index() == process_index, std::move(function));
-  }
-  template <typename Function>
-  auto on_local_process(Function function, int local_process_index) const {
-    return restricted(this->local_process_index() == local_process_index, std::move(function));
-  }
-
-  /// This rank's contiguous share of what all ranks have: see split.h. Local.
-  template <typename Inputs>
-  auto split_between_processes(Inputs inputs, bool apply_padding = false) const {
-    return accelerate::split_between_processes(process_index(), num_processes(), std::move(inputs),
-                                               apply_padding);
-  }
-
-  /// Writes the arguments and a newline to stdout, once per node. Local.
-  template <typename... Values>
-  void print(const Values&... values) const {
-    if (!is_local_main_process()) return;
-    std::ostringstream line;
-    (line << ... << values) << '\n';
-    runtime_.write_console(ConsoleStream::kOut, line.str());
-  }
-
  private:
   // The part of the state that a reset forgets.
   struct Record {
@@ -264,6 +281,7 @@ class PartialState {
     bool group_destroyed = false;
   };
 
+  friend class ProcessControl<PartialState>;
   explicit PartialState(Runtime& runtime) : runtime_(runtime) {}
   static Record make_record(Runtime& runtime, const PartialStateOptions& options);
   void check_agrees(const PartialStateOptions& options) const;
@@ -277,10 +295,7 @@ class PartialState {
     record();
     return runtime_.topology();
   }
-  template <typename Function>
-  auto restricted(bool runs, Function function) const {
-    return RestrictedFunction<Function>(runs || !use_distributed(), std::move(function));
-  }
+  const PartialState& partial_state() const { return *this; }
 
   Runtime& runtime_;
   std::optional<Record> record_;

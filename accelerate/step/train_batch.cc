@@ -55,7 +55,13 @@ struct Rows {
   int64_t count = 0;
 };
 
-std::vector<Rows> micro_batch_rows(int64_t rows, int micro_batches) {
+std::vector<Rows> rows_of_batch(const WindowCalls& calls, const TrainBatchOptions& options) {
+  TORCH_CHECK_VALUE(calls.inputs.defined() && calls.inputs.dim() > 0,
+                    "train_batch: a batch's inputs are a tensor with rows");
+  const int64_t rows = calls.inputs.size(0);
+  TORCH_CHECK_VALUE(!calls.label_rows || *calls.label_rows == rows, "train_batch: a batch has ",
+                    rows, " rows of inputs, and ", *calls.label_rows, " of labels");
+  const int micro_batches = *options.micro_batches;
   TORCH_CHECK_VALUE(micro_batches > 0, "train_batch: a window has at least 1 micro-batch, but got ",
                     micro_batches);
   TORCH_CHECK_VALUE(micro_batches <= rows, "train_batch: a batch of ", rows, " rows has no ",
@@ -68,16 +74,6 @@ std::vector<Rows> micro_batch_rows(int64_t rows, int micro_batches) {
     first += count;
   }
   return all;
-}
-
-// The rows of the micro-batches of a batch.
-std::vector<Rows> rows_of_batch(const WindowCalls& calls, const TrainBatchOptions& options) {
-  TORCH_CHECK_VALUE(calls.inputs.defined() && calls.inputs.dim() > 0,
-                    "train_batch: a batch's inputs are a tensor with rows");
-  const int64_t rows = calls.inputs.size(0);
-  TORCH_CHECK_VALUE(!calls.label_rows || *calls.label_rows == rows, "train_batch: a batch has ",
-                    rows, " rows of inputs, and ", *calls.label_rows, " of labels");
-  return micro_batch_rows(rows, *options.micro_batches);
 }
 
 // What a window is for.

@@ -26,7 +26,6 @@ void throw_unsupported_leaf(const char* operation, const std::string& type) {
 
 std::string leaf_type(const c10::IValue& leaf) {
   if (leaf.isString()) return "str";
-  if (leaf.isObject()) return leaf.type()->str();
   return leaf.isTensor() ? "Tensor" : leaf.type()->str();
 }
 

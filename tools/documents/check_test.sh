@@ -121,11 +121,20 @@ accelerator.Accelerator print
 accelerator.Accelerator flush
 END
 cat >"$small/accelerate/accelerator.h" <<'END'
-class Accelerator {
+class Accelerator : public Control<Accelerator> {
  public:
-  // ---- Process control: see PartialState.
+  // ---- Process control: see Control in accelerate/control.h.
+  void survivors() {
+    void within(1);
+  }
+ private:
+  void hidden();
+};
+END
+cat >"$small/accelerate/control.h" <<'END'
+class Control {
+ public:
   void print();
-  void survivors();
  private:
   void hidden();
 };

@@ -88,10 +88,11 @@ def without_template(text):
 
 class Declarations:
     """`functions[name]`: a list of parameter lists; `fields[class]`: {name: (type, default)}, under "" the variables
-    outside of classes; `names`: everything that is not private; `enumerations`: those of it that are enumerations. A member's name is Class::member; namespaces are left out."""
+    outside of classes; `names`: everything that is not private; `enumerations`: those of it that are enumerations; `bases[class]`:
+    its BASE of `class Class : public BASE<Class>`. A member's name is Class::member; namespaces are left out."""
 
     def __init__(self, text=""):
-        self.functions, self.fields, self.names, self.enumerations = {}, {}, set(), set()
+        self.functions, self.fields, self.names, self.enumerations, self.bases = {}, {}, set(), set(), {}
         if text:
             self.scope(without_comments(text), ())
 
@@ -137,6 +138,8 @@ class Declarations:
             return True
         if match := re.match(r"(?:class|struct|union) (?:C10_\w+ |alignas\(\w+\) )?(\w+)(?:<[^{]*>)?(?: final)?(?: ?: ?(.*))?$", plain):
             self.add((*classes, match[1]), hidden)
+            if base := re.search(rf"public (\w+)<{match[1]}>", match[2] or ""):
+                self.bases[match[1]] = base[1]
             if not hidden:
                 self.scope(body, (*classes, match[1]))
             return True

@@ -140,16 +140,23 @@ def names(repo):
     return sorted(lines, key=lambda line: (line[1].lower(), line))
 
 
+def public_lines(repo, header, name):
+    """The lines of a class before its private part. Behind a title that ends with "see BASE in HEADER." are those of BASE."""
+    with open(os.path.join(repo, header), encoding="utf-8") as file:
+        body = file.read().partition(f"class {name}")[2].partition("\n private:")[0]
+    for line in body.splitlines():
+        yield line
+        if match := re.match(r" {2}// -{4} .* see (\w+) in (\S+)\.$", line):
+            yield from public_lines(repo, match[2], match[1])
+
+
 def methods(repo):
     """(title, names) of the parts of class Accelerator, each name where it stands first."""
-    with open(os.path.join(repo, "accelerate/accelerator.h"), encoding="utf-8") as file:
-        text = file.read()
-    body = text[text.index("class Accelerator"):]
     parts, seen = [], {"decltype"}
-    for line in body[:body.index("\n private:")].splitlines():
+    for line in public_lines(repo, "accelerate/accelerator.h", "Accelerator"):
         if match := re.match(r" {2}// -{4} (.*?)[.:,](?: |$)", line):
             parts.append((match[1], []))
-        elif parts and (match := re.match(r" {2}(?!return|if|else|//|TORCH_)[\w:<>&*,\[\]() ]*?[\w>&*)] ?\b([a-z]\w*)\(", line)):
+        elif parts and (match := re.match(r" {2}(?! |return|if|else|//|TORCH_)[\w:<>&*,\[\]() ]*?[\w>&*)] ?\b([a-z]\w*)\(", line)):
             if match[1] not in seen:
                 parts[-1][1].append(match[1])
                 seen.add(match[1])

@@ -180,6 +180,16 @@ class Headers:
             for name in found.fields:
                 if name:
                     self.classes.setdefault(name, found.fields[name])
+        for found in self.parsed.values():
+            for name, base in found.bases.items():
+                self.inherit(found, f"{name}::", f"{base}::")
+
+    def inherit(self, found, own, base):
+        """Gives a class the functions of its base, which may be in another header."""
+        for other in self.parsed.values():
+            for name in [each for each in other.functions if each.startswith(base)]:
+                found.names.add(own + name[len(base):])
+                found.functions.setdefault(own + name[len(base):], other.functions[name])
 
     def has(self, header, name):
         found = self.parsed[header]

@@ -25,13 +25,17 @@ struct PadOptions {
   std::function<bool(int a, int b)> filter = {};
   std::string name = "a, b";
 };
-class Pads {
+template <typename Self>
+class Padding {
  public:
-  explicit Pads(int size = 3) : size_(size) {}
   template <typename T = int>
   T pad(const Tensor& tensor, const PadOptions& options = {}, Side side = Side::kPadFirst) const {
     return pad(other = 5);
   }
+};
+class Pads : public Padding<Pads> {
+ public:
+  explicit Pads(int size = 3) : size_(size) {}
 
  private:
   void hidden();
