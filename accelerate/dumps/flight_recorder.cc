@@ -184,8 +184,8 @@ RankDump dump_of(const Json& json, int rank) {
       if (known == members.end()) known = members.find("");
       dump.members.push_back(known != members.end() ? known->second : std::vector<int>());
     }
-    const bool is_done = entry.at("state").get<std::string>() == "completed" ||
-                         entry.value("retired", false);
+    const bool is_done =
+        entry.at("state").get<std::string>() == "completed" || entry.value("retired", false);
     OperationRecord record{.group = static_cast<int>(group - groups.begin()),
                            .state = is_done ? OperationState::kDone : OperationState::kWaiting,
                            .fingerprint = call_of(entry)};

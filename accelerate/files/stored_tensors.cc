@@ -34,10 +34,9 @@ StoredTensors::StoredTensors(FileSystem& files, const StoredFile& file)
   const SafetensorsHeader& header = one_file_->header();
   // Each tensor as one shard of the file.
   for (const SafetensorsEntry& entry : header.tensors) {
-    metadata_.tensors[entry.name] = {
-        .dtype = entry.dtype,
-        .shape = entry.shape,
-        .shards = {{file.path, entry.name, whole_box(entry.shape)}}};
+    metadata_.tensors[entry.name] = {.dtype = entry.dtype,
+                                     .shape = entry.shape,
+                                     .shards = {{file.path, entry.name, whole_box(entry.shape)}}};
   }
   if (const auto* const values = internal::find_state_values(header)) metadata_.values = *values;
 }

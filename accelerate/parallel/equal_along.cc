@@ -25,8 +25,7 @@ absl::string_view bytes_of(const at::Tensor& host) {
 }
 
 int64_t checksum_of(const at::Tensor& tensor) {
-  return internal::crc32c(
-      bytes_of(internal::without_flags(tensor.detach().cpu()).contiguous()));
+  return internal::crc32c(bytes_of(internal::without_flags(tensor.detach().cpu()).contiguous()));
 }
 
 // Throws for what the first rank of the group and another one have. Bytes tell, as in checksums:

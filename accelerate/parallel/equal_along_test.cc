@@ -64,11 +64,9 @@ TEST(EqualAlong, NamesTheRankOfSeveralThatDiffers) {
     FakeRuntime runtime;
     const at::Tensor values = at::full({2}, group->getRank() == 2 ? 9 : 4);
     EXPECT_THAT(
-        [&] {
-          check_equal_along(along, "values", {{"one", values}}, runtime, /*gathers=*/true);
-        },
-        ::testing::ThrowsMessage<c10::Error>(
-            AllOf(HasSubstr("along cp"), HasSubstr("rank 1 and rank 5, first in element 0: 4 and 9"))));
+        [&] { check_equal_along(along, "values", {{"one", values}}, runtime, /*gathers=*/true); },
+        ::testing::ThrowsMessage<c10::Error>(AllOf(
+            HasSubstr("along cp"), HasSubstr("rank 1 and rank 5, first in element 0: 4 and 9"))));
   });
 }
 

@@ -109,9 +109,9 @@ void report_end() {
   }
   if (error && watch) {
     const std::string what = exception_text(error);
-    OperationFailure failure{.reason = absl::StrCat("rank ", end.rank,
-                                                    ": an error that nothing caught: ",
-                                                    what.substr(0, what.find('\n')))};
+    OperationFailure failure{.reason =
+                                 absl::StrCat("rank ", end.rank, ": an error that nothing caught: ",
+                                              what.substr(0, what.find('\n')))};
     if (const std::optional<PendingOperation> pending = watch->log().pending()) {
       failure.group = pending->group;
       failure.ranks = pending->ranks;

@@ -128,8 +128,8 @@ TEST(InitialValues, AreMadeOnTheDeviceAlone) {
   options.numerics = simulator::Numerics::kShapes;
   options.unknown_value = [](const std::string&) { return std::nan(""); };
   Cluster("1x4:h100", options).run_on_every_rank([](Rank&) {
-    Accelerator accelerator({.parallelism_config = ParallelismConfig(
-                                 {.dp_replicate_size = 2, .tp_size = 2})});
+    Accelerator accelerator(
+        {.parallelism_config = ParallelismConfig({.dp_replicate_size = 2, .tp_size = 2})});
     const auto made = [&] {
       const DefaultDeviceScope scope(accelerator.device());
       const EmptyInit empty = init_empty_weights();

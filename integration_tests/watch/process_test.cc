@@ -125,8 +125,7 @@ TEST(FrozenRank, DoesNotFreezeTheOthers) {
 
 // ---- Without debug mode: what ranks exchange as nested values differs.
 
-std::vector<ProcessResult> run_on(int ranks,
-                                  const std::function<void(Accelerator&, int)>& body) {
+std::vector<ProcessResult> run_on(int ranks, const std::function<void(Accelerator&, int)>& body) {
   const auto program = [&] {
     alarm(kHangsAfterSeconds);
     std::string name = "rank";

@@ -71,8 +71,7 @@ Handshake handshake_of(const AgentOptions& options) {
           .max_restarts = options.max_restarts,
           .clock = absl::Now(),
           .machine = {.host = supervise::host_name(),
-                      .address =
-                          is_alone(options) ? "127.0.0.1" : options.local_addr.value_or(""),
+                      .address = is_alone(options) ? "127.0.0.1" : options.local_addr.value_or(""),
                       .processes = options.processes_per_node,
                       .node_rank = options.node_rank}};
 }

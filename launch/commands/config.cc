@@ -216,8 +216,8 @@ absl::StatusOr<std::string> run_mode(const Options& options, const Files& files,
     ACCELERATE_ASSIGN_OR_RETURN(config, ask(path, invocation));
   } else {
     ACCELERATE_RETURN_IF_ERROR(assign(config, options.assignments));
-    ACCELERATE_RETURN_IF_ERROR(fill_in(config, options.mixed_precision,
-                                       settings::this_machine(invocation.environment)));
+    ACCELERATE_RETURN_IF_ERROR(
+        fill_in(config, options.mixed_precision, settings::this_machine(invocation.environment)));
     if (settings::file_exists(path)) {
       return absl::AlreadyExistsError(
           absl::StrCat("there is a configuration ", path,

@@ -85,8 +85,7 @@ class Background::Task final : public BackgroundTask {
   bool is_next() {
     auto number = static_cast<int64_t>(all_->random_.below(one_in_));
     if (RunWitness* witness = all_->fabric_->witness()) {
-      number =
-          witness->choose(all_->rank_, static_cast<int64_t>(one_in_), number, all_->rank_ns());
+      number = witness->choose(all_->rank_, static_cast<int64_t>(one_in_), number, all_->rank_ns());
     }
     const bool drawn = number == 0;
     return drawn && !waits_for_files();

@@ -183,8 +183,8 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
       return TensorUse{tensor.storage().unsafeGetStorageImpl(), memory_bytes(tensor), written,
                        written};
     };
-    device.launch_fused("aten::copy_", Fusion::kElementwise,
-                        {use(source, false), use(self, true)}, work, {});
+    device.launch_fused("aten::copy_", Fusion::kElementwise, {use(source, false), use(self, true)},
+                        work, {});
     return self;
   }
   if (target != nullptr && origin != nullptr) {

@@ -88,8 +88,8 @@ absl::StatusOr<KernelWork> parse_shape(absl::string_view text, const Operation& 
   }
   const auto type = accelerate::value_of<MathType>(parts[1]);
   if (!type.has_value()) {
-    return error(text, absl::StrCat("a type (",
-                                    suggestion(parts[1], accelerate::texts<MathType>()), ")"));
+    return error(
+        text, absl::StrCat("a type (", suggestion(parts[1], accelerate::texts<MathType>()), ")"));
   }
   const bool is_attention = operation.extents.back() == "head_dim";
   AttentionShape attention = {.type = *type};

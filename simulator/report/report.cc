@@ -145,8 +145,8 @@ Json row_of(const Trace& trace, const OperatorSummary& each) {
   return with_fields({{"name", trace.names[each.name]}}, each);
 }
 Json row_of(const Trace& trace, const CollectiveSummary& each) {
-  return with_fields(
-      {{"name", trace.names[each.name]}, {"algorithm", trace.names[each.algorithm]}}, each);
+  return with_fields({{"name", trace.names[each.name]}, {"algorithm", trace.names[each.algorithm]}},
+                     each);
 }
 
 Json calls_of(const Trace& trace, const std::vector<CallSummary>& calls, bool has_bytes,

@@ -250,11 +250,11 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
       return;
     }
     if (behind.empty() && differs.empty()) return;
-    const std::string line = absl::StrCat(
-        "accelerate: rank ", options_.rank, " has waited for more than ",
-        absl::FormatDuration(options_.patience), " in ", pending.text, " of group \"",
-        pending.group, "\"", behind.empty() ? "" : "; behind: ", behind,
-        differs.empty() ? "" : "; ", differs, "\n");
+    const std::string line =
+        absl::StrCat("accelerate: rank ", options_.rank, " has waited for more than ",
+                     absl::FormatDuration(options_.patience), " in ", pending.text, " of group \"",
+                     pending.group, "\"", behind.empty() ? "" : "; behind: ", behind,
+                     differs.empty() ? "" : "; ", differs, "\n");
     lock.unlock();
     if (options_.say) {
       options_.say(line);

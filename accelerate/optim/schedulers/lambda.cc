@@ -49,8 +49,8 @@ LambdaSchedule<kOfPresentRates>::LambdaSchedule(torch::optim::Optimizer& optimiz
 template <bool kOfPresentRates>
 LambdaSchedule<kOfPresentRates>::LambdaSchedule(torch::optim::Optimizer& optimizer,
                                                 const LrLambda& lr_lambda)
-    : LambdaSchedule(optimizer,
-                     std::vector<LrLambda>(optimizer.param_groups().size(), lr_lambda)) {}
+    : LambdaSchedule(optimizer, std::vector<LrLambda>(optimizer.param_groups().size(), lr_lambda)) {
+}
 
 template <bool kOfPresentRates>
 std::vector<double> LambdaSchedule<kOfPresentRates>::rates_at(int64_t epoch) {

@@ -120,8 +120,8 @@ void check_cuts_once(const TensorPlacement& placement, const Mesh& mesh, const C
   if (first.axis != second.axis) return;
   const auto part = [&](const Cut& cut, bool is_last) {
     const int ranks = std::max(mesh.size(cut.axis) / cut.copies, 2);
-    const ShardRows rows = shard_rows(placement.shape[static_cast<size_t>(cut.dim)], ranks,
-                                      is_last ? ranks - 1 : 0);
+    const ShardRows rows =
+        shard_rows(placement.shape[static_cast<size_t>(cut.dim)], ranks, is_last ? ranks - 1 : 0);
     return Run{rows.first, rows.count};
   };
   Box hole = slab(placement, static_cast<size_t>(first.dim), part(first, /*is_last=*/false));
@@ -133,8 +133,8 @@ void check_cuts_once(const TensorPlacement& placement, const Mesh& mesh, const C
   }
   TORCH_CHECK_VALUE(false, "the layout of \"", placement.name,
                     "\" leaves a hole: ", to_string(first.axis), " cuts it twice, along dims ",
-                    first.dim, " and ", second.dim, ", so that none of several ranks would have all of ",
-                    box_text(hole));
+                    first.dim, " and ", second.dim,
+                    ", so that none of several ranks would have all of ", box_text(hole));
 }
 
 }  // namespace
