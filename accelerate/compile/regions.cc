@@ -145,14 +145,14 @@ class ParameterNodes {
 }  // namespace
 
 struct CompiledRegions::Region {
-  enum class Stage {
+  enum class Phase {
     kRecording,  // nothing is known, or a backward pass is awaited
     kRepeating,  // recorded once
     kCompiled,
     kAsItIs,
   };
   std::string name;
-  Stage stage = Stage::kRecording;
+  Phase phase = Phase::kRecording;
   // Expired: the backward pass never came.
   std::weak_ptr<const void> awaited;
   std::shared_ptr<const RegionProgram> program;
@@ -166,7 +166,7 @@ struct CompiledRegions::Region {
   // Whether what the first call made is still there, though no backward pass needs it. Threads of
   // devices may hold tensors a little longer than the backward pass.
   bool leaves_tensors() const {
-    return stage == Stage::kRepeating && graph.expired() && program->device.is_cpu() &&
+    return phase == Phase::kRepeating && graph.expired() && program->device.is_cpu() &&
            std::ranges::any_of(inner_memory, [](const auto& each) { return !each.expired(); });
   }
 };
@@ -222,7 +222,7 @@ struct CompiledRegions::Shared {
   }
 
   void give_up(Region& region, const std::string& why) {
-    region.stage = Region::Stage::kAsItIs;
+    region.phase = Region::Phase::kAsItIs;
     region.output.reset();
     region.program.reset();
     region.inner_memory.clear();
@@ -233,7 +233,7 @@ struct CompiledRegions::Shared {
   // A recording is complete.
   void set_program(Region& region, const std::string& text) {
     region.program = parse_region(text);
-    region.stage = Region::Stage::kRepeating;
+    region.phase = Region::Phase::kRepeating;
   }
 
   // It was recorded twice.
@@ -250,7 +250,7 @@ struct CompiledRegions::Shared {
     region.inner_memory.clear();
     region.program = compiled.program;
     region.code = compiled.code;
-    region.stage = Region::Stage::kCompiled;
+    region.phase = Region::Phase::kCompiled;
     ++report.compiled;
   }
 };
@@ -296,7 +296,7 @@ class CompiledRegions::RecordedNode final : public Node {
     for (size_t i = 0; i < caught.size(); ++i) gradients.emplace_back(inputs_[i], caught[i]);
     recorder->end_backward(gradients);
     const std::lock_guard lock(shared_->mutex);
-    if (region_->stage == Region::Stage::kRecording) {
+    if (region_->phase == Region::Phase::kRecording) {
       if (recorder->problem().empty()) {
         shared_->set_program(*region_, recorder->text());
       } else {
@@ -404,23 +404,23 @@ void CompiledRegions::run(const std::shared_ptr<torch::nn::Module>& module, Forw
     return run_as_it_is(call, "a hook runs around its forward pass, or that of a module in it");
   }
   std::shared_ptr<Region> region;
-  Region::Stage stage = Region::Stage::kAsItIs;
+  Region::Phase phase = Region::Phase::kAsItIs;
   {
     const std::lock_guard lock(shared_->mutex);
     region = shared_->find(module, tensors);
     if (region == nullptr) {
       shared_->say(module->name(), "its inputs have too many different sizes or types");
     } else if (shared_->backend->records()) {
-      stage = region->stage;
+      phase = region->phase;
       // Its backward pass says what the region is.
-      if (stage == Region::Stage::kRecording && !region->awaited.expired()) {
-        stage = Region::Stage::kAsItIs;
+      if (phase == Region::Phase::kRecording && !region->awaited.expired()) {
+        phase = Region::Phase::kAsItIs;
       }
     }
   }
-  switch (stage) {
-    case Region::Stage::kAsItIs: return run_as_it_is(call);
-    case Region::Stage::kCompiled: return run_code(*region, call, tensors);
+  switch (phase) {
+    case Region::Phase::kAsItIs: return run_as_it_is(call);
+    case Region::Phase::kCompiled: return run_code(*region, call, tensors);
     default: return record(region, call, tensors);
   }
 }
@@ -479,8 +479,8 @@ void CompiledRegions::record(const std::shared_ptr<Region>& region, ForwardCall&
   {
     const std::lock_guard lock(shared_->mutex);
     ++shared_->report.recorded_calls;
-    const bool is_second = region->stage == Region::Stage::kRepeating;
-    if (region->stage != Region::Stage::kRecording && !is_second) return;
+    const bool is_second = region->phase == Region::Phase::kRepeating;
+    if (region->phase != Region::Phase::kRecording && !is_second) return;
     if (!recorder->problem().empty()) return shared_->give_up(*region, recorder->problem());
     if (is_second) {
       if (recorder->text() == region->program->forward_text) return shared_->compile(*region);

@@ -177,12 +177,12 @@ SaveJob::SaveJob(FileSystem& files, std::shared_ptr<SaveExchange> exchange, Save
       options_(std::move(options)) {}
 
 bool SaveJob::step() {
-  if (stage_ == Stage::kWrite) {
+  if (phase_ == Phase::kWrite) {
     own_ = internal::outcome_of([&] { return write(); });
-    stage_ = Stage::kCommit;
+    phase_ = Phase::kCommit;
     return false;
   }
-  const bool has_committed = stage_ == Stage::kAgree;
+  const bool has_committed = phase_ == Phase::kAgree;
   const int round = has_committed ? kCommitted : kWritten;
   // A step after the one with the files: a simulated disk takes its time between the two.
   if (own_) exchange_->publish(round, *std::exchange(own_, std::nullopt));
@@ -204,7 +204,7 @@ bool SaveJob::step() {
     return true;
   }
   own_ = internal::outcome_of([&] { return commit(*outcomes); });
-  stage_ = Stage::kAgree;
+  phase_ = Phase::kAgree;
   return false;
 }
 

@@ -103,7 +103,7 @@ class SaveJob {
   bool step();
 
   /// True once this rank's files are written.
-  bool has_written() const { return stage_ != Stage::kWrite; }
+  bool has_written() const { return phase_ != Phase::kWrite; }
   /// The bytes that this rank wrote.
   int64_t bytes() const { return bytes_; }
   const std::shared_ptr<SaveExchange>& exchange() const { return exchange_; }
@@ -111,7 +111,7 @@ class SaveJob {
   const std::string& warning() const { return warning_; }
 
  private:
-  enum class Stage { kWrite, kCommit, kAgree };
+  enum class Phase { kWrite, kCommit, kAgree };
 
   std::string write();
   std::string commit(const std::vector<internal::RankOutcome>& outcomes);
@@ -124,7 +124,7 @@ class SaveJob {
   std::vector<CheckpointPart> parts_;
   std::shared_ptr<internal::DeferredCopy> snapshot_;
   std::string failure_;
-  Stage stage_ = Stage::kWrite;
+  Phase phase_ = Phase::kWrite;
   std::optional<internal::RankOutcome> own_;  // of this rank's last stage, to be published
   int64_t bytes_ = 0;
   std::string warning_;
