@@ -169,8 +169,9 @@ class DispatchedModel final : public TensorsElsewhere {
 
 namespace internal {
 
-/// The dispatched models of a Runtime that live, oldest first.
-std::vector<std::shared_ptr<DispatchedModel>> dispatched_models(const Runtime& runtime);
+/// The dispatched models of a Runtime that live, oldest first; null: there are none.
+std::vector<std::shared_ptr<DispatchedModel>> dispatched_models(
+    const Runtime* runtime = Runtime::find_current());
 /// The dispatched model of this module; null: it is none.
 std::shared_ptr<DispatchedModel> find_dispatched(const torch::nn::Module& module);
 /// Those of this module and of the modules inside of it, in the order of `modules()`.
