@@ -123,9 +123,8 @@ class DispatchedModel final : public TensorsElsewhere {
   const std::shared_ptr<OperatorHandler>& operators() const { return operators_; }
   /// The engine; null if nothing is offloaded.
   const std::shared_ptr<Residency>& residency() const { return residency_; }
-  /// Activations that the last pass copied between devices, and their bytes.
+  /// How many activations the last pass copied between devices.
   int64_t copies() const { return placement_ != nullptr ? placement_->copies() : 0; }
-  int64_t copied_bytes() const { return placement_ != nullptr ? placement_->copied_bytes() : 0; }
 
   /// Resets the gradients of all parameters, those on the CPU included.
   void zero_grad(bool set_to_none);
