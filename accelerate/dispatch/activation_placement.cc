@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include <ATen/core/List.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 
@@ -46,27 +45,6 @@ bool is_composed(const c10::OperatorHandle& op) {
 bool is_of_host(const std::string& argument) {
   return argument == "lengths" || argument == "batch_sizes" ||
          argument == "tensor_indices_or_sections";
-}
-
-// Replaces tensors by map(tensor); lists are shared by values, so they are replaced by copies.
-template <typename Map>
-void map_tensors(c10::IValue& value, Map&& map) {
-  const auto mapped = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? map(tensor) : tensor;
-  };
-  if (value.isTensor()) {
-    value = mapped(value.toTensor());
-  } else if (value.isTensorList()) {
-    auto list = value.toTensorList().copy();
-    for (size_t i = 0; i < list.size(); ++i) list.set(i, mapped(list.get(i)));
-    value = std::move(list);
-  } else if (value.isOptionalTensorList()) {
-    auto list = value.toOptionalTensorList().copy();
-    for (size_t i = 0; i < list.size(); ++i) {
-      if (const std::optional<at::Tensor> each = list.get(i)) list.set(i, mapped(*each));
-    }
-    value = std::move(list);
-  }
 }
 
 // The device of running statistics, which a norm writes to although its schema does not say so.
@@ -216,14 +194,11 @@ void ActivationPlacement::place(const OperatorCall& call, const Scan& scan) {
   for (size_t i = 0; i < count; ++i) {
     if (writes_to(arguments[i]) || is_of_host(arguments[i].name())) continue;
     c10::IValue& value = torch::jit::peek(call.stack(), i, count);
-    bool moves = false;
-    for_each_tensor(value, [&](const at::Tensor& tensor) {
-      moves |= !is_host_number(tensor) && tensor.device() != target;
+    std::vector<std::pair<int, at::Tensor>> moves;
+    for_each_tensor(value, [&](const at::Tensor& tensor, int place) {
+      if (!is_host_number(tensor) && tensor.device() != target) moves.emplace_back(place, tensor);
     });
-    if (!moves) continue;
-    map_tensors(value, [&](const at::Tensor& tensor) {
-      return is_host_number(tensor) || tensor.device() == target ? tensor : moved(tensor, target);
-    });
+    for (const auto& [place, tensor] : moves) put_tensor(value, place, moved(tensor, target));
   }
   if (scan.of_model) current_ = target;
 }
