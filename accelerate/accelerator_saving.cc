@@ -25,18 +25,18 @@ namespace accelerate {
 
 std::string Accelerator::save_state(const std::string& output_dir,
                                     const SaveStateOptions& options) {
-  if (Runtime* runtime = Runtime::find_current()) runtime->note_save();
+  if (Runtime* runtime = Runtime::find_current()) runtime->record_save();
   return saver_->save(output_dir, options);
 }
 
 std::string Accelerator::load_state(const std::string& input_dir, const LoadStateOptions& options) {
-  if (Runtime* runtime = Runtime::find_current()) runtime->note_load();
+  if (Runtime* runtime = Runtime::find_current()) runtime->record_load();
   return *saver_->load(input_dir, options);
 }
 
 std::optional<std::string> Accelerator::load_latest_state(const std::string& input_dir,
                                                           const LoadStateOptions& options) {
-  if (Runtime* runtime = Runtime::find_current()) runtime->note_load();
+  if (Runtime* runtime = Runtime::find_current()) runtime->record_load();
   return saver_->load(input_dir, options, /*may_be_absent=*/true);
 }
 

@@ -392,7 +392,7 @@ int64_t LoaderCore::remainder(const PassStart& start) const {
 
 bool LoaderCore::may_give_batch() {
   Runtime* const runtime = Runtime::find_current();
-  return runtime == nullptr || runtime->note_batch();
+  return runtime == nullptr || runtime->record_batch();
 }
 
 void LoaderCore::count_batch(const BatchPosition& position) {

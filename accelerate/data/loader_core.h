@@ -119,7 +119,7 @@ class LoaderCore {
   int64_t units_per_round() const { return round() > 0 ? round() : batches_per_round(); }
   /// The remainder that GradientState gets at the start of the pass.
   int64_t remainder(const PassStart& start) const;
-  /// Whether the rank's Runtime lets the loader give a batch; see Runtime::note_batch().
+  /// Whether the rank's Runtime lets the loader give a batch; see Runtime::record_batch().
   static bool may_give_batch();
   /// Counts a batch that the loop receives, and keeps its position.
   void count_batch(const BatchPosition& position);

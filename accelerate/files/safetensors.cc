@@ -270,12 +270,12 @@ class TakenMemory {
 
 struct SafetensorsFile::Contents {
   // A tensor of the file and where it goes; nowhere if `tensor` is undefined.
-  struct Wanted {
+  struct ReadTarget {
     const SafetensorsEntry* entry;
     at::Tensor tensor;
   };
 
-  absl::StatusOr<std::vector<Wanted>> wanted_for(const NamedTensors& destinations) const;
+  absl::StatusOr<std::vector<ReadTarget>> wanted_for(const NamedTensors& destinations) const;
 
   absl::Status refused(const std::string& name, absl::string_view why) const {
     return about(absl::StatusCode::kInvalidArgument, path, name, why);
@@ -321,19 +321,19 @@ struct SafetensorsFile::Contents {
     return part(view(shape, at::kByte)).clone().view(dtype).squeeze(-1);
   }
 
-  absl::Status read(std::vector<Wanted> wanted) const {
+  absl::Status read(std::vector<ReadTarget> wanted) const {
     if (threads > 1) {
       std::vector<at::Tensor> tensors;
-      for (const Wanted& want : wanted) {
+      for (const ReadTarget& want : wanted) {
         if (want.tensor.defined()) tensors.push_back(want.tensor);
       }
       wait_for_devices(tensors);
     }
     while (!wanted.empty()) {
       TakenMemory taken;
-      std::vector<Wanted> now;
-      std::vector<Wanted> later;
-      for (Wanted& want : wanted) {
+      std::vector<ReadTarget> now;
+      std::vector<ReadTarget> later;
+      for (ReadTarget& want : wanted) {
         const bool is_free = !want.tensor.defined() || taken.take(want.tensor);
         (is_free ? now : later).push_back(std::move(want));
       }
@@ -357,10 +357,10 @@ struct SafetensorsFile::Contents {
   }
 
   // Reads once. Returns those whose checksum is wrong, and theirs.
-  using Damage = std::vector<std::pair<Wanted, uint32_t>>;
-  absl::StatusOr<Damage> read_once(const std::vector<Wanted>& unsorted) const {
-    std::vector<Wanted> wanted = unsorted;
-    std::stable_sort(wanted.begin(), wanted.end(), [](const Wanted& left, const Wanted& right) {
+  using Damage = std::vector<std::pair<ReadTarget, uint32_t>>;
+  absl::StatusOr<Damage> read_once(const std::vector<ReadTarget>& unsorted) const {
+    std::vector<ReadTarget> wanted = unsorted;
+    std::stable_sort(wanted.begin(), wanted.end(), [](const ReadTarget& left, const ReadTarget& right) {
       return left.entry->begin < right.entry->begin;
     });
     ACCELERATE_ASSIGN_OR_RETURN(const std::vector<uint32_t> checksums,
@@ -375,7 +375,7 @@ struct SafetensorsFile::Contents {
   }
 
   // Reads all tensors of the file and returns its checksum. `wanted`: by position in the file.
-  absl::StatusOr<uint32_t> read_whole(const std::vector<Wanted>& wanted) const {
+  absl::StatusOr<uint32_t> read_whole(const std::vector<ReadTarget>& wanted) const {
     ACCELERATE_ASSIGN_OR_RETURN(const std::vector<uint32_t> checksums,
                                 fill(wanted, /*with_checksums=*/true));
     uint32_t crc = header_crc32c;
@@ -387,10 +387,10 @@ struct SafetensorsFile::Contents {
   }
 
   // Reads tensors, by position in the file, and returns the checksum of each one's bytes.
-  absl::StatusOr<std::vector<uint32_t>> fill(const std::vector<Wanted>& wanted,
+  absl::StatusOr<std::vector<uint32_t>> fill(const std::vector<ReadTarget>& wanted,
                                              bool with_checksums) const {
     std::vector<FilePiece> pieces;
-    for (const Wanted& want : wanted) {
+    for (const ReadTarget& want : wanted) {
       pieces.push_back(
           {.begin = header.data_offset + want.entry->begin,
            .end = header.data_offset + want.entry->end,
@@ -401,12 +401,12 @@ struct SafetensorsFile::Contents {
     return internal::piece_checksums(chunks, pieces.size());
   }
 
-  absl::Status fill_chunks(const std::vector<Wanted>& wanted, const std::vector<FilePiece>& pieces,
+  absl::Status fill_chunks(const std::vector<ReadTarget>& wanted, const std::vector<FilePiece>& pieces,
                            std::vector<FileChunk>& chunks, bool with_checksums) const {
     // Where a tensor's bytes can go as they are; null otherwise.
     std::vector<std::byte*> memory;
     std::vector<at::ScalarType> dtypes;
-    for (const Wanted& want : wanted) {
+    for (const ReadTarget& want : wanted) {
       // What is only verified may be of any dtype.
       ACCELERATE_ASSIGN_OR_RETURN(
           const at::ScalarType dtype,
@@ -431,7 +431,7 @@ struct SafetensorsFile::Contents {
             const auto part_bytes =
                 bytes.subspan(part.begin - chunk.begin(), part.end - part.begin);
             if (with_checksums) part.crc32c = crc32c(part_bytes);
-            const Wanted& want = wanted[part.piece];
+            const ReadTarget& want = wanted[part.piece];
             if (is_direct || !want.tensor.defined()) continue;
             const FilePiece& piece = pieces[part.piece];
             if (memory[part.piece] != nullptr) {
@@ -525,9 +525,9 @@ std::string objection_to(const at::Tensor& into, const std::vector<int64_t>& sha
 
 }  // namespace
 
-absl::StatusOr<std::vector<SafetensorsFile::Contents::Wanted>>
+absl::StatusOr<std::vector<SafetensorsFile::Contents::ReadTarget>>
 SafetensorsFile::Contents::wanted_for(const NamedTensors& destinations) const {
-  std::vector<Wanted> wanted;
+  std::vector<ReadTarget> wanted;
   for (const auto& [name, tensor] : destinations) {
     ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, find(name));
     const std::string objection = objection_to(tensor, entry->shape);
@@ -547,12 +547,12 @@ absl::Status SafetensorsFile::read_whole_file(const NamedTensors& destinations,
   ACCELERATE_ASSIGN_OR_RETURN(const auto with_destinations, contents_->wanted_for(destinations));
   std::map<const SafetensorsEntry*, at::Tensor> by_entry;
   std::vector<at::Tensor> devices;
-  for (const Contents::Wanted& want : with_destinations) {
+  for (const Contents::ReadTarget& want : with_destinations) {
     by_entry[want.entry] = want.tensor;
     devices.push_back(want.tensor);
   }
   if (contents_->threads > 1) wait_for_devices(devices);
-  std::vector<Contents::Wanted> wanted;
+  std::vector<Contents::ReadTarget> wanted;
   for (const SafetensorsEntry& entry : header().tensors) {
     const auto found = by_entry.find(&entry);
     wanted.push_back(
@@ -616,7 +616,7 @@ absl::Status SafetensorsFile::read_elements(const std::string& name, int64_t fir
 
 absl::StatusOr<NamedTensors> SafetensorsFile::read_all(c10::Device device) const {
   NamedTensors tensors;
-  std::vector<Contents::Wanted> wanted;
+  std::vector<Contents::ReadTarget> wanted;
   for (const SafetensorsEntry& entry : contents_->header.tensors) {
     const absl::StatusOr<at::ScalarType> dtype = scalar_type_of(entry.dtype);
     if (!dtype.ok()) {
@@ -641,7 +641,7 @@ absl::Status SafetensorsFile::verify(const std::vector<std::string>& names) cons
     return absl::FailedPreconditionError(
         absl::StrCat(contents_->path, ": cannot be verified without checksums"));
   }
-  std::vector<Contents::Wanted> wanted;
+  std::vector<Contents::ReadTarget> wanted;
   for (const std::string& name : names) {
     ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, contents_->find(name));
     wanted.push_back({.entry = entry});

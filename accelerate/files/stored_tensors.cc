@@ -67,7 +67,7 @@ absl::StatusOr<SafetensorsFile> StoredTensors::open(const std::string& name,
 
 void StoredTensors::read(const std::vector<Part>& parts) {
   // By file, so that each is opened once.
-  std::map<std::string, std::vector<Wanted>> by_file;
+  std::map<std::string, std::vector<FileBox>> by_file;
   for (const Part& part : parts) {
     for (const TensorShard& shard : shards_within(metadata_, part.name, part.box)) {
       const Box common = intersection(shard.box(), part.box);
@@ -80,7 +80,7 @@ void StoredTensors::read(const std::vector<Part>& parts) {
   for (const auto& [file, wanted] : by_file) read_file(file, wanted);
 }
 
-void StoredTensors::read_file(const std::string& name, const std::vector<Wanted>& wanted) {
+void StoredTensors::read_file(const std::string& name, const std::vector<FileBox>& wanted) {
   const StoredFile stored = find_(name);
   // Damage may have happened only in transit.
   absl::Status status = read_once(name, stored, wanted);
@@ -89,10 +89,10 @@ void StoredTensors::read_file(const std::string& name, const std::vector<Wanted>
 }
 
 absl::Status StoredTensors::read_once(const std::string& name, const StoredFile& stored,
-                                      const std::vector<Wanted>& wanted) {
+                                      const std::vector<FileBox>& wanted) {
   ACCELERATE_ASSIGN_OR_RETURN(const SafetensorsFile file, open(name, stored));
   NamedTensors whole;
-  for (const Wanted& want : wanted) {
+  for (const FileBox& want : wanted) {
     if (want.is_whole) whole.emplace_back(want.key, want.into);
   }
   if (stored.crc32c && whole.size() == file.header().tensors.size()) {
@@ -104,7 +104,7 @@ absl::Status StoredTensors::read_once(const std::string& name, const StoredFile&
   if (has_tensor_checksums(stored)) {
     for (const auto& [key, into] : whole) verified_.insert(tensor_in(name, key));
   }
-  for (const Wanted& want : wanted) {
+  for (const FileBox& want : wanted) {
     if (want.is_whole) continue;
     ACCELERATE_RETURN_IF_ERROR(file.read_box(want.key, want.box, want.into));
   }

@@ -67,7 +67,7 @@ class StoredTensors {
 
  private:
   // What is read of one file.
-  struct Wanted {
+  struct FileBox {
     std::string key;
     Box box;  // of the file's tensor
     at::Tensor into;
@@ -76,9 +76,9 @@ class StoredTensors {
 
   absl::StatusOr<SafetensorsFile> open(const std::string& name, const StoredFile& file) const;
   absl::Status verify_whole(const std::string& name, const StoredFile& stored) const;
-  void read_file(const std::string& name, const std::vector<Wanted>& wanted);
+  void read_file(const std::string& name, const std::vector<FileBox>& wanted);
   absl::Status read_once(const std::string& name, const StoredFile& file,
-                         const std::vector<Wanted>& wanted);
+                         const std::vector<FileBox>& wanted);
   std::set<std::string> file_names() const;
 
   FileSystem& files_;

@@ -26,7 +26,7 @@ namespace {
 
 // What makers do is not recorded by autograd, and in the dtypes that they choose. Managed tensors
 // among what they keep are brought.
-struct OutsideOfTraining {
+struct NoTrainingScope {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
   const at::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -55,7 +55,7 @@ class ValueAtUse final : public StorageOwner {
     if (--users_ > 0) return;
     const at::Tensor written = std::exchange(written_, at::Tensor());
     if (written.defined() && (version_of(written) != version_ || written.is_inference())) {
-      const OutsideOfTraining guard;
+      const NoTrainingScope guard;
       try {
         maker_->store(values_);
       } catch (...) {
@@ -78,7 +78,7 @@ class ValueAtUse final : public StorageOwner {
 
   void bring(const at::Tensor& tensor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     {
-      const OutsideOfTraining guard;
+      const NoTrainingScope guard;
       values_ = maker_->make();
       tag_memory(values_, MemoryKind::kGatheredParameter);
     }

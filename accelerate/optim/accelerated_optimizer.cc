@@ -106,7 +106,7 @@ at::Tensor internal::SharedOptimizer::step(GradientState& gradient_state, StepOp
   // The others made their step in the backward pass.
   const bool made_before =
       dynamic_cast<const optim::FusedBackwardOptimizer*>(optimizer.get()) != nullptr;
-  if (!made_before) note_optimizer_step();
+  if (!made_before) record_optimizer_step();
   return loss;
 }
 

@@ -214,13 +214,13 @@ class Runtime {
   // wrong there: sleep, throw, or end the program. The defaults take no notice. Local.
 
   /// An optimizer of the job has made a step, skipped or not.
-  virtual void note_step() {}
+  virtual void record_step() {}
   /// A checkpoint of the whole state is about to be saved, or loaded.
-  virtual void note_save() {}
-  virtual void note_load() {}
+  virtual void record_save() {}
+  virtual void record_load() {}
   /// A loader is about to give the rank a batch. Returns whether it may: if not, its pass ends as
   /// if there were no more data.
-  virtual bool note_batch() { return true; }
+  virtual bool record_batch() { return true; }
 
   /// When the rank will be ended from outside, if that was announced: by a scheduler of jobs, or a
   /// machine that is taken back.

@@ -28,9 +28,9 @@ FileSystem& lasting_files(Runtime& runtime) {
   return shapes != nullptr ? shapes->lasting_files : runtime.files();
 }
 
-void note_optimizer_step() {
+void record_optimizer_step() {
   ++own_optimizer_steps;
-  if (Runtime* runtime = Runtime::find_current()) runtime->note_step();
+  if (Runtime* runtime = Runtime::find_current()) runtime->record_step();
 }
 
 int64_t optimizer_steps() { return own_optimizer_steps; }

@@ -68,7 +68,7 @@ struct TrainingSamples {
 
 /// An optimizer of the job has made a step, skipped or not: counts it, and lets the Runtime note
 /// it. Any thread; each has a count of its own, that of the steps which it has made.
-void note_optimizer_step();
+void record_optimizer_step();
 
 /// The steps that this thread has noted so far, in all jobs, for those who tell what comes before a
 /// step from what comes after it.

@@ -90,7 +90,7 @@ void LomoEngine::fused_backward(const at::Tensor& loss, std::optional<double> le
   dynamic_cast<optim::FusedBackwardOptimizer&>(*optimizer.optimizer)
       .fused_backward(loss, learning_rate);
   drop_cast_weights();
-  note_optimizer_step();
+  record_optimizer_step();
 }
 
 }  // namespace accelerate::internal

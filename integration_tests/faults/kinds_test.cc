@@ -55,7 +55,7 @@ void rounds(Rank& rank) {
   const int previous = (rank.index() + kRanks - 1) % kRanks;
   at::Tensor sum = at::zeros({8, 8}, here);
   int64_t batches = 0;
-  for (int round = 0; round < kRounds && runtime.note_batch(); ++round) {
+  for (int round = 0; round < kRounds && runtime.record_batch(); ++round) {
     ++batches;
     std::vector<at::Tensor> product{at::mm(at::ones({8, 8}, here), at::ones({8, 8}, here))};
     group->allreduce(product)->wait();
@@ -80,7 +80,7 @@ void rounds(Rank& rank) {
     if (*read != "these bytes") throw std::runtime_error("the file has other bytes");
     runtime.new_group({.name = absl::StrCat("round", round)});
     runtime.synchronize_device();
-    runtime.note_step();
+    runtime.record_step();
   }
   rank.report("sum", sum);
   rank.report("batches", static_cast<double>(batches));

@@ -40,12 +40,12 @@ class CallOrder {
   /// The calls of the task that have no time yet, and have not failed, in their order.
   std::vector<std::shared_ptr<Operation>> without_time(int task) const;
 
-  /// The time of the next event, at which let_next_out_of_turn() is to be called, and that at which
+  /// The time of the next event, at which admit_next_waiting() is to be called, and that at which
   /// its collective is ready; INT64_MAX if none waits for its turn.
   int64_t next_ns() const;
   int64_t next_ready_ns() const;
   /// The turn of the collective has come although others are before it.
-  void let_next_out_of_turn() { next_.push_back(next_waiting()); }
+  void admit_next_waiting() { next_.push_back(next_waiting()); }
   bool has_waiting() const { return !waiting_.empty(); }
 
  private:

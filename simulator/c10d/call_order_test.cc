@@ -81,10 +81,10 @@ TEST_F(CallOrderTest, TheOneThatAHostAwaitsFirstGoesOutOfTurn) {
   EXPECT_EQ(take(), nullptr);
   EXPECT_EQ(order_.next_ns(), 11) << "behind what happens at that time";
   EXPECT_EQ(order_.next_ready_ns(), 100);
-  order_.let_next_out_of_turn();
+  order_.admit_next_waiting();
   EXPECT_EQ(take(), awaited);
   EXPECT_EQ(order_.next_ns(), 51);
-  order_.let_next_out_of_turn();
+  order_.admit_next_waiting();
   EXPECT_EQ(take(), early);
   EXPECT_FALSE(order_.has_waiting());
 }
@@ -104,9 +104,9 @@ TEST_F(CallOrderTest, OfTwoAtOneTimeTheEarlierCallOfTheLowestMemberGoesFirst) {
   }
   EXPECT_EQ(lower->number_of_call, 1);
   EXPECT_EQ(higher->number_of_call, 2);
-  order_.let_next_out_of_turn();
+  order_.admit_next_waiting();
   EXPECT_EQ(take(), lower);
-  order_.let_next_out_of_turn();
+  order_.admit_next_waiting();
   EXPECT_EQ(take(), higher);
 }
 

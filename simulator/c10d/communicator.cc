@@ -269,7 +269,7 @@ bool Communicator::share_links(Operation& operation, const CollectiveTime& alone
   }
   const SharedLinks::Interval time =
       fabric_.shared_links().add(number_, operation.ready_ns, alone.ns, on_links_);
-  fabric_.note_slow_links(on_links_, time.start_ns, time.end_ns);
+  fabric_.record_slow_links(on_links_, time.start_ns, time.end_ns);
   if (time.end_ns == SharedLinks::kNever) return false;
   // A link that comes back too late.
   const bool may_be_late = fabric_.waits_for_time_outs() && !fabric_.link_speeds().empty();
@@ -396,7 +396,7 @@ void Communicator::fail(std::string report) {
   for (auto& operation : collectives_) fail_one(operation);
   for (Message& message : sends_) fail_one(message.operation);
   for (Message& message : receives_) fail_one(message.operation);
-  fabric_.note_waiting_messages(-static_cast<int>(sends_.size() + receives_.size()));
+  fabric_.add_waiting_messages(-static_cast<int>(sends_.size() + receives_.size()));
   collectives_.clear();
   sends_.clear();
   receives_.clear();
@@ -450,12 +450,12 @@ std::shared_ptr<Operation> Communicator::post(int member, Call call) {
   operation->calls[sends ? 0 : 1] = std::move(call);
   if (is_first) {
     (sends ? sends_ : receives_).push_back({own.sender, own.receiver, tag, operation});
-    fabric_.note_waiting_messages(1);
+    fabric_.add_waiting_messages(1);
     return operation;
   }
   operation->source = sends ? member : found->sender;
   others.erase(found);
-  fabric_.note_waiting_messages(-1);
+  fabric_.add_waiting_messages(-1);
   deliver(operation);
   return operation;
 }

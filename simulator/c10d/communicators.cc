@@ -50,7 +50,7 @@ std::shared_ptr<Communicator> communicator_of(Fabric& fabric, const std::string&
   auto found = fabric.communicators().find(name);
   if (found == fabric.communicators().end()) {
     auto made = std::make_shared<Communicator>(fabric, name, ranks, axis, semantics);
-    fabric.note_group_of(semantics);
+    fabric.record_group_of(semantics);
     found = fabric.communicators().emplace(name, std::move(made)).first;
   }
   const std::shared_ptr<Communicator>& communicator = found->second;
@@ -70,14 +70,14 @@ std::shared_ptr<Communicator> communicator_of(Fabric& fabric, const std::string&
 
 std::vector<int> run_event(Fabric& fabric) {
   if (fabric.message_is_next()) return fabric.receive_next_message();
-  fabric.call_order().let_next_out_of_turn();
+  fabric.call_order().admit_next_waiting();
   Communicator::set_times(fabric.call_order());  // which wakes ranks
   return {};
 }
 
 void set_all_times(Fabric& fabric) {
   while (fabric.call_order().has_waiting()) {
-    fabric.call_order().let_next_out_of_turn();
+    fabric.call_order().admit_next_waiting();
     Communicator::set_times(fabric.call_order());
   }
 }

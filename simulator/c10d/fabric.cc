@@ -136,7 +136,7 @@ int64_t Fabric::oldest_use_ns(int64_t called_ns) const {
   return has_messages ? std::min(called_ns, flows_.now_ns()) : called_ns;
 }
 
-void Fabric::note_slow_links(absl::Span<const SharedLinks::Member> members, int64_t from_ns,
+void Fabric::record_slow_links(absl::Span<const SharedLinks::Member> members, int64_t from_ns,
                              int64_t to_ns) {
   if (link_speeds_.empty() || faults() == nullptr) return;
   const std::vector<int> nodes = shared_links_->nodes_of(members);
@@ -171,7 +171,7 @@ std::vector<int> Fabric::receive_next_message() {
     const auto members = members_of(message.source, message.target, message.bytes);
     for (const SharedLinks::Member& member : members) ranks.push_back(member.rank);
     shared_links_->end_message(group_of(completion.id), ranks, completion.at_ns);
-    note_slow_links(members, message.at_ns, completion.at_ns);
+    record_slow_links(members, message.at_ns, completion.at_ns);
   }
   return message.arrived(completion.at_ns);
 }

@@ -119,7 +119,7 @@ class Fabric {
   std::vector<int> receive_next_message();
 
   /// A side of a message waits for the other one (`count` 1), or has ceased to (-1).
-  void note_waiting_messages(int count) { waiting_messages_ += count; }
+  void add_waiting_messages(int count) { waiting_messages_ += count; }
   /// What used links before then does not matter to a call of that time any more, nor to a message.
   int64_t oldest_use_ns(int64_t called_ns) const;
 
@@ -127,7 +127,7 @@ class Fabric {
   /// How fast links are: a plan of faults changes it.
   LinkSpeeds& link_speeds() { return link_speeds_; }
   /// Tells the plan which of its rules have slowed those members between the two times.
-  void note_slow_links(absl::Span<const SharedLinks::Member> members, int64_t from_ns,
+  void record_slow_links(absl::Span<const SharedLinks::Member> members, int64_t from_ns,
                        int64_t to_ns);
   /// Errors: none; the specification names a device.
   SharedLinks& shared_links() { return *shared_links_; }
@@ -143,7 +143,7 @@ class Fabric {
   bool has_groups_of(Semantics semantics) const {
     return options_.semantics == semantics || has_groups_of_[static_cast<size_t>(semantics)];
   }
-  void note_group_of(Semantics semantics) { has_groups_of_[static_cast<size_t>(semantics)] = true; }
+  void record_group_of(Semantics semantics) { has_groups_of_[static_cast<size_t>(semantics)] = true; }
 
   /// Records that a rank's program has ended; `failure` is empty if the program succeeded. Peers
   /// that notice the end are woken.

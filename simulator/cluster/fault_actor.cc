@@ -99,7 +99,7 @@ void FaultActor::witness(int rank, absl::string_view words, bool is_work, bool m
 }
 
 // Tells the log and the trace. A rule of several effects is one in the trace.
-void FaultActor::note_fired(int rank, const std::vector<SiteFault>& faults) {
+void FaultActor::record_fired(int rank, const std::vector<SiteFault>& faults) {
   if (faults.empty()) return;
   const int64_t now_ns = to_.fabric.scheduler().now_ns();
   Recorder* const recorder = to_.fabric.recorder();
@@ -129,7 +129,7 @@ std::vector<SiteFault> FaultActor::reach(int rank, Site site, absl::string_view 
   }
   if (site == Site::kOp) count_updates(rank);
   std::vector<SiteFault> fired = run_.reach(rank, site, words, to_.fabric.scheduler().now_ns());
-  note_fired(rank, fired);
+  record_fired(rank, fired);
   std::vector<SiteFault> faults = act(rank, std::move(fired), may_throw);
   kill_at_its_end(rank);
   if (!to_.deaths->is_dead(rank)) {
@@ -157,7 +157,7 @@ void FaultActor::progress(int rank, FaultPoint::Kind kind) {
 
 void FaultActor::advance(int rank, FaultPoint::Kind kind) {
   const std::vector<SiteFault> faults = run_.progress(rank, kind, to_.fabric.scheduler().now_ns());
-  note_fired(rank, faults);
+  record_fired(rank, faults);
   end_link_faults();
   act(rank, faults, /*may_throw=*/true);
 }

@@ -89,7 +89,7 @@ class FaultActor final : public FaultSites {
   void count_updates(int rank);
   std::string by(const SiteFault& fault) const;
   void witness(int rank, absl::string_view words, bool is_work, bool may_throw);
-  void note_fired(int rank, const std::vector<SiteFault>& faults);
+  void record_fired(int rank, const std::vector<SiteFault>& faults);
 
   // A change of links that is known before it begins, or that ends at a step.
   struct LinkFault {

@@ -64,7 +64,7 @@ std::vector<double> steps_under(const std::string& plan, Communicate communicate
       communicate(group, tensors, rank.index());
       device.synchronize();
       if (rank.index() == 0) times.push_back(static_cast<double>(device.host_ns() - start_ns));
-      rank.runtime().note_step();
+      rank.runtime().record_step();
     }
   });
   for (const FaultOutcome& outcome : cluster.fault_outcomes()) {
@@ -257,7 +257,7 @@ std::vector<double> exposed_under(const std::string& plan, int64_t bytes, int st
       if (rank.index() == 0) {
         exposed.push_back(static_cast<double>(device.host_ns()) - computed_ns);
       }
-      rank.runtime().note_step();
+      rank.runtime().record_step();
     }
   });
   return exposed;

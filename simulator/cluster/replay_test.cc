@@ -57,7 +57,7 @@ void rounds(Rank& rank, const Change& change) {
     std::vector<at::Tensor> tensors{value};
     if (!(changes && change.skips)) group->allreduce(tensors)->wait();
     sum = 3 * sum + tensors[0].cpu()[0].item<double>();
-    runtime.note_step();
+    runtime.record_step();
   }
   rank.report("sum", sum);
   if (change.goes_on && rank.index() == 1) {

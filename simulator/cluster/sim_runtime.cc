@@ -371,7 +371,7 @@ void SimRuntime::note(FaultPoint::Kind kind) {
   if (actor_ != nullptr) actor_->progress(topology().rank, kind);
 }
 
-bool SimRuntime::note_batch() { return actor_ == nullptr || actor_->batch(topology().rank); }
+bool SimRuntime::record_batch() { return actor_ == nullptr || actor_->batch(topology().rank); }
 
 std::optional<absl::Time> SimRuntime::termination() {
   if (actor_ == nullptr) return std::nullopt;

@@ -84,10 +84,10 @@ class SimRuntime final : public Runtime {
                       const std::vector<int>& without,
                       const std::vector<std::pair<std::string, at::Tensor>>& tensors) override;
   // These ask the run's plan of faults.
-  void note_step() override { note(FaultPoint::Kind::kStep); }
-  void note_save() override { note(FaultPoint::Kind::kSave); }
-  void note_load() override { note(FaultPoint::Kind::kLoad); }
-  bool note_batch() override;
+  void record_step() override { note(FaultPoint::Kind::kStep); }
+  void record_save() override { note(FaultPoint::Kind::kSave); }
+  void record_load() override { note(FaultPoint::Kind::kLoad); }
+  bool record_batch() override;
   std::optional<absl::Time> termination() override;
   /// A fixed epoch plus the cluster's virtual time, as the node's clock shows it.
   absl::Time now() override;

@@ -63,7 +63,7 @@ void sums(Rank& rank, int steps) {
   for (int step = 0; step < steps; ++step) {
     std::vector<at::Tensor> tensors{at::ones({2}, at::TensorOptions(rank.runtime().device()))};
     group->allreduce(tensors)->wait();
-    rank.runtime().note_step();
+    rank.runtime().record_step();
   }
 }
 

@@ -94,7 +94,7 @@ SharedLinks::Interval SharedLinks::add(int group, int64_t ready_ns, int64_t alon
   if (start_ns >= kLongestNs) return {.start_ns = kNever, .end_ns = kNever};
   const bool may_be_slow = speeds_ != nullptr && !speeds_->empty();
   const std::vector<int> nodes = may_be_slow ? nodes_of(members) : std::vector<int>();
-  std::vector<Meeting> met = meetings(group, start_ns, alone_ns, members, nodes);
+  std::vector<SharedMember> met = meetings(group, start_ns, alone_ns, members, nodes);
   const double end_ns = end_beside(met, start_ns, static_cast<double>(alone_ns));
   if (end_ns > start_ns) {
     ++version_;
@@ -171,11 +171,11 @@ double SharedLinks::left_between(int source_node, int target_node, double now_ns
   return may_be_slow ? speeds_->left_between(source_node, target_node, now_ns) : 1;
 }
 
-std::vector<SharedLinks::Meeting> SharedLinks::meetings(int group, double start_ns,
+std::vector<SharedLinks::SharedMember> SharedLinks::meetings(int group, double start_ns,
                                                         int64_t alone_ns,
                                                         absl::Span<const Member> members,
                                                         const std::vector<int>& nodes) {
-  std::vector<Meeting> met;
+  std::vector<SharedMember> met;
   const LinkSpeeds* const speeds = nodes.empty() ? nullptr : speeds_;
   for (const Member& member : members) {
     std::vector<Other> others;
@@ -240,7 +240,7 @@ void SharedLinks::Other::delay_later_ones() {
 }
 
 // What those demand that are on the links then.
-void SharedLinks::Meeting::demands_of_others(size_t link, double now_ns, double whole,
+void SharedLinks::SharedMember::demands_of_others(size_t link, double now_ns, double whole,
                                              std::vector<double>& demands) const {
   demands.clear();
   for (const Other& other : others) {
@@ -248,11 +248,11 @@ void SharedLinks::Meeting::demands_of_others(size_t link, double now_ns, double 
   }
 }
 
-double SharedLinks::Meeting::left(size_t link, double now_ns) const {
+double SharedLinks::SharedMember::left(size_t link, double now_ns) const {
   return speeds == nullptr ? 1 : speeds->left_at_rank(rank, link, *nodes, now_ns);
 }
 
-double SharedLinks::Meeting::pace(double now_ns) const {
+double SharedLinks::SharedMember::pace(double now_ns) const {
   double pace = 1;
   std::vector<double> demands;
   for (size_t link = 0; link < kNumLinksAtRank; ++link) {
@@ -266,7 +266,7 @@ double SharedLinks::Meeting::pace(double now_ns) const {
 }
 
 // Those on the links get less than before where the new collective, at that pace, takes from them.
-void SharedLinks::Meeting::slow_others(double pace, double now_ns) {
+void SharedLinks::SharedMember::slow_others(double pace, double now_ns) {
   for (Other& other : others) other.pace = 1;
   std::vector<double> demands;
   for (size_t link = 0; link < kNumLinksAtRank; ++link) {
@@ -288,12 +288,12 @@ void SharedLinks::Meeting::slow_others(double pace, double now_ns) {
   }
 }
 
-void SharedLinks::Meeting::advance(double from_ns, double to_ns) {
+void SharedLinks::SharedMember::advance(double from_ns, double to_ns) {
   for (Other& other : others) other.advance(from_ns, to_ns, delay_ns(other, from_ns, to_ns));
 }
 
 // How much later the other one ends, after it has had its pace from the one time to the other.
-double SharedLinks::Meeting::delay_ns(const Other& other, double from_ns, double to_ns) const {
+double SharedLinks::SharedMember::delay_ns(const Other& other, double from_ns, double to_ns) const {
   double lost_ns = (1 - other.pace) * (to_ns - from_ns);
   const Use* const use = other.on_links(from_ns);
   if (speeds == nullptr || use == nullptr || lost_ns <= 0) return lost_ns;
@@ -312,7 +312,7 @@ double SharedLinks::Meeting::delay_ns(const Other& other, double from_ns, double
 }
 
 // Goes from one change of the demands to the next.
-double SharedLinks::end_beside(std::vector<Meeting>& meetings, double start_ns, double alone_ns) {
+double SharedLinks::end_beside(std::vector<SharedMember>& meetings, double start_ns, double alone_ns) {
   const bool is_alone = meetings.empty() || alone_ns <= 0;
   if (is_alone || start_ns + alone_ns > kLongestNs) return start_ns + alone_ns;
   double now_ns = start_ns;
@@ -320,10 +320,10 @@ double SharedLinks::end_beside(std::vector<Meeting>& meetings, double start_ns, 
   bool is_over = false;
   for (int64_t changes = 0; !is_over; ++changes) {
     double pace = 1;
-    for (const Meeting& meeting : meetings) pace = std::min(pace, meeting.pace(now_ns));
+    for (const SharedMember& meeting : meetings) pace = std::min(pace, meeting.pace(now_ns));
     const double end_ns = now_ns + left_ns / pace;
     double until_ns = end_ns;
-    for (Meeting& meeting : meetings) {
+    for (SharedMember& meeting : meetings) {
       meeting.slow_others(pace, now_ns);
       for (const Other& other : meeting.others) {
         until_ns = std::min(until_ns, other.changes_ns(now_ns));
@@ -335,12 +335,12 @@ double SharedLinks::end_beside(std::vector<Meeting>& meetings, double start_ns, 
     if (!(until_ns < kLongestNs) || (pace <= 0 && changes > kMostChanges)) {
       return std::numeric_limits<double>::infinity();
     }
-    for (Meeting& meeting : meetings) meeting.advance(now_ns, until_ns);
+    for (SharedMember& meeting : meetings) meeting.advance(now_ns, until_ns);
     is_over = until_ns >= end_ns;
     left_ns -= pace * (until_ns - now_ns);
     now_ns = until_ns;
   }
-  for (Meeting& meeting : meetings) {
+  for (SharedMember& meeting : meetings) {
     for (Other& other : meeting.others) other.delay_later_ones();
   }
   return now_ns;

@@ -126,7 +126,7 @@ class SharedLinks {
     void delay_later_ones();
   };
   // A member of a new collective at whose links others are, or that may be slow.
-  struct Meeting {
+  struct SharedMember {
     Shares demand;
     std::vector<Other> others;
     int rank;
@@ -148,9 +148,9 @@ class SharedLinks {
   Shares mean_demand_of(const Member& member, const std::vector<int>& nodes, double start_ns,
                         double end_ns) const;
   Timeline& timeline(int rank, int group);
-  std::vector<Meeting> meetings(int group, double start_ns, int64_t alone_ns,
+  std::vector<SharedMember> meetings(int group, double start_ns, int64_t alone_ns,
                                 absl::Span<const Member> members, const std::vector<int>& nodes);
-  static double end_beside(std::vector<Meeting>& meetings, double start_ns, double alone_ns);
+  static double end_beside(std::vector<SharedMember>& meetings, double start_ns, double alone_ns);
 
   const Shares bytes_per_ns_;
   const int ranks_per_node_;

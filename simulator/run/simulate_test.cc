@@ -122,7 +122,7 @@ TEST(Simulate, RefusesWordsThatItDoesNotKnow) {
 
 TEST(Simulate, RunsUnderAPlanOfFaults) {
   const auto steps = [](int, char**) {
-    for (int step = 0; step < 3; ++step) Runtime::current().note_step();
+    for (int step = 0; step < 3; ++step) Runtime::current().record_step();
     return 0;
   };
   const auto under = [&](const std::string& plan) {
@@ -149,7 +149,7 @@ TEST(Simulate, WritesALogAndFollowsIt) {
   const auto sums = [](int, char**) {
     const auto store = Runtime::current().store();
     for (int round = 0; round < 5; ++round) store->add("round", 1);
-    Runtime::current().note_step();
+    Runtime::current().record_step();
     return 0;
   };
   const std::string path = ::testing::TempDir() + "/simulate_run.log";

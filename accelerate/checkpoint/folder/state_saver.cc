@@ -284,7 +284,7 @@ void StateSaver::align_nodes(const Request& request) {
   });
 }
 
-StateSaver::Begun StateSaver::begin(const Request& request) {
+StateSaver::AgreedSave StateSaver::begin(const Request& request) {
   align_nodes(request);
   Runtime& runtime = state_.runtime();
   FileSystem& files = runtime.files();
@@ -311,7 +311,7 @@ StateSaver::Begun StateSaver::begin(const Request& request) {
     if (configuration_.save_on_each_node) own.disk = parts().first_on_disk;
     return own;
   });
-  Begun begun{.checkpoint = all[0].checkpoint,
+  AgreedSave begun{.checkpoint = all[0].checkpoint,
               .id = absl::StrCat(absl::Hex(all[0].id, absl::kZeroPad16))};
   disks_.clear();
   for (size_t rank = 0; rank < all.size(); ++rank) {
@@ -358,7 +358,7 @@ std::vector<CheckpointPart> StateSaver::collect(const std::string& checkpoint,
   return parts.collect(weights, writes_shared());
 }
 
-std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const Request& request,
+std::unique_ptr<SaveJob> StateSaver::make_job(const AgreedSave& begun, const Request& request,
                                               const SaveStateOptions& options,
                                               std::function<void(int64_t)> on_progress) {
   Runtime& runtime = state_.runtime();
@@ -433,7 +433,7 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
     logger(runtime).warning(absl::StrCat("save_state: the metric is ", *options.metric,
                                          ", so this checkpoint is saved without one"));
   }
-  const Begun begun = begin(request);
+  const AgreedSave begun = begin(request);
   const absl::Time start = runtime.now();
   std::optional<ProgressBar> bar;
   std::function<void(int64_t)> advance;
@@ -481,7 +481,7 @@ void StateSaver::save_parts(
     const std::function<std::vector<CheckpointPart>(const internal::TrainingParts&)>& collect) {
   wait();
   const Request request{.caller = caller, .folder = folder, .is_of_training = false};
-  const Begun begun = begin(request);
+  const AgreedSave begun = begin(request);
   const absl::Time start = state_.runtime().now();
   std::unique_ptr<SaveJob> job = make_job(begun, request, /*options=*/{}, /*on_progress=*/{});
   const RankOutcome collected = internal::outcome_of([&] {
@@ -494,7 +494,7 @@ void StateSaver::save_parts(
   report(*job, begun.checkpoint, state_.runtime().now() - start);
 }
 
-void StateSaver::run_behind(const Begun& begun, std::unique_ptr<SaveJob> job, absl::Time start) {
+void StateSaver::run_behind(const AgreedSave& begun, std::unique_ptr<SaveJob> job, absl::Time start) {
   Runtime& runtime = state_.runtime();
   auto running = std::make_unique<Running>();
   running->checkpoint = begun.checkpoint;

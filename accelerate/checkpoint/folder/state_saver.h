@@ -77,7 +77,7 @@ class StateSaver {
     std::optional<double> metric = std::nullopt;
   };
   // The agreement of all ranks before a save.
-  struct Begun {
+  struct AgreedSave {
     std::string checkpoint;
     std::string id;
   };
@@ -95,13 +95,13 @@ class StateSaver {
   void align_nodes(const Request& request);
   // Warns before the first save of checkpoints with higher numbers, which an earlier run left.
   void warn_of_later_checkpoints();
-  Begun begin(const Request& request);
+  AgreedSave begin(const Request& request);
   std::vector<CheckpointPart> collect(const std::string& checkpoint,
                                       const SaveStateOptions& options);
-  std::unique_ptr<SaveJob> make_job(const Begun& begun, const Request& request,
+  std::unique_ptr<SaveJob> make_job(const AgreedSave& begun, const Request& request,
                                     const SaveStateOptions& options,
                                     std::function<void(int64_t)> on_progress);
-  void run_behind(const Begun& begun, std::unique_ptr<SaveJob> job, absl::Time start);
+  void run_behind(const AgreedSave& begun, std::unique_ptr<SaveJob> job, absl::Time start);
   void report(const SaveJob& job, const std::string& checkpoint, absl::Duration took) const;
   // The checkpoints that load() may take, the newest first. None only if they `may_be_absent`.
   std::vector<std::string> candidates(const std::string& input_dir, const LoadStateOptions& options,

@@ -352,7 +352,7 @@ void DistributedDataParallel::make_reducer() {
   reducer_->register_comm_hook(std::make_unique<HookOfReducer>(*this));
 }
 
-void DistributedDataParallel::follow_training() {
+void DistributedDataParallel::refresh_trained() {
   if (!trained_.has_changed(options_.find_unused_parameters)) return;
   TORCH_CHECK_VALUE(join_ == nullptr,
                     "join_uneven_inputs: parameters were frozen or unfrozen inside of the scope, "
@@ -432,7 +432,7 @@ void DistributedDataParallel::before_forward() {
               "makes it; call checkpoint() inside of the model, or leave static_graph out");
   // Ranks whose data has ended do not shadow evaluation, so it must stay local.
   if (join_ != nullptr && !grad) return;
-  if (grad) follow_training();
+  if (grad) refresh_trained();
   const bool refresh_buffers = refresh_.is_due();
   JoinListener::Peers peers{.leader = kMain};
   if (join_ != nullptr) {

@@ -119,7 +119,7 @@ class DistributedDataParallel final : public Technique, public Joinable {
   void make_reducer();
   // Makes another one where parameters were unfrozen that it does not reduce, or some of those
   // frozen for which it waits. Collective then.
-  void follow_training();
+  void refresh_trained();
   // Lets a backward pass from `outputs` synchronise that no forward pass has prepared for.
   void prepare_late(const std::vector<at::Tensor>& outputs);
   // Routes the outputs through one autograd node; see Sink.

@@ -236,7 +236,7 @@ class GatheredGroup final : public ParameterSource {
     }
   }
 
-  void keep_for_backward(const std::vector<at::Tensor>& values) override { part_.keep(values); }
+  void save_for_backward(const std::vector<at::Tensor>& values) override { part_.keep(values); }
   void drop_kept_for_backward() override { part_.drop(); }
 
   bool is_current() const override { return rows_.are_current(); }

@@ -31,7 +31,7 @@ std::string on_this_rank() {
 }
 
 // What sources do is not recorded by autograd and uses no managed parameters.
-struct OutsideOfTraining {
+struct NoTrainingScope {
   const UnwatchedOperators unwatched;
   const at::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -87,19 +87,19 @@ class Residency::ManagedGroup final : public StorageOwner {
   void set_source(std::unique_ptr<ParameterSource> source) { source_ = std::move(source); }
 
   void begin() {
-    const OutsideOfTraining guard;
+    const NoTrainingScope guard;
     source_->begin();
   }
   void expect() {
-    const OutsideOfTraining guard;
+    const NoTrainingScope guard;
     source_->expect();
   }
   void drop() {
-    const OutsideOfTraining guard;
+    const NoTrainingScope guard;
     source_->drop();
   }
   void finish() {
-    const OutsideOfTraining guard;
+    const NoTrainingScope guard;
     std::vector<c10::DataPtr> memory = source_->finish();
     TORCH_INTERNAL_ASSERT(memory.size() == parameters_.size());
     for (size_t i = 0; i < memory.size(); ++i) {
@@ -111,26 +111,26 @@ class Residency::ManagedGroup final : public StorageOwner {
   }
   void free_values() {
     if (!std::exchange(in_memory_, false)) return;
-    const OutsideOfTraining guard;
+    const NoTrainingScope guard;
     for (const Parameter& each : parameters_) {
       drop_memory(each.own.storage());
       if (!is_elsewhere_ && !each.has_own_memory()) each.tensor.set_data(each.shown);
     }
   }
   // The next pass of this step is a backward pass, which is about to need the values again.
-  void keep_for_backward() {
+  void save_for_backward() {
     if (!awaits_gradient) return;
-    const OutsideOfTraining guard;
+    const NoTrainingScope guard;
     std::vector<at::Tensor> values;
     for (const Parameter& each : parameters_) values.push_back(each.own);
-    source_->keep_for_backward(values);
+    source_->save_for_backward(values);
   }
   void drop_kept_for_backward() {
     if (std::exchange(awaits_gradient, false)) source_->drop_kept_for_backward();
   }
   // The parameters become tensors of the CPU with these values, and their own memory is freed.
   void move_to_host() {
-    const OutsideOfTraining guard;
+    const NoTrainingScope guard;
     is_elsewhere_ = true;
     for (const Parameter& each : parameters_) {
       each.tensor.set_data(each.own.to(at::kCPU, each.own.scalar_type(), /*non_blocking=*/false,
@@ -141,7 +141,7 @@ class Residency::ManagedGroup final : public StorageOwner {
   // Brings the values as the source keeps them. With `shows` the parameters become tensors of
   // `device` that have them.
   void show_kept_values(c10::Device device, bool shows) {
-    const OutsideOfTraining guard;
+    const NoTrainingScope guard;
     const std::vector<at::Tensor> values = source_->kept_values();
     if (!shows) return;
     is_elsewhere_ = true;
@@ -151,7 +151,7 @@ class Residency::ManagedGroup final : public StorageOwner {
     }
   }
   void come_back() {
-    const OutsideOfTraining guard;
+    const NoTrainingScope guard;
     if (!std::exchange(is_elsewhere_, false)) return;
     for (Parameter& each : parameters_) {
       each.kept_dtype.reset();
@@ -161,7 +161,7 @@ class Residency::ManagedGroup final : public StorageOwner {
   // Takes the values of parameters that were given other memory, as torch::load does, to their own.
   // Values on another device stay on that device, contiguous.
   void adopt() {
-    const OutsideOfTraining guard;
+    const NoTrainingScope guard;
     for (const Parameter& each : parameters_) {
       if (each.has_own_memory()) continue;
       const at::ScalarType dtype = each.kept_dtype.value_or(each.own.scalar_type());
@@ -183,7 +183,7 @@ class Residency::ManagedGroup final : public StorageOwner {
   void set_writable(bool writable) { source_->set_writable(writable); }
   void check_store() const { source_->check_store(); }
   void store() {
-    const OutsideOfTraining guard;
+    const NoTrainingScope guard;
     source_->store();
   }
   // The values are lost for code that holds the parameters longer than this. Their storages keep
@@ -227,10 +227,10 @@ class Residency::ManagedGroup final : public StorageOwner {
   // A forward pass has used the values, and the backward pass that follows has not made their
   // gradients yet.
   bool awaits_gradient = false;
-  Stay stay = Stay::kInTurn;
-  Stay now = Stay::kInTurn;  // of the values in memory
+  Retention retention = Retention::kInTurn;
+  Retention now = Retention::kInTurn;  // of the values in memory
 
-  bool is_staying() const { return now != Stay::kInTurn; }
+  bool is_staying() const { return now != Retention::kInTurn; }
 
  private:
   struct Parameter : ManagedParameter {
@@ -267,11 +267,11 @@ Residency::~Residency() {
 }
 
 void Residency::add(Group group, c10::Device device) {
-  const OutsideOfTraining guard;
+  const NoTrainingScope guard;
   auto managed = c10::make_intrusive<ManagedGroup>(*this, static_cast<int>(groups_.size()));
   for (ManagedParameter& each : group.parameters) managed->manage(std::move(each), device);
   managed->set_source(std::move(group.source));
-  managed->stay = group.stay;
+  managed->retention = group.retention;
   shows_copies_ = shows_copies_ || group.shows_copies;
   groups_.push_back(std::move(managed));
 }
@@ -334,19 +334,19 @@ void Residency::change_to(ManagedGroup& group) {
 }
 
 // How long values that are brought now stay.
-Stay Residency::stay_now(const ManagedGroup& group) {
+Retention Residency::stay_now(const ManagedGroup& group) {
   const bool has_gradients = has_gradients_ || current_backward() >= 0;
-  if (group.stay == Stay::kWhileCurrent) return group.stay;
-  if (group.stay == Stay::kUntilGradient) return has_gradients ? group.stay : Stay::kInTurn;
-  if (options_.max_reuse_distance == 0) return Stay::kInTurn;
+  if (group.retention == Retention::kWhileCurrent) return group.retention;
+  if (group.retention == Retention::kUntilGradient) return has_gradients ? group.retention : Retention::kInTurn;
+  if (options_.max_reuse_distance == 0) return Retention::kInTurn;
   const UseTrace* const trace = this->trace();
   const auto between = trace != nullptr ? trace->until_reuse(group.number) : std::nullopt;
-  if (!between) return Stay::kInTurn;
+  if (!between) return Retention::kInTurn;
   int64_t distance = 0, live = group.elements();
   for (const int other : *between) distance += groups_[other]->elements();
   for (const ManagedGroup* other : in_memory_) live += other->elements();
-  return distance <= options_.max_reuse_distance && live <= options_.max_live ? Stay::kUntilGradient
-                                                                              : Stay::kInTurn;
+  return distance <= options_.max_reuse_distance && live <= options_.max_live ? Retention::kUntilGradient
+                                                                              : Retention::kInTurn;
 }
 
 void Residency::gather(ManagedGroup& group) {
@@ -364,14 +364,14 @@ void Residency::gather(ManagedGroup& group) {
 // Lets go of the least recently used groups that no running operator uses, until `count` are left
 // of those that do not stay.
 void Residency::release_until(size_t count) {
-  size_t in_turn = std::ranges::count(in_memory_, Stay::kInTurn, &ManagedGroup::now);
+  size_t in_turn = std::ranges::count(in_memory_, Retention::kInTurn, &ManagedGroup::now);
   for (size_t i = 0; i < in_memory_.size() && in_turn > count;) {
     ManagedGroup& group = *in_memory_[i];
     if (group.is_staying() || group.users > 0) {
       ++i;
       continue;
     }
-    group.keep_for_backward();
+    group.save_for_backward();
     group.free_values();
     in_memory_.erase(in_memory_.begin() + static_cast<std::ptrdiff_t>(i));
     --in_turn;
@@ -386,7 +386,7 @@ void Residency::drop_kept_for_backward() {
 // only with `all`.
 void Residency::release_in_memory(bool all) {
   std::erase_if(in_memory_, [all](ManagedGroup* group) {
-    if (group->users > 0 || (group->now == Stay::kWhileCurrent && !all)) return false;
+    if (group->users > 0 || (group->now == Retention::kWhileCurrent && !all)) return false;
     group->free_values();
     return true;
   });
@@ -395,7 +395,7 @@ void Residency::release_in_memory(bool all) {
 void Residency::finish_backward(int number) {
   ManagedGroup& group = *groups_[number];
   group.drop_kept_for_backward();
-  if (group.in_memory() && group.now == Stay::kUntilGradient && group.users == 0) {
+  if (group.in_memory() && group.now == Retention::kUntilGradient && group.users == 0) {
     group.free_values();
     in_memory_.erase(std::ranges::find(in_memory_, &group));
   }
@@ -405,18 +405,18 @@ void Residency::finish_backward(int number) {
   if (UseTrace* const trace = this->trace()) prefetch(trace->next());
 }
 
-void Residency::set_stay(int number, Stay stay) {
+void Residency::set_retention(int number, Retention retention) {
   ManagedGroup& group = *groups_.at(number);
-  group.stay = stay;
-  if (group.now == Stay::kWhileCurrent) group.now = stay;
+  group.retention = retention;
+  if (group.now == Retention::kWhileCurrent) group.now = retention;
 }
 
 // Begins to make the values of the group that is used after the one in use.
 void Residency::prefetch(int next) {
   if (next == UseTrace::kNone || !coming_.empty() || groups_[next]->in_memory()) return;
-  if (stay_now(*groups_[next]) == Stay::kInTurn) {
+  if (stay_now(*groups_[next]) == Retention::kInTurn) {
     release_until(1);
-    const auto in_turn = std::ranges::count(in_memory_, Stay::kInTurn, &ManagedGroup::now);
+    const auto in_turn = std::ranges::count(in_memory_, Retention::kInTurn, &ManagedGroup::now);
     if (in_turn >= static_cast<std::ptrdiff_t>(kGroupsInTurn)) return;
   }
   groups_[next]->begin();
@@ -499,7 +499,7 @@ void Residency::renew() {
 
 void Residency::compare_use(UseTrace& trace, int next) {
   if (!options_.compare_use) return;
-  const OutsideOfTraining guard;
+  const NoTrainingScope guard;
   try {
     options_.compare_use(next);
   } catch (...) {

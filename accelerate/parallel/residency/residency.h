@@ -71,7 +71,7 @@ class ParameterSource {
   /// The values go, and a backward pass may need them again: the source may keep what makes them
   /// faster until drop_kept_for_backward(). `values`: by parameter, contiguous. Called while they
   /// are in memory, and not always.
-  virtual void keep_for_backward(const std::vector<at::Tensor>& /*values*/) {}
+  virtual void save_for_backward(const std::vector<at::Tensor>& /*values*/) {}
   virtual void drop_kept_for_backward() {}
   /// A scope begins, or ends, in which code may change the parameters' values.
   virtual void set_writable(bool writable) {}
@@ -97,7 +97,7 @@ struct ManagedParameter {
 };
 
 /// How long a group's values stay in memory once an operator has used them.
-enum class Stay : uint8_t {
+enum class Retention : uint8_t {
   kInTurn,         ///< until other groups need the memory
   kUntilGradient,  ///< from a forward pass with gradients until finish_backward()
   kWhileCurrent,   ///< until the source has other values, between passes as well
@@ -108,7 +108,7 @@ class Residency : public std::enable_shared_from_this<Residency> {
   struct Group {
     std::vector<ManagedParameter> parameters;
     std::unique_ptr<ParameterSource> source;
-    Stay stay = Stay::kInTurn;
+    Retention retention = Retention::kInTurn;
     /// Whether a WholeParameters scope shows copies of what the source keeps: where parameters have
     /// another dtype in passes, or share memory with the source.
     bool shows_copies = false;
@@ -168,7 +168,7 @@ class Residency : public std::enable_shared_from_this<Residency> {
   void finish_backward(int group);
 
   /// How long the values of that group stay from their next use on.
-  void set_stay(int group, Stay stay);
+  void set_retention(int group, Retention retention);
 
   /// Which groups' values begin to be made, in this order, when that group is used in a forward
   /// pass or a backward pass, in place of the next one's. So many more are in memory.
@@ -205,7 +205,7 @@ class Residency : public std::enable_shared_from_this<Residency> {
   // Before an operator uses a parameter of the group.
   void use(ManagedGroup& group, const at::Tensor& tensor, const char* op, bool writes);
   void change_to(ManagedGroup& group);
-  Stay stay_now(const ManagedGroup& group);
+  Retention stay_now(const ManagedGroup& group);
   void gather(ManagedGroup& group);
   void end_hold(ManagedGroup& group);
   void release_until(size_t count);

@@ -112,10 +112,10 @@ struct ShardedGradients::HostCopy {
 };
 
 // A number of a device that the host reads later, when it need not wait for it.
-class ShardedGradients::LateNumber {
+class ShardedGradients::DeferredNumber {
  public:
   // `tensor` has one element, and what computes it was given to the current stream before.
-  explicit LateNumber(const at::Tensor& tensor)
+  explicit DeferredNumber(const at::Tensor& tensor)
       : value_(at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(true))),
         done_(tensor.device().type()) {
     value_.copy_(tensor, /*non_blocking=*/true);
@@ -259,10 +259,10 @@ bool ShardedGradients::mark_gradients(size_t number) {
     const at::Tensor& parameter = shards_[i].parameter;
     const bool has = !parameter.grad().is_same(reduced_[i]);
     any = any || has;
-    group.marks_now.push_back(static_cast<char>(has ? GradientMark::kHas
+    group.marks_now.push_back(static_cast<char>(has ? GradientPresence::kHas
                                                 : parameter.requires_grad()
-                                                    ? GradientMark::kLacks
-                                                    : GradientMark::kNotTrained));
+                                                    ? GradientPresence::kLacks
+                                                    : GradientPresence::kNotTrained));
   }
   return any;
 }
@@ -309,12 +309,12 @@ void ShardedGradients::reduce(size_t number) {
   std::vector<at::Tensor> parameters;  // where options_.before_reduction wants them
   std::string lacking;
   for (size_t i = group.begin; i < group.end; ++i) {
-    const auto mark = static_cast<GradientMark>(group.marks[i - group.begin]);
-    if (mark == GradientMark::kNotTrained) continue;
+    const auto mark = static_cast<GradientPresence>(group.marks[i - group.begin]);
+    if (mark == GradientPresence::kNotTrained) continue;
     const ParameterShard& each = shards_[i];
     const int64_t part = padded_numel(each.parameter, size_of(groups_.shards));
     const auto options = at::TensorOptions(device_).dtype(reduce_dtypes_[i]);
-    if (mark == GradientMark::kLacks) {
+    if (mark == GradientPresence::kLacks) {
       absl::StrAppend(&lacking, lacking.empty() ? " without \"" : ", \"", each.name, "\"");
       reduction->whole.push_back(at::zeros({part * size_of(groups_.shards)}, options));
       reduction->shards.push_back(partial_[i].defined() ? i : Reduction::kNoGradient);
@@ -518,7 +518,7 @@ bool ShardedGradients::some_rank_departed() {
   const at::Tensor departed = std::exchange(departed_, {});
   if (!departed.defined()) return false;
   if (departed.is_cpu()) return departed.is_nonzero();
-  const auto earlier = std::exchange(earlier_departed_, std::make_unique<LateNumber>(departed));
+  const auto earlier = std::exchange(earlier_departed_, std::make_unique<DeferredNumber>(departed));
   return earlier != nullptr && earlier->is_nonzero();
 }
 

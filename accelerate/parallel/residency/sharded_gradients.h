@@ -79,7 +79,7 @@ class ShardedGradients {
   class GradientHook;
   struct Reduction;
   struct HostCopy;
-  class LateNumber;
+  class DeferredNumber;
 
   // What a sum of gradients is divided by before and after they are added up.
   struct Division {
@@ -90,7 +90,7 @@ class ShardedGradients {
     size_t begin = 0, end = 0;      // in shards_
     std::vector<bool> ready;        // whose gradients this backward pass has made
     std::string purpose;            // of its reductions
-    std::string marks, marks_now;   // GradientMarks by parameter, at the last reduction and now
+    std::string marks, marks_now;   // presence of gradients by parameter, at the last reduction and now
     bool gradients_differ = false;  // see ShardingGroup
     bool on_host = false;           // where they go
     bool reduces = true;            // whether backward passes reduce its gradients,
@@ -143,7 +143,7 @@ class ShardedGradients {
   // How many ranks had departed, by the reductions of this backward pass, and of the one before
   // where the host did not wait for it. Undefined: nothing was reduced.
   at::Tensor departed_;
-  std::unique_ptr<LateNumber> earlier_departed_;
+  std::unique_ptr<DeferredNumber> earlier_departed_;
   std::unique_ptr<Reduction> scattering_;                      // on its way to the shards
   std::unique_ptr<Reduction> replicating_;                     // being added up over replicas
   const std::shared_ptr<internal::SideStream> copies_stream_;  // null without offload

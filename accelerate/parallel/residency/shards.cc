@@ -39,17 +39,17 @@ class InitialParts {
   InitialParts(const ShardGroups& groups, c10::Device device, const ShardingOptions& options)
       : groups_(groups), device_(device), options_(options) {}
 
-  struct Wanted {
+  struct ShardRequest {
     at::Tensor parameter;
     at::ScalarType dtype = at::kFloat;  // of its shard
     bool on_host = false;               // where that is
   };
 
   // The rows of parameters that have values, padded, as memory of shards. Collective.
-  std::vector<at::Tensor> of(const std::vector<Wanted>& wanted) {
+  std::vector<at::Tensor> of(const std::vector<ShardRequest>& wanted) {
     std::vector<at::Tensor> values, empty, parts;
     if (wanted.empty()) return parts;
-    for (const Wanted& each : wanted) {
+    for (const ShardRequest& each : wanted) {
       if (each.parameter.is_meta()) empty.push_back(each.parameter);
     }
     if (options_.initialise && !empty.empty()) {
@@ -58,7 +58,7 @@ class InitialParts {
     }
     empty = recorded(empty);
     auto next = empty.begin();
-    for (const Wanted& each : wanted) {
+    for (const ShardRequest& each : wanted) {
       values.push_back(values_of(each.parameter.is_meta() ? *next++ : each.parameter));
     }
     empty.clear();
@@ -75,9 +75,9 @@ class InitialParts {
   // The same of parameters on "meta", in the order of the model, in which random numbers were
   // drawn. No more than a group's bytes, or one parameter, is whole at a time. Collective.
   // Errors: those of reading, on all ranks, naming the ranks.
-  std::vector<at::Tensor> of_empty(const std::vector<Wanted>& wanted) {
+  std::vector<at::Tensor> of_empty(const std::vector<ShardRequest>& wanted) {
     std::vector<at::Tensor> parts(wanted.size());
-    std::vector<Wanted> batch;
+    std::vector<ShardRequest> batch;
     std::vector<size_t> places;
     int64_t bytes = 0;
     const auto make = [&] {
@@ -115,7 +115,7 @@ class InitialParts {
   }
 
   // Read straight to where they stay.
-  at::Tensor own_rows(const Wanted& wanted) {
+  at::Tensor own_rows(const ShardRequest& wanted) {
     const at::Tensor& parameter = wanted.parameter;
     const ShardRows rows = rows_of_rank(parameter, groups_.shards);
     const int64_t row = parameter.numel() / rows_of(parameter);
@@ -131,7 +131,7 @@ class InitialParts {
     return part;
   }
 
-  at::TensorOptions place_of(const Wanted& wanted) const {
+  at::TensorOptions place_of(const ShardRequest& wanted) const {
     return shard_place(options_, device_, wanted.on_host).dtype(wanted.dtype);
   }
 
@@ -451,7 +451,7 @@ std::vector<int> ShardedParameters::groups_of(const std::string& unit, bool inne
 // between them made at once. Before anything is divided, so that a refused module stays as it is.
 void ShardedParameters::make_empty_parts(std::vector<PlannedGroup>& planned,
                                          internal::InitialParts& parts) const {
-  std::map<size_t, std::pair<internal::InitialParts::Wanted, at::Tensor*>> empty;
+  std::map<size_t, std::pair<internal::InitialParts::ShardRequest, at::Tensor*>> empty;
   for (PlannedGroup& group : planned) {
     for (size_t i = 0; i < group.shards.size(); ++i) {
       const at::Tensor& parameter = group.shards[i].parameter;
@@ -460,7 +460,7 @@ void ShardedParameters::make_empty_parts(std::vector<PlannedGroup>& planned,
                                    &group.parts[i]};
     }
   }
-  std::vector<internal::InitialParts::Wanted> wanted;
+  std::vector<internal::InitialParts::ShardRequest> wanted;
   for (const auto& [position, each] : empty) wanted.push_back(each.first);
   std::vector<at::Tensor> made = parts.of_empty(wanted);
   auto next = made.begin();
@@ -476,19 +476,19 @@ void ShardedParameters::unshard(int group) {
   residency_->unshard(group);
 }
 
-Stay ShardedParameters::stay_of(const ShardingGroup& group) const {
-  if (options_.keeps_parameters || !group.reshard_after_backward) return Stay::kWhileCurrent;
-  return group.reshard_after_forward ? Stay::kInTurn : Stay::kUntilGradient;
+Retention ShardedParameters::retention_of(const ShardingGroup& group) const {
+  if (options_.keeps_parameters || !group.reshard_after_backward) return Retention::kWhileCurrent;
+  return group.reshard_after_forward ? Retention::kInTurn : Retention::kUntilGradient;
 }
 
 void ShardedParameters::set_reshard_after_forward(int group, bool reshards) {
   group_infos_.at(group).reshard_after_forward = reshards;
-  residency_->set_stay(group, stay_of(group_infos_[group]));
+  residency_->set_retention(group, retention_of(group_infos_[group]));
 }
 
 void ShardedParameters::set_reshard_after_backward(int group, bool reshards) {
   group_infos_.at(group).reshard_after_backward = reshards;
-  residency_->set_stay(group, stay_of(group_infos_[group]));
+  residency_->set_retention(group, retention_of(group_infos_[group]));
 }
 
 // Persistent memory for whole parameters, if the options ask for it. This rank's shard becomes a
@@ -510,7 +510,7 @@ std::vector<at::Tensor> ShardedParameters::whole_memory(
 
 void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& initial) {
   std::vector<Shard>& group = planned.shards;
-  std::vector<internal::InitialParts::Wanted> wanted;
+  std::vector<internal::InitialParts::ShardRequest> wanted;
   std::vector<at::Tensor> padded = std::move(planned.parts);
   for (size_t i = 0; i < group.size(); ++i) {
     const at::Tensor& parameter = group[i].parameter;
@@ -525,7 +525,7 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
   parts.clear();
   std::vector<at::Tensor> whole = whole_memory(padded, planned.gathered_dtypes);
   // What is on a disk is read as it is kept for scopes, on all ranks or on none.
-  Residency::Group managed{.stay = stay_of(planned.info),
+  Residency::Group managed{.retention = retention_of(planned.info),
                            .shows_copies = !whole.empty() || disks_ != nullptr};
   // Whole memory is of the parameters themselves.
   const auto packed = options_.keeps_parameters ? nullptr : options_.packed;

@@ -137,7 +137,7 @@ class ShardedParameters {
   at::ScalarType kept_dtype(const at::Tensor& parameter) const;
   void make_empty_parts(std::vector<PlannedGroup>& planned, internal::InitialParts& parts) const;
   void add_group(PlannedGroup planned, internal::InitialParts& initial);
-  Stay stay_of(const ShardingGroup& group) const;
+  Retention retention_of(const ShardingGroup& group) const;
   std::vector<at::Tensor> whole_memory(std::vector<at::Tensor>& padded,
                                        const std::vector<at::ScalarType>& dtypes) const;
   void choose_disk(std::vector<PlannedGroup>& planned) const;

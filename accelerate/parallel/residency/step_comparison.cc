@@ -46,7 +46,7 @@ bool is_reduction_of_group(absl::string_view action) {
 absl::string_view marks_of(absl::string_view action) { return action.substr(action.find(' ') + 1); }
 
 bool has_some(absl::string_view action) {
-  return marks_of(action).find(static_cast<char>(GradientMark::kHas)) != absl::string_view::npos;
+  return marks_of(action).find(static_cast<char>(GradientPresence::kHas)) != absl::string_view::npos;
 }
 
 std::vector<std::string> actions_of(const std::string& text) {
@@ -66,14 +66,14 @@ std::string text_of_parameters(const std::string& first, const std::string& last
   return first == last ? begin : absl::StrCat(begin, " to \"", last, "\"");
 }
 
-std::vector<StepComparison::Saying> StepComparison::exchange(std::string text,
+std::vector<StepComparison::RankReport> StepComparison::exchange(std::string text,
                                                              bool with_replicas) const {
   const Runtime* runtime = Runtime::find_current();
   const int rank = runtime == nullptr ? rank_of(shards_) : runtime->topology().rank;
   std::vector<std::string> all =
       gather_object(shards_, std::vector<std::string>{absl::StrCat(rank), std::move(text)});
   if (with_replicas) all = gather_object(replicas_, std::move(all));
-  std::vector<Saying> sayings;
+  std::vector<RankReport> sayings;
   for (size_t i = 0; i + 1 < all.size(); i += 2) {
     sayings.push_back({std::move(all[i]), std::move(all[i + 1])});
   }
@@ -85,7 +85,7 @@ std::string StepComparison::text_of_group(int group) const {
 }
 
 // As in "rank 1 used parameters "a" to "b"".
-std::string StepComparison::text_of_action(const Saying& saying) const {
+std::string StepComparison::text_of_action(const RankReport& saying) const {
   const int group = group_of(saying.text);
   const bool uses = saying.text.front() == kUses;
   const std::string rank = absl::StrCat("rank ", saying.rank);
@@ -95,22 +95,22 @@ std::string StepComparison::text_of_action(const Saying& saying) const {
   return absl::StrCat(rank, uses ? " used " : " has gradients of ", text_of_group(group));
 }
 
-void StepComparison::check_same_action(const Saying& first, const Saying& other) const {
+void StepComparison::check_same_action(const RankReport& first, const RankReport& other) const {
   TORCH_CHECK(first.text == other.text,
               "ranks that share parameters did different things in one step: ",
               text_of_action(first), ", and ", text_of_action(other), kSameOrder);
 }
 
 // Both are reductions of one group.
-void StepComparison::check_same_marks(const Saying& first, const Saying& other) const {
+void StepComparison::check_same_marks(const RankReport& first, const RankReport& other) const {
   const absl::string_view marks = marks_of(first.text), others = marks_of(other.text);
   const size_t at = std::ranges::mismatch(marks, others).in1 - marks.begin();
   if (at == marks.size()) return;
-  const auto text_of = [](const Saying& saying, char mark) {
-    const auto value = static_cast<GradientMark>(mark);
+  const auto text_of = [](const RankReport& saying, char mark) {
+    const auto value = static_cast<GradientPresence>(mark);
     return absl::StrCat("rank ", saying.rank,
-                        value == GradientMark::kHas     ? " has one"
-                        : value == GradientMark::kLacks ? " has none"
+                        value == GradientPresence::kHas     ? " has one"
+                        : value == GradientPresence::kLacks ? " has none"
                                                         : " does not train it");
   };
   TORCH_CHECK(false, "ranks that share parameters differ in the gradient of parameter \"",
@@ -120,19 +120,19 @@ void StepComparison::check_same_marks(const Saying& first, const Saying& other) 
 }
 
 void StepComparison::compare_use(int group) const {
-  const std::vector<Saying> all = exchange(action(kUses, group), /*with_replicas=*/false);
-  for (const Saying& each : all) check_same_action(all.front(), each);
+  const std::vector<RankReport> all = exchange(action(kUses, group), /*with_replicas=*/false);
+  for (const RankReport& each : all) check_same_action(all.front(), each);
 }
 
 void StepComparison::compare_reduction(int group, MarksOf marks) const {
-  const std::vector<Saying> all = exchange(reduction(group, marks), /*with_replicas=*/true);
+  const std::vector<RankReport> all = exchange(reduction(group, marks), /*with_replicas=*/true);
   const auto other = first_other(all);
   if (other == all.end()) return;
   // A rank that lacks a gradient of a group reduces another one meanwhile: all say what they have
   // of both.
   if (is_reduction_of_group(all.front().text) && is_reduction_of_group(other->text)) {
     const int first_group = group_of(all.front().text), other_group = group_of(other->text);
-    const std::vector<Saying> both =
+    const std::vector<RankReport> both =
         exchange(absl::StrCat(reduction(first_group, marks), ",", reduction(other_group, marks)),
                  /*with_replicas=*/true);
     const auto of_first = actions_of(both.front().text);
@@ -147,11 +147,11 @@ void StepComparison::compare_reduction(int group, MarksOf marks) const {
 
 void StepComparison::compare_steps(UseTrace& trains, UseTrace& evaluates, UseTrace& reductions,
                                    MarksOf marks) const {
-  const std::vector<Saying> all =
+  const std::vector<RankReport> all =
       exchange(absl::StrCat(trains.history(), " ", reductions.history()), /*with_replicas=*/true);
   const auto other = first_other(all);
   // Replicas may evaluate differently.
-  const std::vector<Saying> evaluations =
+  const std::vector<RankReport> evaluations =
       exchange(absl::StrCat(evaluates.history()), /*with_replicas=*/false);
   const auto other_evaluation = first_other(evaluations);
   if (other == all.end() && other_evaluation == evaluations.end()) {
@@ -165,8 +165,8 @@ void StepComparison::compare_steps(UseTrace& trains, UseTrace& evaluates, UseTra
   if (other != all.end()) {
     const size_t index = other - all.begin();
     const auto check_each = [&](const std::string& own, char kind, bool same_groups) {
-      const std::vector<Saying> ranks = exchange(own, /*with_replicas=*/true);
-      const Saying &a = ranks.front(), &b = ranks[index];
+      const std::vector<RankReport> ranks = exchange(own, /*with_replicas=*/true);
+      const RankReport &a = ranks.front(), &b = ranks[index];
       std::vector<std::string> first = actions_of(a.text), second = actions_of(b.text);
       if (same_groups) {
         for (const std::string& each : first) {

@@ -20,7 +20,7 @@
 namespace accelerate {
 
 /// What a rank says of a parameter's gradient.
-enum class GradientMark : char { kHas = '+', kLacks = '-', kNotTrained = '.' };
+enum class GradientPresence : char { kHas = '+', kLacks = '-', kNotTrained = '.' };
 
 /// The parameters of a group, as in "parameters "a" to "b"".
 std::string text_of_parameters(const std::string& first, const std::string& last);
@@ -50,15 +50,15 @@ class StepComparison {
 
  private:
   // What a rank says, by its number in the job.
-  struct Saying {
+  struct RankReport {
     std::string rank, text;
   };
 
-  std::vector<Saying> exchange(std::string text, bool with_replicas) const;
+  std::vector<RankReport> exchange(std::string text, bool with_replicas) const;
   std::string text_of_group(int group) const;
-  std::string text_of_action(const Saying& saying) const;
-  void check_same_action(const Saying& first, const Saying& other) const;
-  void check_same_marks(const Saying& first, const Saying& other) const;
+  std::string text_of_action(const RankReport& saying) const;
+  void check_same_action(const RankReport& first, const RankReport& other) const;
+  void check_same_marks(const RankReport& first, const RankReport& other) const;
 
   const ProcessGroupPtr shards_, replicas_;
   std::vector<std::vector<std::string>> groups_;
