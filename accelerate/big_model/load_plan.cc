@@ -92,6 +92,10 @@ class Planner {
     bool stays_float = false;
     // The stored tensor that it gets.
     std::optional<size_t> source = {};
+    // New memory for tensors of the module, those that get memory of another dtype, and those that
+    // wait for their values.
+    at::Tensor memory = {};
+    std::vector<at::Tensor> changing = {}, waiting = {};
   };
 
   void check_map() {
@@ -236,17 +240,16 @@ class Planner {
 
   // All of it before the first byte is read, so that a device without room is known at once.
   void allocate() {
-    std::vector<at::Tensor> of_group(slots_.size());
     for (size_t i = 0; i < slots_.size(); ++i) {
-      const Target& target = targets_[firsts_[i]];
+      Target& target = targets_[firsts_[i]];
       if (!target.is_loaded) continue;
       const at::Tensor& tensor = slots_[i].tensor;
       if (options_.lazy && tensor.is_meta()) {
-        waiting_[firsts_[i]].push_back(tensor);
+        target.waiting.push_back(tensor);
         continue;
       }
       const c10::Device device = target.device.value_or(c10::Device(c10::kMeta));
-      at::Tensor& memory = of_group[firsts_[i]];
+      at::Tensor& memory = target.memory;
       if (target.sizes) {
         if (!memory.defined())
           memory = fresh_tensor(*target.sizes, tensor.options().device(device));
@@ -257,7 +260,7 @@ class Planner {
         memory_.emplace(i, tensor);
         if (target.dtype == tensor.scalar_type()) continue;
         if (!tensor.is_meta()) {
-          changing_[firsts_[i]].push_back(tensor);
+          target.changing.push_back(tensor);
           continue;
         }
       }
@@ -275,19 +278,15 @@ class Planner {
       TORCH_CHECK_VALUE(file.ok(), std::string(file.status().message()));
       return {.kind = Destination::Kind::kDisk, .dtype = target.dtype, .name = slots_[slot].name};
     }
-    if (const auto waiting = waiting_.find(firsts_[slot]); waiting != waiting_.end()) {
-      return {.kind = Destination::Kind::kLater, .dtype = target.dtype, .waiting = waiting->second};
+    if (!target.waiting.empty()) {
+      return {.kind = Destination::Kind::kLater, .dtype = target.dtype, .waiting = target.waiting};
     }
     if (target.device->is_meta()) return {};
-    Destination destination = {.kind = target.device->is_cpu() ? Destination::Kind::kHost
-                                                               : Destination::Kind::kAccelerator,
-                               .dtype = target.dtype};
-    if (const auto changing = changing_.find(firsts_[slot]); changing != changing_.end()) {
-      destination.changing = changing->second;
-    } else {
-      destination.memory = memory_.at(slot);
-    }
-    return destination;
+    return {.kind = target.device->is_cpu() ? Destination::Kind::kHost
+                                            : Destination::Kind::kAccelerator,
+            .dtype = target.dtype,
+            .memory = target.changing.empty() ? memory_.at(slot) : at::Tensor(),
+            .changing = target.changing};
   }
 
   // Read into host memory, and converted there.
@@ -314,10 +313,8 @@ class Planner {
   const std::set<std::string> no_state_;  // names of non-persistent buffers
   std::map<DevicePlacement, std::optional<c10::Device>> devices_;
   std::vector<size_t> firsts_;
-  std::vector<Target> targets_;                         // of the first slots
-  std::map<size_t, at::Tensor> memory_;                 // by slot
-  std::map<size_t, std::vector<at::Tensor>> changing_;  // by the first slot
-  std::map<size_t, std::vector<at::Tensor>> waiting_;   // likewise
+  std::vector<Target> targets_;          // of the first slots
+  std::map<size_t, at::Tensor> memory_;  // by slot
 };
 
 }  // namespace

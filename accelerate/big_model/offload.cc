@@ -29,10 +29,8 @@ void check_offloadable(const at::Tensor& weight, const std::string& name) {
                                              : nullptr;
   TORCH_CHECK_VALUE(objection == nullptr, "cannot offload \"", name, "\": ", objection);
   internal::offload_dtype(weight.scalar_type(), name);
-}
-
-std::string name_of(const std::string& key, const OffloadedTensor& tensor) {
-  return tensor.weight_name.empty() ? key : tensor.weight_name;
+  const absl::StatusOr<std::string> file = offload_file_name(name);
+  TORCH_CHECK_VALUE(file.ok(), std::string(file.status().message()));
 }
 
 // Those of the index that the folder's has already.
@@ -62,21 +60,12 @@ void warn_of_replaced(std::vector<std::string> names, const std::string& folder)
                           count > kShown ? absl::StrCat(", ... (", count, ")") : ""));
 }
 
-// Errors: c10::ValueError for an entry in no safetensors file, which needs the folder.
-const std::string& folder_of(const std::string& folder, const std::string& key) {
-  TORCH_CHECK_VALUE(!folder.empty(), "the offloaded weight \"", key,
-                    "\" is in a .dat file according to the index, and there is no save_folder");
-  return folder;
-}
-
 }  // namespace
 
 OffloadedTensor offload_weight(FileSystem& files, const at::Tensor& weight,
                                const std::string& weight_name, const std::string& offload_folder) {
   check_offloadable(weight, weight_name);
   const at::NoGradGuard no_grad;
-  const absl::StatusOr<std::string> file = offload_file_name(weight_name);
-  TORCH_CHECK_VALUE(file.ok(), std::string(file.status().message()));
   internal::OffloadWriter writer(files, offload_folder);
   internal::check_ok(writer.write_tensor(weight_name, weight));
   internal::check_ok(writer.commit_files());
@@ -98,6 +87,7 @@ void offload_state_dict(FileSystem& files, const std::string& save_dir,
 void load_offloaded_weights(FileSystem& files, torch::nn::Module& model, const OffloadIndex& index,
                             const std::string& offload_folder) {
   const at::NoGradGuard no_grad;
+  const OffloadedWeightsLoader weights(files, {.save_folder = offload_folder, .index = index});
   std::unordered_map<std::string, at::Tensor> tensors;
   for (const internal::ModuleSlot& slot : internal::module_slots(model)) {
     tensors.emplace(slot.name, slot.tensor);
@@ -108,13 +98,7 @@ void load_offloaded_weights(FileSystem& files, torch::nn::Module& model, const O
     TORCH_CHECK_VALUE(found != tensors.end(), "cannot load the offloaded weight \"", name,
                       "\": the model has no such tensor");
     const at::Tensor& tensor = found->second;
-    const at::Tensor mapped =
-        entry.safetensors_file.empty()
-            ? internal::OffloadedFile::make(files, folder_of(offload_folder, name), name, entry)
-                  ->map()
-            : internal::value_or_throw(
-                  internal::value_or_throw(SafetensorsFile::open(files, entry.safetensors_file))
-                      .map(name_of(name, entry)));
+    const at::Tensor mapped = weights.get(name);
     TORCH_CHECK_VALUE(mapped.sizes() == tensor.sizes(), "cannot load the offloaded weight \"", name,
                       "\": its shape is ", mapped.sizes(), ", and ", tensor.sizes(),
                       " in the model");
@@ -157,7 +141,8 @@ at::Tensor OffloadedWeightsLoader::get(const std::string& key) const {
   TORCH_CHECK_VALUE(found != in_files_.end(), "there is no offloaded weight \"", key, "\"");
   const OffloadedTensor& tensor = found->second;
   if (tensor.safetensors_file.empty()) {
-    folder_of(folder_, key);
+    TORCH_CHECK_VALUE(!folder_.empty(), "the offloaded weight \"", key,
+                      "\" is in a .dat file according to the index, and there is no save_folder");
     return dat_files_.at(key)->map();
   }
   const absl::MutexLock lock(&mutex_);
@@ -168,7 +153,8 @@ at::Tensor OffloadedWeightsLoader::get(const std::string& key) const {
                                                      files_, tensor.safetensors_file)))
                .first;
   }
-  at::Tensor value = internal::value_or_throw(open->second.map(name_of(key, tensor)));
+  at::Tensor value = internal::value_or_throw(
+      open->second.map(tensor.weight_name.empty() ? key : tensor.weight_name));
   if (!tensor.dtype.empty()) value = value.to(internal::scalar_type_of_offloaded(tensor.dtype));
   return device_ ? value.to(*device_) : value;
 }
@@ -200,8 +186,6 @@ OffloadIndex offload_tensors(FileSystem& files, const std::string& save_dir,
   std::set<std::string> names;
   for (const auto& [name, tensor] : tensors) {
     check_offloadable(tensor, name);
-    const absl::StatusOr<std::string> file = offload_file_name(name);
-    TORCH_CHECK_VALUE(file.ok(), std::string(file.status().message()));
     TORCH_CHECK_VALUE(names.insert(name).second, "cannot offload \"", name, "\": it comes twice");
   }
   OffloadWriter writer(files, save_dir);

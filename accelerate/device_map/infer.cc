@@ -465,12 +465,10 @@ absl::Status check_device_map(const ModuleTree& tree, const DeviceMap& map) {
   if (map.find_exact("") != nullptr) return absl::OkStatus();
   for (const ModuleTree::Module module : tree.modules_in_order()) {
     const ModuleTree::ModuleInfo& info = tree.module(module);
-    if (info.parameters.empty() && info.buffers.empty()) continue;
-    const std::string prefix = module == 0 ? "" : absl::StrCat(tree.module_path(module), ".");
     for (const std::vector<ModuleTree::Tensor>* own : {&info.parameters, &info.buffers}) {
       for (const ModuleTree::Tensor each : *own) {
         if (!tree.tensor(each).is_persistent) continue;
-        std::string path = absl::StrCat(prefix, tree.tensor(each).name);
+        std::string path = tree.tensor_path(each);
         if (map.find(path) == nullptr) missing.push_back(std::move(path));
       }
     }

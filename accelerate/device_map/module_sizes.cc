@@ -6,7 +6,6 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/status.h"
 
@@ -18,21 +17,13 @@ using internal::TreeSizes;
 
 size_t at(int32_t number) { return static_cast<size_t>(number); }
 
-// Adds the names of the modules around the tensor that are not there yet, and returns the path of
-// its module.
-std::string add_modules(const ModuleTree& tree, ModuleTree::Module module, const TreeSizes& sizes,
-                        std::vector<bool>& added, NamedSizes& named) {
-  const ModuleTree::ModuleInfo& info = tree.module(module);
-  std::string path;
-  if (info.parent >= 0) {
-    path = add_modules(tree, info.parent, sizes, added, named);
-    path = path.empty() ? info.name : absl::StrCat(path, ".", info.name);
-  }
-  if (!added[at(module)]) {
-    added[at(module)] = true;
-    named.emplace_back(path, sizes.modules[at(module)]);
-  }
-  return path;
+// Adds the module, behind those around it, unless they are there.
+void add_modules(const ModuleTree& tree, ModuleTree::Module module, const TreeSizes& sizes,
+                 std::vector<bool>& added, NamedSizes& named) {
+  if (module < 0 || added[at(module)]) return;
+  added[at(module)] = true;
+  add_modules(tree, tree.module(module).parent, sizes, added, named);
+  named.emplace_back(tree.module_path(module), sizes.modules[at(module)]);
 }
 
 // Bytes of the buffers alone.
@@ -145,9 +136,8 @@ absl::StatusOr<NamedSizes> compute_module_sizes(const ModuleTree& tree, const Si
     if (buffers_only && !tensor.is_buffer) continue;
     if (is_counted[at(tensor.identity)]) continue;
     is_counted[at(tensor.identity)] = true;
-    const std::string module = add_modules(tree, tensor.module, sizes, added, named);
-    named.emplace_back(module.empty() ? tensor.name : absl::StrCat(module, ".", tensor.name),
-                       sizes.tensors[at(each)]);
+    add_modules(tree, tensor.module, sizes, added, named);
+    named.emplace_back(tree.tensor_path(each), sizes.tensors[at(each)]);
   }
   return named;
 }

@@ -142,19 +142,13 @@ ModuleTree::Tensor ModuleTree::find_tensor(absl::string_view path) const {
 std::vector<std::vector<std::string>> ModuleTree::tied_parameters() const {
   std::vector<std::vector<std::string>> groups;
   std::map<Tensor, size_t> group_of;  // by identity
-  std::vector<Tensor> parameters;
   for (const Tensor each : tensors_in_order()) {
-    if (!tensor(each).is_buffer) parameters.push_back(each);
-  }
-  std::map<Tensor, int> members;
-  for (const Tensor each : parameters) ++members[tensor(each).identity];
-  for (const Tensor each : parameters) {
-    const Tensor identity = tensor(each).identity;
-    if (members[identity] < 2) continue;
-    const auto [group, is_new] = group_of.try_emplace(identity, groups.size());
+    if (tensor(each).is_buffer) continue;
+    const auto [group, is_new] = group_of.try_emplace(tensor(each).identity, groups.size());
     if (is_new) groups.emplace_back();
     groups[group->second].push_back(tensor_path(each));
   }
+  std::erase_if(groups, [](const auto& names) { return names.size() < 2; });
   for (std::vector<std::string>& group : groups) std::ranges::sort(group);
   return groups;
 }

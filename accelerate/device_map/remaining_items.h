@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
+#include <list>
 #include <utility>
 #include <vector>
 
@@ -39,24 +41,26 @@ inline std::string number_text(double bytes) {
 class Items {
  public:
   Items(const ModuleTree& tree, const TreeSizes& sizes)
-      : tree_(tree), sizes_(sizes), num_modules_(static_cast<int32_t>(tree.modules().size())) {
-    const size_t count = tree.modules().size() + tree.tensors().size();
-    begin_.resize(count);
-    end_.resize(count);
+      : tree_(tree),
+        sizes_(sizes),
+        num_modules_(static_cast<int32_t>(tree.modules().size())),
+        begin_(tree.modules().size() + tree.tensors().size()),
+        end_(begin_.size()) {
     int32_t position = 0;
-    std::vector<std::pair<ModuleTree::Module, size_t>> open = {{0, 0}};
-    number_own(0, position);
-    while (!open.empty()) {
-      auto& [module, next] = open.back();
-      const std::vector<ModuleTree::Module>& children = tree.module(module).children;
-      if (next == children.size()) {
-        end_[at(module)] = position;
-        open.pop_back();
-        continue;
+    for (const ModuleTree::Module module : tree.modules_in_order()) {
+      begin_[at(module)] = position++;
+      const ModuleTree::ModuleInfo& info = tree.module(module);
+      for (const std::vector<ModuleTree::Tensor>* own : {&info.parameters, &info.buffers}) {
+        for (const ModuleTree::Tensor each : *own) {
+          begin_[at(of_tensor(each))] = position++;
+          end_[at(of_tensor(each))] = position;
+        }
       }
-      const ModuleTree::Module child = children[next++];
-      number_own(child, position);
-      open.emplace_back(child, 0);
+      end_[at(module)] = position;
+    }
+    // A module is added behind its parent.
+    for (Item item = num_modules_; item-- > 1;) {
+      end_[at(parent(item))] = std::max(end_[at(parent(item))], end_[at(item)]);
     }
   }
 
@@ -96,17 +100,6 @@ class Items {
   }
 
  private:
-  void number_own(ModuleTree::Module module, int32_t& position) {
-    begin_[at(module)] = position++;
-    const ModuleTree::ModuleInfo& info = tree_.module(module);
-    for (const std::vector<ModuleTree::Tensor>* own : {&info.parameters, &info.buffers}) {
-      for (const ModuleTree::Tensor each : *own) {
-        begin_[at(of_tensor(each))] = position++;
-        end_[at(of_tensor(each))] = position;
-      }
-    }
-  }
-
   const ModuleTree& tree_;
   const TreeSizes& sizes_;
   const int32_t num_modules_;
@@ -117,50 +110,37 @@ class Items {
 // What is still to be placed, in order. Items in it are distinct and none is below another.
 class Queue {
  public:
-  explicit Queue(size_t count) : next_(count + 1, kNone), previous_(count + 1, kNone) {
-    head_ = static_cast<Item>(count);
-    next_[at(head_)] = previous_[at(head_)] = head_;
-  }
+  explicit Queue(size_t count) : places_(count, items_.end()) {}
 
-  bool empty() const { return next_[at(head_)] == head_; }
-  Item front() const { return next_[at(head_)]; }
-  bool has(Item item) const { return next_[at(item)] != kNone; }
+  bool empty() const { return items_.empty(); }
+  Item front() const { return items_.front(); }
+  bool has(Item item) const { return places_[at(item)] != items_.end(); }
   /// kNone behind the last.
-  Item after(Item item) const { return next_[at(item)] == head_ ? kNone : next_[at(item)]; }
-
-  void push_front(Item item) { insert_after(head_, item); }
-  void push_back(Item item) { insert_after(previous_[at(head_)], item); }
-  void remove(Item item) {
-    next_[at(previous_[at(item)])] = next_[at(item)];
-    previous_[at(next_[at(item)])] = previous_[at(item)];
-    next_[at(item)] = previous_[at(item)] = kNone;
+  Item after(Item item) const {
+    const auto next = std::next(places_[at(item)]);
+    return next == items_.end() ? kNone : *next;
   }
+
+  void push_front(Item item) { insert(items_.begin(), item); }
+  void push_back(Item item) { insert(items_.end(), item); }
+  void remove(Item item) { items_.erase(std::exchange(places_[at(item)], items_.end())); }
   Item pop_front() {
     const Item item = front();
     remove(item);
     return item;
   }
   void replace(Item item, const std::vector<Item>& parts) {
-    Item before = previous_[at(item)];
+    for (const Item part : parts) insert(places_[at(item)], part);
     remove(item);
-    for (const Item part : parts) {
-      insert_after(before, part);
-      before = part;
-    }
   }
 
  private:
-  void insert_after(Item before, Item item) {
-    const Item behind = next_[at(before)];
-    next_[at(before)] = item;
-    previous_[at(item)] = before;
-    next_[at(item)] = behind;
-    previous_[at(behind)] = item;
+  void insert(std::list<Item>::iterator before, Item item) {
+    places_[at(item)] = items_.insert(before, item);
   }
 
-  Item head_;
-  std::vector<Item> next_;  // kNone: not in the queue
-  std::vector<Item> previous_;
+  std::list<Item> items_;
+  std::vector<std::list<Item>::iterator> places_;  // items_.end(): not in the queue
 };
 
 // The largest layer that has not been placed.

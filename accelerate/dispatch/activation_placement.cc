@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include <ATen/core/List.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 
@@ -48,27 +47,6 @@ bool is_of_host(const std::string& argument) {
          argument == "tensor_indices_or_sections";
 }
 
-// Replaces tensors by map(tensor); lists are shared by values, so they are replaced by copies.
-template <typename Map>
-void map_tensors(c10::IValue& value, Map&& map) {
-  const auto mapped = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? map(tensor) : tensor;
-  };
-  if (value.isTensor()) {
-    value = mapped(value.toTensor());
-  } else if (value.isTensorList()) {
-    auto list = value.toTensorList().copy();
-    for (size_t i = 0; i < list.size(); ++i) list.set(i, mapped(list.get(i)));
-    value = std::move(list);
-  } else if (value.isOptionalTensorList()) {
-    auto list = value.toOptionalTensorList().copy();
-    for (size_t i = 0; i < list.size(); ++i) {
-      if (const std::optional<at::Tensor> each = list.get(i)) list.set(i, mapped(*each));
-    }
-    value = std::move(list);
-  }
-}
-
 // The device of running statistics, which a norm writes to although its schema does not say so.
 std::optional<c10::Device> running_statistics(const OperatorCall& call) {
   const c10::FunctionSchema& schema = call.op().schema();
@@ -86,59 +64,39 @@ bool writes_to(const c10::Argument& argument) {
 }  // namespace
 
 void ModelPlaces::add(const at::Tensor& tensor, std::vector<c10::Device> others) {
-  entries_.push_back({tensor, nullptr, std::move(others)});
-}
-
-void ModelPlaces::index() {
-  by_storage_.clear();
-  others_.clear();
-  for (Entry& entry : entries_) {
-    entry.storage = storage_of(entry.tensor);
-    Place place{entry.tensor.device()};
-    if (!entry.others.empty()) {
-      place.with_copies = static_cast<int>(others_.size());
-      others_.push_back(entry.others);
-    }
-    by_storage_.insert_or_assign(entry.storage, place);
-  }
-  const absl::MutexLock lock(&mutex_);
-  kept_.resize(others_.size());
+  places_.push_back({.tensor = tensor, .others = std::move(others)});
 }
 
 void ModelPlaces::refresh() {
-  if (by_storage_.empty() || std::ranges::any_of(entries_, [](const Entry& entry) {
-        return storage_of(entry.tensor) != entry.storage;
+  if (by_storage_.empty() || std::ranges::any_of(places_, [](const Place& place) {
+        return storage_of(place.tensor) != place.storage;
       })) {
-    index();
+    by_storage_.clear();
+    for (Place& place : places_) {
+      place.storage = storage_of(place.tensor);
+      by_storage_.insert_or_assign(place.storage, &place);
+    }
   }
   // After a pass with gradients an optimizer may have changed parameters, and LibTorch's SGD, which
   // steps on `data()`, leaves no trace of it.
   const bool changes = std::exchange(may_change_, at::GradMode::is_enabled());
   if (!changes) return;
   const absl::MutexLock lock(&mutex_);
-  size_t copies = 0;
-  for (const Entry& entry : entries_) {
-    if (entry.others.empty()) continue;
-    if (entry.tensor.requires_grad()) kept_[copies].clear();
-    ++copies;
+  for (Place& place : places_) {
+    if (place.tensor.requires_grad()) place.kept.clear();
   }
 }
 
-const ModelPlaces::Place* ModelPlaces::find(const at::Tensor& tensor) const {
+ModelPlaces::Place* ModelPlaces::find(const at::Tensor& tensor) const {
   const auto found = by_storage_.find(storage_of(tensor));
-  return found == by_storage_.end() ? nullptr : &found->second;
+  return found == by_storage_.end() ? nullptr : found->second;
 }
 
-bool ModelPlaces::has_copy_on(const Place& place, c10::Device device) const {
-  return place.with_copies >= 0 && std::ranges::count(others_[place.with_copies], device) > 0;
-}
-
-at::Tensor ModelPlaces::kept_copy(const at::Tensor& tensor, const Place& place,
-                                  c10::Device device) {
+at::Tensor ModelPlaces::kept_copy(const at::Tensor& tensor, Place& place, c10::Device device) {
   // A copy stays only where LibTorch counts the changes of the tensor.
   if (tensor.is_inference() || !tensor.is_non_overlapping_and_dense()) return {};
   const absl::MutexLock lock(&mutex_);
-  std::vector<KeptCopy>& copies = kept_[place.with_copies];
+  std::vector<KeptCopy>& copies = place.kept;
   const auto same_device = [&](const KeptCopy& each) { return each.device == device; };
   auto kept = std::ranges::find_if(copies, same_device);
   const int64_t version = tensor._version();
@@ -201,7 +159,7 @@ void ActivationPlacement::call(const OperatorCall& call) {
       if (const ModelPlaces::Place* place = places_->find(tensor)) {
         if (!scan.of_model) scan.of_model = device;
         scan.model_has_current |= device == current;
-        scan.has_copies |= device != current && places_->has_copy_on(*place, current);
+        scan.has_copies |= device != current && place->has_copy_on(current);
       }
     });
   }
@@ -236,21 +194,18 @@ void ActivationPlacement::place(const OperatorCall& call, const Scan& scan) {
   for (size_t i = 0; i < count; ++i) {
     if (writes_to(arguments[i]) || is_of_host(arguments[i].name())) continue;
     c10::IValue& value = torch::jit::peek(call.stack(), i, count);
-    bool moves = false;
-    for_each_tensor(value, [&](const at::Tensor& tensor) {
-      moves |= !is_host_number(tensor) && tensor.device() != target;
+    std::vector<std::pair<int, at::Tensor>> moves;
+    for_each_tensor(value, [&](const at::Tensor& tensor, int place) {
+      if (!is_host_number(tensor) && tensor.device() != target) moves.emplace_back(place, tensor);
     });
-    if (!moves) continue;
-    map_tensors(value, [&](const at::Tensor& tensor) {
-      return is_host_number(tensor) || tensor.device() == target ? tensor : moved(tensor, target);
-    });
+    for (const auto& [place, tensor] : moves) put_tensor(value, place, moved(tensor, target));
   }
   if (scan.of_model) current_ = target;
 }
 
-at::Tensor ActivationPlacement::tied_copy(const at::Tensor& tensor, const ModelPlaces::Place& place,
+at::Tensor ActivationPlacement::tied_copy(const at::Tensor& tensor, ModelPlaces::Place& place,
                                           c10::Device device) {
-  if (!places_->has_copy_on(place, device)) return {};
+  if (!place.has_copy_on(device)) return {};
   if (at::GradMode::is_enabled() && tensor.requires_grad()) return {};
   return places_->kept_copy(tensor, place, device);
 }
@@ -258,7 +213,7 @@ at::Tensor ActivationPlacement::tied_copy(const at::Tensor& tensor, const ModelP
 at::Tensor ActivationPlacement::moved(const at::Tensor& tensor, c10::Device device) {
   // No handler moves the operands of the copies below.
   const OperatorModeScope no_handlers{OperatorHandlers()};
-  const ModelPlaces::Place* const place = places_->find(tensor);
+  ModelPlaces::Place* const place = places_->find(tensor);
   if (place != nullptr) {
     if (at::Tensor copy = tied_copy(tensor, *place, device); copy.defined()) return copy;
   }
@@ -278,7 +233,6 @@ at::Tensor ActivationPlacement::moved(const at::Tensor& tensor, c10::Device devi
   at::Tensor copy = tensor.to(device);
   const absl::MutexLock lock(&mutex_);
   ++num_copies_;
-  copied_bytes_ += static_cast<int64_t>(tensor.nbytes());
   if (is_kept && !is_over_) {
     std::erase_if(copies_, [&](const Copy& each) {
       return each.of.expired() || each.values.device() != device ||
@@ -294,16 +248,6 @@ void ActivationPlacement::end() {
   const absl::MutexLock lock(&mutex_);
   is_over_ = true;
   copies.swap(copies_);
-}
-
-int64_t ActivationPlacement::copies() const {
-  const absl::MutexLock lock(&mutex_);
-  return num_copies_;
-}
-
-int64_t ActivationPlacement::copied_bytes() const {
-  const absl::MutexLock lock(&mutex_);
-  return copied_bytes_;
 }
 
 }  // namespace accelerate::internal

@@ -29,6 +29,7 @@
 /// Mirrors: AlignDevicesHook of accelerate hooks.py, in purpose.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -54,38 +55,32 @@ class ModelPlaces {
   /// Follows tensors that were given other memory since.
   void refresh();
 
-  struct Place {
-    c10::Device device;
-    int with_copies = -1;  // number among those with copies
-  };
-  /// Null for a tensor that is not the model's, nor a view of one.
-  const Place* find(const at::Tensor& tensor) const;
-
-  /// The copy, for an operator without gradients, of a tensor with copies; undefined: no copy
-  /// belongs on that device. Errors: those of the device.
-  at::Tensor kept_copy(const at::Tensor& tensor, const Place& place, c10::Device device);
-  bool has_copy_on(const Place& place, c10::Device device) const;
-
- private:
-  struct Entry {
-    at::Tensor tensor;
-    const void* storage;
-    std::vector<c10::Device> others;
-  };
   struct KeptCopy {
     c10::Device device;
     int64_t version;
     const void* storage;
     at::Tensor values;
   };
-  void index();
+  struct Place {
+    at::Tensor tensor;
+    const void* storage = nullptr;
+    std::vector<c10::Device> others = {};
+    std::vector<KeptCopy> kept = {};  // under the mutex
 
-  std::vector<Entry> entries_;
-  absl::flat_hash_map<const void*, Place> by_storage_;
-  std::vector<std::vector<c10::Device>> others_;  // by Place::with_copies
+    bool has_copy_on(c10::Device device) const { return std::ranges::count(others, device) > 0; }
+  };
+  /// Null for a tensor that is not the model's, nor a view of one.
+  Place* find(const at::Tensor& tensor) const;
+
+  /// The copy, for an operator without gradients, of a tensor with copies; undefined: no copy
+  /// belongs on that device. Errors: those of the device.
+  at::Tensor kept_copy(const at::Tensor& tensor, Place& place, c10::Device device);
+
+ private:
+  std::vector<Place> places_;
+  absl::flat_hash_map<const void*, Place*> by_storage_;
   absl::Mutex mutex_;
   bool may_change_ = false;  // what is kept, since the last refresh()
-  std::vector<std::vector<KeptCopy>> kept_ ABSL_GUARDED_BY(mutex_);  // by Place::with_copies
 };
 
 /// The rule, for one forward pass.
@@ -98,9 +93,8 @@ class ActivationPlacement final : public OperatorHandler {
   /// The pass is over: frees what was kept for it.
   void end();
 
-  /// How many tensors it has copied, and their bytes.
-  int64_t copies() const;
-  int64_t copied_bytes() const;
+  /// How many tensors it has copied.
+  int64_t copies() const { return num_copies_; }
 
  private:
   struct Scan;
@@ -114,18 +108,16 @@ class ActivationPlacement final : public OperatorHandler {
   bool is_of_outer(const OperatorCall& call) const;
   void place(const OperatorCall& call, const Scan& scan);
   at::Tensor moved(const at::Tensor& tensor, c10::Device device);
-  at::Tensor tied_copy(const at::Tensor& tensor, const ModelPlaces::Place& place,
-                       c10::Device device);
+  at::Tensor tied_copy(const at::Tensor& tensor, ModelPlaces::Place& place, c10::Device device);
 
   const std::shared_ptr<ModelPlaces> places_;
   std::vector<std::shared_ptr<ModelPlaces>> outer_;
-  mutable absl::Mutex mutex_;
+  absl::Mutex mutex_;
   // Where the last operator with a tensor of the model ran.
   std::atomic<c10::Device> current_;
+  std::atomic<int64_t> num_copies_ = 0;
   std::vector<Copy> copies_ ABSL_GUARDED_BY(mutex_);
   bool is_over_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t num_copies_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t copied_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace accelerate::internal

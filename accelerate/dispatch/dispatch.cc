@@ -5,18 +5,10 @@
 
 #include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/values/dtypes.h"
 
 namespace accelerate::internal {
 namespace {
-
-std::string dtype_text(const std::optional<c10::ScalarType>& dtype) {
-  if (!dtype) return "";
-  return *dtype == c10::kFloat      ? "float32"
-         : *dtype == c10::kHalf     ? "float16"
-         : *dtype == c10::kBFloat16 ? "bfloat16"
-         : *dtype == c10::kDouble   ? "float64"
-                                    : "";
-}
 
 // The map, inferred if it is a text; absent: none is asked for.
 std::optional<DeviceMap> device_map_for(const torch::nn::Module& model,
@@ -24,9 +16,10 @@ std::optional<DeviceMap> device_map_for(const torch::nn::Module& model,
   if (!options.device_map) return std::nullopt;
   if (const auto* map = std::get_if<DeviceMap>(&*options.device_map)) return *map;
   const std::string& kind = std::get<std::string>(*options.device_map);
+  const std::string dtype = options.dtype ? dtype_name(*options.dtype) : "";
   std::optional<DeviceMap> map =
       infer_by_strategy(model, kind, options.max_memory,
-                        {.sizes = {.dtype = dtype_text(options.dtype)},
+                        {.sizes = {.dtype = dtype},
                          .no_split_module_classes = options.no_split_module_classes,
                          .offload_buffers = options.offload_buffers});
   TORCH_CHECK_VALUE(map, "load_checkpoint_and_dispatch: device_map is \"", kind,

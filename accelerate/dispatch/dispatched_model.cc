@@ -631,7 +631,7 @@ void DispatchedModel::begin_pass() {
 
 // Two groups of all models of a device are in memory, not of each.
 void DispatchedModel::release_others() {
-  for (const auto& other : internal::dispatched_models(*runtime_)) {
+  for (const auto& other : internal::dispatched_models(runtime_)) {
     if (other.get() != this && other->residency_ != nullptr &&
         other->main_device_ == main_device_) {
       other->residency_->release_all();
@@ -672,20 +672,18 @@ void DispatchedModel::Pass::expect_no_backward() {
 
 namespace internal {
 
-std::vector<std::shared_ptr<DispatchedModel>> dispatched_models(const Runtime& runtime) {
+std::vector<std::shared_ptr<DispatchedModel>> dispatched_models(const Runtime* runtime) {
   std::vector<std::shared_ptr<DispatchedModel>> alive;
-  if (const auto* models = runtime.find_shared<LiveModels>()) {
-    for (const auto& each : models->models) {
-      if (auto model = each.lock()) alive.push_back(std::move(model));
-    }
+  const auto* const models = runtime != nullptr ? runtime->find_shared<LiveModels>() : nullptr;
+  if (models == nullptr) return alive;
+  for (const auto& each : models->models) {
+    if (auto model = each.lock()) alive.push_back(std::move(model));
   }
   return alive;
 }
 
 std::shared_ptr<DispatchedModel> find_dispatched(const torch::nn::Module& module) {
-  const Runtime* const runtime = Runtime::find_current();
-  if (runtime == nullptr) return nullptr;
-  for (auto& each : dispatched_models(*runtime)) {
+  for (auto& each : dispatched_models()) {
     if (each->module().get() == &module) return std::move(each);
   }
   return nullptr;

@@ -123,9 +123,8 @@ class DispatchedModel final : public TensorsElsewhere {
   const std::shared_ptr<OperatorHandler>& operators() const { return operators_; }
   /// The engine; null if nothing is offloaded.
   const std::shared_ptr<Residency>& residency() const { return residency_; }
-  /// Activations that the last pass copied between devices, and their bytes.
+  /// How many activations the last pass copied between devices.
   int64_t copies() const { return placement_ != nullptr ? placement_->copies() : 0; }
-  int64_t copied_bytes() const { return placement_ != nullptr ? placement_->copied_bytes() : 0; }
 
   /// Resets the gradients of all parameters, those on the CPU included.
   void zero_grad(bool set_to_none);
@@ -169,8 +168,9 @@ class DispatchedModel final : public TensorsElsewhere {
 
 namespace internal {
 
-/// The dispatched models of a Runtime that live, oldest first.
-std::vector<std::shared_ptr<DispatchedModel>> dispatched_models(const Runtime& runtime);
+/// The dispatched models of a Runtime that live, oldest first; null: there are none.
+std::vector<std::shared_ptr<DispatchedModel>> dispatched_models(
+    const Runtime* runtime = Runtime::find_current());
 /// The dispatched model of this module; null: it is none.
 std::shared_ptr<DispatchedModel> find_dispatched(const torch::nn::Module& module);
 /// Those of this module and of the modules inside of it, in the order of `modules()`.

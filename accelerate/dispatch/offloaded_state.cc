@@ -12,18 +12,12 @@
 #include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/modules/value_at_use.h"
-#include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
 namespace {
 
 using Models = std::vector<std::shared_ptr<DispatchedModel>>;
-
-Models models_of_rank() {
-  const Runtime* const runtime = Runtime::find_current();
-  return runtime == nullptr ? Models() : internal::dispatched_models(*runtime);
-}
 
 struct Found {
   const DispatchedModel* model = nullptr;
@@ -54,7 +48,7 @@ std::vector<internal::ModuleSlot> own_tensors(const torch::nn::Module& module) {
 
 std::vector<std::shared_ptr<DispatchedModel>> internal::dispatched_within(
     const torch::nn::Module& module) {
-  const Models models = models_of_rank();
+  const Models models = internal::dispatched_models();
   Models found;
   if (models.empty()) return found;
   const auto add = [&](const torch::nn::Module& each) {
@@ -71,7 +65,7 @@ std::vector<std::shared_ptr<DispatchedModel>> internal::dispatched_within(
 }
 
 bool has_offloaded_params(const torch::nn::Module& module) {
-  const Models models = models_of_rank();
+  const Models models = internal::dispatched_models();
   return std::ranges::any_of(own_tensors(module), [&](const auto& each) {
     return find(models, each.tensor).offloaded != nullptr;
   });
@@ -85,7 +79,7 @@ bool verify_device_map(const torch::nn::Module& module) {
 ModuleOnDevice::ModuleOnDevice(const torch::nn::Module& module,
                                std::optional<c10::Device> execution_device) {
   const at::NoGradGuard no_grad;
-  const Models models = models_of_rank();
+  const Models models = internal::dispatched_models();
   try {
     for (const internal::ModuleSlot& slot : own_tensors(module)) {
       const at::Tensor& tensor = slot.tensor;
@@ -126,7 +120,7 @@ void ModuleOnDevice::restore() {
 
 NamedTensors get_state_dict_offloaded_model(const torch::nn::Module& model) {
   const at::NoGradGuard no_grad;
-  const Models models = models_of_rank();
+  const Models models = internal::dispatched_models();
   NamedTensors tensors;
   std::vector<std::string> without_values;
   for (const internal::ModuleSlot& slot : internal::module_slots(model)) {
@@ -149,7 +143,7 @@ NamedTensors get_state_dict_from_offload(const torch::nn::Module& module,
                                          const std::string& module_name, NamedTensors state_dict,
                                          c10::Device device_to_put_offload) {
   const at::NoGradGuard no_grad;
-  const Models models = models_of_rank();
+  const Models models = internal::dispatched_models();
   const std::string root =
       module_name.substr(0, std::min(module_name.rfind('.'), module_name.size()));
   for (const internal::ModuleSlot& slot : own_tensors(module)) {

@@ -87,10 +87,7 @@ class HostSource final : public ParameterSource {
  public:
   HostSource(std::vector<at::Tensor> homes, SourcePlace place)
       : homes_(std::move(homes)), make_room_(std::move(place.make_room)), copies_(place) {
-    for (const at::Tensor& home : homes_) {
-      values_.push_back(home.detach());
-      dtypes_.push_back(home.scalar_type());
-    }
+    for (const at::Tensor& home : homes_) dtypes_.push_back(home.scalar_type());
   }
 
   void begin() override {
@@ -98,7 +95,7 @@ class HostSource final : public ParameterSource {
     for (const at::Tensor& home : homes_) versions_.push_back(version(home));
     make_room_();
     try {
-      copies_.begin(values_, dtypes_);
+      copies_.begin(homes_, dtypes_);
       waits_for_room_ = false;
     } catch (const c10::OutOfMemoryError&) {
       waits_for_room_ = true;
@@ -106,7 +103,7 @@ class HostSource final : public ParameterSource {
   }
   std::vector<c10::DataPtr> finish() override {
     // The group that was in use before is not any more.
-    if (std::exchange(waits_for_room_, false)) copies_.begin(values_, dtypes_);
+    if (std::exchange(waits_for_room_, false)) copies_.begin(homes_, dtypes_);
     return take_memory(copies_.end());
   }
   void drop() override {
@@ -119,9 +116,6 @@ class HostSource final : public ParameterSource {
     }
     return true;
   }
-  void store() override {
-    TORCH_INTERNAL_ASSERT(false, "a dispatched model has no scope that writes back");
-  }
 
  private:
   static int64_t version(const at::Tensor& home) {
@@ -130,7 +124,6 @@ class HostSource final : public ParameterSource {
 
   const std::vector<at::Tensor> homes_;  // what optimizers change
   const std::function<void()> make_room_;
-  std::vector<at::Tensor> values_;
   std::vector<at::ScalarType> dtypes_;
   std::vector<int64_t> versions_;
   CopiesUnderWay copies_;
@@ -275,10 +268,9 @@ class FileReading::Read {
 
 class FileSource final : public ParameterSource {
  public:
-  FileSource(FileReading& reading, int number, std::vector<StoredWeight> weights,
+  FileSource(FileReading& reading, std::vector<StoredWeight> weights,
              std::vector<OffloadedTensorPlan> tensors)
-      : number(number),
-        weights(std::make_shared<std::vector<StoredWeight>>(std::move(weights))),
+      : weights(std::make_shared<std::vector<StoredWeight>>(std::move(weights))),
         tensors(std::move(tensors)),
         reading_(reading),
         copies_(reading.place_) {
@@ -295,7 +287,7 @@ class FileSource final : public ParameterSource {
     } catch (const c10::OutOfMemoryError&) {
       return;
     }
-    reading_.read_next(*this);
+    reading_.read_ahead(next);
   }
 
   std::vector<c10::DataPtr> finish() override {
@@ -303,7 +295,7 @@ class FileSource final : public ParameterSource {
       // The group that was in use before is not any more.
       if (read_ != nullptr) {
         copy();
-        reading_.read_next(*this);
+        reading_.read_ahead(next);
       }
       return take_memory(copies_.end());
     }
@@ -318,9 +310,6 @@ class FileSource final : public ParameterSource {
     copies_.end();
     if (read_ != nullptr) reading_.stop(std::move(read_));
   }
-  void store() override {
-    TORCH_INTERNAL_ASSERT(false, "a dispatched model has no scope that writes back");
-  }
 
   int64_t bytes() const {
     int64_t bytes = 0;
@@ -331,9 +320,9 @@ class FileSource final : public ParameterSource {
     return bytes;
   }
 
-  const int number;
   const std::shared_ptr<std::vector<StoredWeight>> weights;
   const std::vector<OffloadedTensorPlan> tensors;
+  FileSource* next = nullptr;  // the one that was begun after it
 
  private:
   // If the device has no room, the values wait where they were read.
@@ -362,11 +351,8 @@ FileReading::~FileReading() { stop_reading_ahead(); }
 
 std::unique_ptr<ParameterSource> FileReading::make_source(
     std::vector<StoredWeight> weights, std::vector<OffloadedTensorPlan> tensors) {
-  auto source = std::make_unique<FileSource>(*this, static_cast<int>(sources_.size()),
-                                             std::move(weights), std::move(tensors));
+  auto source = std::make_unique<FileSource>(*this, std::move(weights), std::move(tensors));
   buffer_bytes_ = std::max(buffer_bytes_, source->bytes());
-  sources_.push_back(source.get());
-  order_.push_back(nullptr);
   return source;
 }
 
@@ -376,17 +362,10 @@ void FileReading::set_reads_ahead(bool reads_ahead) {
   if (!reads_ahead) stop_reading_ahead();
 }
 
-void FileReading::end_pass() {
-  if (reads_ahead_ && coming_ == nullptr && first_of_pass_ >= 0) {
-    coming_read_ = start(*sources_[first_of_pass_]);
-    coming_ = sources_[first_of_pass_];
-  }
-}
-
 std::unique_ptr<FileReading::Read> FileReading::start_read(FileSource& source) {
-  if (std::exchange(pass_begins_, false)) first_of_pass_ = source.number;
-  if (last_ >= 0 && last_ != source.number) order_[last_] = &source;
-  last_ = source.number;
+  if (std::exchange(pass_begins_, false)) first_of_pass_ = &source;
+  if (last_ != nullptr && last_ != &source) last_->next = &source;
+  last_ = &source;
   if (coming_ == &source) {
     coming_ = nullptr;
     return std::move(coming_read_);
@@ -395,8 +374,7 @@ std::unique_ptr<FileReading::Read> FileReading::start_read(FileSource& source) {
   return start(source);
 }
 
-void FileReading::read_next(FileSource& source) {
-  FileSource* const next = order_[source.number];
+void FileReading::read_ahead(FileSource* next) {
   if (!reads_ahead_ || next == nullptr || coming_ != nullptr) return;
   coming_read_ = start(*next);
   coming_ = next;

@@ -107,7 +107,7 @@ class FileReading {
   /// Whether groups are read before they are asked for: in passes that no backward pass follows.
   void set_reads_ahead(bool reads_ahead);
   /// A pass has ended: begins to read the group that the next one will use first.
-  void end_pass();
+  void end_pass() { read_ahead(first_of_pass_); }
 
  private:
   friend class FileSource;
@@ -115,8 +115,8 @@ class FileReading {
 
   // A group begins to be made; returns its read, which has begun.
   std::unique_ptr<Read> start_read(FileSource& source);
-  // The group was begun, and the one that follows it may be read.
-  void read_next(FileSource& source);
+  // Begins to read that group, unless one is being read; null: it is not known.
+  void read_ahead(FileSource* next);
   std::unique_ptr<Read> start(FileSource& source);
   void stop_reading_ahead();
   // The read's values are not used; its buffer is free.
@@ -126,13 +126,11 @@ class FileReading {
   Runtime& runtime_;
   const SourcePlace place_;
   bool reads_ahead_ = false;
-  std::vector<FileSource*> order_;  // by source: the one that was begun after it
-  int last_ = -1;
-  int first_of_pass_ = -1;
+  FileSource* last_ = nullptr;  // that was begun
+  FileSource* first_of_pass_ = nullptr;
   bool pass_begins_ = true;
   FileSource* coming_ = nullptr;  // what is read before it is asked for
   std::unique_ptr<Read> coming_read_;
-  std::vector<FileSource*> sources_;
   struct Buffer {
     at::Tensor bytes;
     std::optional<SideStream::Mark> used_until;

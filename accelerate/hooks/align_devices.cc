@@ -10,7 +10,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/hooks/hook_plan.h"
+#include "accelerate/hooks/attach_hook.h"
 #include "accelerate/hooks/layerwise_casting.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/managed_storage.h"

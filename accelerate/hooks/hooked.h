@@ -62,23 +62,16 @@ struct PlainForward {
 template <typename Impl, typename... Inputs>
 using HookedOutput = std::decay_t<std::invoke_result_t<PlainForward<Impl>&, Inputs&&...>>;
 
-// The parameters of a forward with one signature.
-template <typename Method>
-struct ForwardSignature;
-template <typename Class, typename Result, typename... Args>
-struct ForwardSignature<Result (Class::*)(Args...)> {
+// The output and the parameters of a forward with one signature.
+template <typename Result, typename... Args>
+struct ForwardSignature {
   using Output = std::decay_t<Result>;
   using Inputs = std::tuple<Args...>;
 };
 template <typename Class, typename Result, typename... Args>
-struct ForwardSignature<Result (Class::*)(Args...) const>
-    : ForwardSignature<Result (Class::*)(Args...)> {};
+ForwardSignature<Result, Args...> signature_of(Result (Class::*)(Args...));
 template <typename Class, typename Result, typename... Args>
-struct ForwardSignature<Result (Class::*)(Args...) noexcept>
-    : ForwardSignature<Result (Class::*)(Args...)> {};
-template <typename Class, typename Result, typename... Args>
-struct ForwardSignature<Result (Class::*)(Args...) const noexcept>
-    : ForwardSignature<Result (Class::*)(Args...)> {};
+ForwardSignature<Result, Args...> signature_of(Result (Class::*)(Args...) const);
 
 // Whether forward can be called without the last of its parameters.
 template <typename Impl, typename Inputs>
@@ -97,8 +90,7 @@ constexpr bool has_default_arguments() {
 template <typename Impl>
 constexpr bool has_plain_forward() {
   if constexpr (requires { &Impl::forward; }) {
-    return !has_default_arguments<Impl,
-                                  typename ForwardSignature<decltype(&Impl::forward)>::Inputs>();
+    return !has_default_arguments<Impl, typename decltype(signature_of(&Impl::forward))::Inputs>();
   } else {
     return false;
   }
@@ -128,7 +120,7 @@ class HookedForwards : public HookSlot {
 template <typename Hooked, typename Impl>
 auto hooked_forward() {
   if constexpr (has_plain_forward<Impl>()) {
-    using Signature = ForwardSignature<decltype(&Impl::forward)>;
+    using Signature = decltype(signature_of(&Impl::forward));
     return std::type_identity<
         HookedForward<Hooked, typename Signature::Output, typename Signature::Inputs>>();
   } else {

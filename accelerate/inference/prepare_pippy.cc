@@ -21,7 +21,6 @@
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
-#include "accelerate/parallel/pipeline/checked.h"
 #include "accelerate/parallel/pipeline/window.h"
 #include "accelerate/pipeline/schedule.h"
 #include "accelerate/tensors/portable.h"

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <type_traits>
+#include <utility>
 
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
@@ -43,6 +45,22 @@ void for_each_tensor(const c10::IValue& value, Visit&& visit) {
 template <typename Visit>
 void for_each_tensor(c10::ArrayRef<c10::IValue> values, Visit&& visit) {
   for (const c10::IValue& value : values) for_each_tensor(value, visit);
+}
+
+/// Replaces the tensor in that place, as for_each_tensor numbers them. Lists are shared by values,
+/// so a copy takes the list's place.
+inline void put_tensor(c10::IValue& value, int place, const at::Tensor& tensor) {
+  const auto put_in = [&](auto list) {
+    list.set(place, tensor);
+    value = std::move(list);
+  };
+  if (place < 0) {
+    value = tensor;
+  } else if (value.isTensorList()) {
+    put_in(value.toTensorList().copy());
+  } else {
+    put_in(value.toOptionalTensorList().copy());
+  }
 }
 
 }  // namespace accelerate

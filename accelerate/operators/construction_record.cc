@@ -209,7 +209,7 @@ class ConstructionScope::Handler final : public OperatorHandler {
       TORCH_CHECK(is_own || !writes, text_of(step.op),
                   " writes to a model that was built empty before; models are built and "
                   "initialised in one scope");
-      put(step.arguments[argument], element, at::Tensor());
+      put_tensor(step.arguments[argument], element, at::Tensor());
       step.operands.push_back({static_cast<Index>(argument), element, View(tensor), slot->index,
                                is_own ? RecordPtr() : slot->record, slot->record->num_steps()});
       return;
@@ -219,7 +219,8 @@ class ConstructionScope::Handler final : public OperatorHandler {
     step.constants.push_back({tensor, tensor.is_inference() ? 0 : tensor._version()});
     const bool is_number = tensor.dim() == 0 && tensor.is_cpu();
     if (!is_number && tensor.has_storage()) {
-      put(on_stack, element,
+      put_tensor(
+          on_stack, element,
           at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta)));
     }
   }

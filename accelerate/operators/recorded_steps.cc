@@ -193,15 +193,15 @@ class Record::Run {
     for (const Operand& operand : step.operands) {
       if (steps_[position_].is_draw_alone) {
         const at::TensorOptions options(record_.devices_[operand.slot]);
-        put(stack[operand.argument], operand.element,
-            at::empty_strided(operand.view.sizes, operand.view.strides,
-                              options.dtype(operand.view.dtype)));
+        put_tensor(stack[operand.argument], operand.element,
+                   at::empty_strided(operand.view.sizes, operand.view.strides,
+                                     options.dtype(operand.view.dtype)));
         continue;
       }
       const c10::Storage storage =
           operand.other ? operand.other->replay({operand.slot}, operand.time, std::nullopt).front()
                         : memory_.at(operand.slot);
-      put(stack[operand.argument], operand.element, operand.view.of(storage));
+      put_tensor(stack[operand.argument], operand.element, operand.view.of(storage));
     }
     return stack;
   }

@@ -18,7 +18,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
-#include <ATen/core/List.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -113,21 +112,6 @@ inline bool lies_on(const c10::Storage& storage, c10::Device device) {
 }
 
 // ---- Arguments and results.
-
-// Lists are shared by values, so they are replaced by copies.
-inline void put(c10::IValue& value, int element, const at::Tensor& tensor) {
-  const auto put_in = [&](auto list) {
-    list.set(element, tensor);
-    value = std::move(list);
-  };
-  if (element < 0) {
-    value = tensor;
-  } else if (value.isTensorList()) {
-    put_in(value.toTensorList().copy());
-  } else {
-    put_in(value.toOptionalTensorList().copy());
-  }
-}
 
 inline bool is_random(const c10::OperatorHandle& op) {
   return op.hasTag(at::Tag::nondeterministic_seeded);

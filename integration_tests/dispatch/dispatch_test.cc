@@ -54,8 +54,7 @@ void expect_all_run(const Case& each, const Placing& placing) {
     if (model->residency() != nullptr) {
       EXPECT_EQ(model->residency()->bytes_in_memory(), 0) << what;
     }
-    std::cout << what << ": " << model->copies() << " copies between devices, "
-              << model->copied_bytes() << " bytes\n";
+    std::cout << what << ": " << model->copies() << " copies between devices\n";
   });
 }
 

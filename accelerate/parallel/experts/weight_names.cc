@@ -36,28 +36,25 @@ struct Names {
 const Names& names_of(ExpertNames names) {
   static const std::vector<Name> projections = {
       {"gate", "gate_proj.weight"}, {"up", "up_proj.weight"}, {"down", "down_proj.weight"}};
-  static const Names mixtral = {"block_sparse_moe",
-                                {{"gate", "w1.weight"}, {"up", "w3.weight"}, {"down", "w2.weight"}},
-                                {{"router.weight", "gate.weight"}}};
-  static const Names qwen = {"mlp",
-                             projections,
-                             {{"router.weight", "gate.weight"},
-                              {"shared.gate.weight", "shared_expert.gate_proj.weight"},
-                              {"shared.up.weight", "shared_expert.up_proj.weight"},
-                              {"shared.down.weight", "shared_expert.down_proj.weight"},
-                              {"shared_gate.weight", "shared_expert_gate.weight"}}};
-  static const Names deepseek = {"mlp",
-                                 projections,
-                                 {{"router.weight", "gate.weight"},
-                                  {"shared.gate.weight", "shared_experts.gate_proj.weight"},
-                                  {"shared.up.weight", "shared_experts.up_proj.weight"},
-                                  {"shared.down.weight", "shared_experts.down_proj.weight"}}};
-  switch (names) {
-    case ExpertNames::kMixtral: return mixtral;
-    case ExpertNames::kQwen: return qwen;
-    case ExpertNames::kDeepSeek: break;
-  }
-  return deepseek;
+  // In the order of ExpertNames.
+  static const Names tables[] = {
+      {"block_sparse_moe",
+       {{"gate", "w1.weight"}, {"up", "w3.weight"}, {"down", "w2.weight"}},
+       {{"router.weight", "gate.weight"}}},
+      {"mlp",
+       projections,
+       {{"router.weight", "gate.weight"},
+        {"shared.gate.weight", "shared_expert.gate_proj.weight"},
+        {"shared.up.weight", "shared_expert.up_proj.weight"},
+        {"shared.down.weight", "shared_expert.down_proj.weight"},
+        {"shared_gate.weight", "shared_expert_gate.weight"}}},
+      {"mlp",
+       projections,
+       {{"router.weight", "gate.weight"},
+        {"shared.gate.weight", "shared_experts.gate_proj.weight"},
+        {"shared.up.weight", "shared_experts.up_proj.weight"},
+        {"shared.down.weight", "shared_experts.down_proj.weight"}}}};
+  return tables[static_cast<size_t>(names)];
 }
 
 // A name behind the path of a mixture, and that path with its dot.

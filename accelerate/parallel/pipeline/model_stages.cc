@@ -18,7 +18,6 @@
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/placement.h"
-#include "accelerate/parallel/pipeline/checked.h"
 #include "accelerate/pipeline/schedule.h"
 #include "accelerate/plan/plan.h"
 #include "accelerate/tensors/tensor_memory.h"

@@ -6,10 +6,14 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "accelerate/base/libtorch_fwd.h"
 #include "accelerate/config/model_parts.h"
 #include "accelerate/config/pipeline_plan.h"
@@ -20,6 +24,17 @@ namespace accelerate {
 
 struct LayoutContext;
 struct TechniqueContext;
+
+/// The value of what accelerate/pipeline returns, which throws nothing, for code that throws.
+/// Errors: c10::ValueError with the status' text.
+inline void check_pipeline_status(const absl::Status& status) {
+  TORCH_CHECK_VALUE(status.ok(), "pipeline: ", std::string(status.message()));
+}
+template <typename T>
+T checked_value(absl::StatusOr<T> result) {
+  check_pipeline_status(result.status());
+  return *std::move(result);
+}
 
 struct ModelStages {
   /// The whole model's.

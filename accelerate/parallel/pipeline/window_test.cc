@@ -11,8 +11,8 @@
 #include <torch/utils.h>
 
 #include "accelerate/operators/operator_mode.h"
-#include "accelerate/parallel/pipeline/checked.h"
 #include "accelerate/parallel/pipeline/late_gradients.h"
+#include "accelerate/parallel/pipeline/model_stages.h"
 #include "accelerate/pipeline/schedule.h"
 
 namespace accelerate {

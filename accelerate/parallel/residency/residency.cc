@@ -251,6 +251,10 @@ class Residency::ManagedGroup final : public StorageOwner {
   bool is_elsewhere_ = false;  // in other tensors than the managed ones
 };
 
+void ParameterSource::store() {
+  TORCH_INTERNAL_ASSERT(false, "a dispatched model has no scope that writes back");
+}
+
 std::vector<at::Tensor> ParameterSource::kept_values() {
   TORCH_INTERNAL_ASSERT(false, "the source of a group with `shows_copies` has none");
 }

@@ -77,8 +77,9 @@ class ParameterSource {
   virtual void set_writable(bool writable) {}
   /// Before store(): throws if what it would replace has changed since begin().
   virtual void check_store() const {}
-  /// Takes over the values that the parameters have now. Called while they are in memory.
-  virtual void store() = 0;
+  /// Takes over the values that the parameters have now. Called while they are in memory, at the
+  /// end of scopes that write back.
+  virtual void store();
   /// The values as the source keeps them, contiguous, on the parameters' device. Only for a group
   /// with `shows_copies`.
   virtual std::vector<at::Tensor> kept_values();

@@ -20,7 +20,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
+#include "accelerate/base/checksum.h"
 #include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/residency/shard_memory.h"
@@ -46,13 +46,6 @@ bool is_accumulated(const at::Tensor& parameter) {
   if (nodes == nullptr || nodes->empty()) return true;
   const auto node = nodes->find(torch::autograd::impl::try_get_grad_accumulator(parameter).get());
   return node != nodes->end() && node->second.needed_;
-}
-
-// The same on all ranks and machines.
-uint64_t hash_of(absl::string_view text) {
-  uint64_t hash = text.size();
-  for (const char each : text) hash = hash * 131 + static_cast<unsigned char>(each);
-  return hash;
 }
 
 // A gradient without values.
@@ -285,7 +278,7 @@ void ShardedGradients::record_reduction(size_t number) {
   if (reductions_.is_first()) compare_reduction(static_cast<int>(number));
   reductions_.use(static_cast<int>(number));
   if (group.marks == group.marks_now) return;
-  if (!reductions_.is_first()) reductions_.depart(hash_of(group.marks_now));
+  if (!reductions_.is_first()) reductions_.depart(internal::crc32c(group.marks_now));
   group.marks = group.marks_now;
 }
 

@@ -17,7 +17,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
-#include "accelerate/swap/swap_options.h"
+#include "accelerate/swap/swapped_tensors.h"
 
 namespace accelerate {
 

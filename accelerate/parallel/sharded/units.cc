@@ -30,20 +30,18 @@ std::string joined(const std::string& path, const std::string& name) {
 }
 
 // A module with several names comes under its first.
-void walk(const Named& root, bool bottom_up, Modules& seen, std::vector<Named>& found) {
-  if (!bottom_up) found.push_back(root);
-  for (const auto& child : root.module->named_children()) {
-    const Module* module = child.value().get();
-    if (!seen.insert(module).second) continue;
-    walk({joined(root.name, child.key()), module}, bottom_up, seen, found);
-  }
-  if (bottom_up) found.push_back(root);
-}
-
 std::vector<Named> walk(const Module& model, bool bottom_up) {
   Modules seen = {&model};
   std::vector<Named> found;
-  walk({"", &model}, bottom_up, seen, found);
+  const auto visit = [&](const auto& self, const Named& root) -> void {
+    if (!bottom_up) found.push_back(root);
+    for (const auto& child : root.module->named_children()) {
+      const Module* module = child.value().get();
+      if (seen.insert(module).second) self(self, Named{joined(root.name, child.key()), module});
+    }
+    if (bottom_up) found.push_back(root);
+  };
+  visit(visit, Named{"", &model});
   return found;
 }
 
@@ -101,52 +99,40 @@ bool is_policy(const Plugin& plugin, AutoWrapPolicy policy) {
 }
 
 // The modules that a policy picks, each after those below it.
-class AutoWrap {
- public:
-  AutoWrap(const Module& model, const Plugin& plugin, const Ignored& ignored)
-      : model_(model), plugin_(plugin), ignored_(ignored) {
-    if (!plugin.auto_wrap_policy) return;
-    if (is_policy(plugin, AutoWrapPolicy::kSizeBasedWrap) && plugin.version() == 1) {
-      Modules seen = {&model};
-      wrap_remainders({"", &model}, seen);
-      return;
-    }
-    for (const Named& each : modules_bottom_up(model)) {
-      if (each.module != &model && !ignored.modules.contains(each.module) &&
-          picks_unit(plugin, *each.module)) {
-        picked_.push_back(each);
-      }
-    }
+std::vector<Named> auto_wrapped(const Module& model, const Plugin& plugin, const Ignored& ignored) {
+  std::vector<Named> picked;
+  if (!plugin.auto_wrap_policy) return picked;
+  if (!is_policy(plugin, AutoWrapPolicy::kSizeBasedWrap) || plugin.version() != 1) {
+    picked = modules_bottom_up(model);
+    std::erase_if(picked, [&](const Named& each) {
+      return each.module == &model || ignored.modules.contains(each.module) ||
+             !picks_unit(plugin, *each.module);
+    });
+    return picked;
   }
-
-  std::vector<Named> take() { return std::move(picked_); }
-
- private:
   // Picks modules that have enough parameters outside of those picked in them. Returns how many
   // parameters are in picked modules.
-  int64_t wrap_remainders(const Named& root, Modules& seen) {
-    const int64_t numel = numel_of(*root.module, ignored_.parameters);
-    const int64_t least = *plugin_.min_num_params;
+  Modules seen = {&model};
+  const auto wrap_remainders = [&](const auto& self, const Named& root) -> int64_t {
+    const int64_t numel = numel_of(*root.module, ignored.parameters);
+    const int64_t least = *plugin.min_num_params;
     if (numel < least || has_class(*root.module, {"MultiheadAttention"})) return 0;
     int64_t wrapped = 0;
     for (const auto& child : root.module->named_children()) {
       const Module* module = child.value().get();
-      if (ignored_.modules.contains(module) || !seen.insert(module).second) continue;
-      wrapped += wrap_remainders({joined(root.name, child.key()), module}, seen);
+      if (ignored.modules.contains(module) || !seen.insert(module).second) continue;
+      wrapped += self(self, Named{joined(root.name, child.key()), module});
     }
-    if (root.module == &model_ || numel - wrapped < least ||
+    if (root.module == &model || numel - wrapped < least ||
         has_class(*root.module, {"ModuleList", "ModuleDict"})) {
       return wrapped;
     }
-    picked_.push_back(root);
+    picked.push_back(root);
     return numel;
-  }
-
-  const Module& model_;
-  const Plugin& plugin_;
-  const Ignored& ignored_;
-  std::vector<Named> picked_;
-};
+  };
+  wrap_remainders(wrap_remainders, Named{"", &model});
+  return picked;
+}
 
 // With the model's classes looked up.
 Plugin for_model(Plugin plugin, const Module& model) {
@@ -228,7 +214,7 @@ std::vector<ShardUnit> fsdp_units(const Module& module, const Plugin& given) {
     chosen.push_back({std::move(members), reshards});
   };
   const bool reshards = plugin.reshards_after_forward();
-  for (const Named& each : AutoWrap(module, plugin, ignored).take()) add({each}, reshards);
+  for (const Named& each : auto_wrapped(module, plugin, ignored)) add({each}, reshards);
   if (plugin.version() == 2) {
     const auto is_free = [&](const Module* each) {
       return each != nullptr && each != &module && !taken.contains(each) &&
@@ -270,7 +256,7 @@ std::vector<std::string> auto_wrapped_modules(const Module& module, const Plugin
   const Plugin plugin = for_model(given, module);
   const Ignored ignored = ignored_of(module, plugin);
   std::vector<std::string> names;
-  for (Named& each : AutoWrap(module, plugin, ignored).take())
+  for (Named& each : auto_wrapped(module, plugin, ignored))
     names.push_back(std::move(each.name));
   return names;
 }
@@ -299,7 +285,7 @@ std::vector<NamedModule> recomputed_modules(const Module& module, const Plugin& 
   if (!plugin.auto_wrap_policy) return top_down(module);
   Modules picked;
   const Ignored none;
-  for (const Named& each : AutoWrap(module, plugin, none).take()) picked.insert(each.module);
+  for (const Named& each : auto_wrapped(module, plugin, none)) picked.insert(each.module);
   std::vector<NamedModule> modules = top_down(module);
   std::erase_if(modules, [&](const Named& each) { return !picked.contains(each.module); });
   return modules;

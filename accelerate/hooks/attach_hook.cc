@@ -1,4 +1,4 @@
-#include "accelerate/hooks/hook_plan.h"
+#include "accelerate/hooks/attach_hook.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,7 +7,6 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/hooks/attach_hook.h"
 #include "accelerate/hooks/layerwise_casting.h"
 #include "accelerate/modules/module_tensors.h"
 #include "accelerate/tensors/tensor_memory.h"
