@@ -360,9 +360,10 @@ struct SafetensorsFile::Contents {
   using Damage = std::vector<std::pair<ReadTarget, uint32_t>>;
   absl::StatusOr<Damage> read_once(const std::vector<ReadTarget>& unsorted) const {
     std::vector<ReadTarget> wanted = unsorted;
-    std::stable_sort(wanted.begin(), wanted.end(), [](const ReadTarget& left, const ReadTarget& right) {
-      return left.entry->begin < right.entry->begin;
-    });
+    std::stable_sort(wanted.begin(), wanted.end(),
+                     [](const ReadTarget& left, const ReadTarget& right) {
+                       return left.entry->begin < right.entry->begin;
+                     });
     ACCELERATE_ASSIGN_OR_RETURN(const std::vector<uint32_t> checksums,
                                 fill(wanted, expected.has_value()));
     Damage damage;
@@ -401,8 +402,9 @@ struct SafetensorsFile::Contents {
     return internal::piece_checksums(chunks, pieces.size());
   }
 
-  absl::Status fill_chunks(const std::vector<ReadTarget>& wanted, const std::vector<FilePiece>& pieces,
-                           std::vector<FileChunk>& chunks, bool with_checksums) const {
+  absl::Status fill_chunks(const std::vector<ReadTarget>& wanted,
+                           const std::vector<FilePiece>& pieces, std::vector<FileChunk>& chunks,
+                           bool with_checksums) const {
     // Where a tensor's bytes can go as they are; null otherwise.
     std::vector<std::byte*> memory;
     std::vector<at::ScalarType> dtypes;

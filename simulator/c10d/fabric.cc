@@ -137,7 +137,7 @@ int64_t Fabric::oldest_use_ns(int64_t called_ns) const {
 }
 
 void Fabric::record_slow_links(absl::Span<const SharedLinks::Member> members, int64_t from_ns,
-                             int64_t to_ns) {
+                               int64_t to_ns) {
   if (link_speeds_.empty() || faults() == nullptr) return;
   const std::vector<int> nodes = shared_links_->nodes_of(members);
   std::set<size_t> rules;

@@ -128,7 +128,7 @@ class Fabric {
   LinkSpeeds& link_speeds() { return link_speeds_; }
   /// Tells the plan which of its rules have slowed those members between the two times.
   void record_slow_links(absl::Span<const SharedLinks::Member> members, int64_t from_ns,
-                       int64_t to_ns);
+                         int64_t to_ns);
   /// Errors: none; the specification names a device.
   SharedLinks& shared_links() { return *shared_links_; }
 
@@ -143,7 +143,9 @@ class Fabric {
   bool has_groups_of(Semantics semantics) const {
     return options_.semantics == semantics || has_groups_of_[static_cast<size_t>(semantics)];
   }
-  void record_group_of(Semantics semantics) { has_groups_of_[static_cast<size_t>(semantics)] = true; }
+  void record_group_of(Semantics semantics) {
+    has_groups_of_[static_cast<size_t>(semantics)] = true;
+  }
 
   /// Records that a rank's program has ended; `failure` is empty if the program succeeded. Peers
   /// that notice the end are woken.

@@ -172,9 +172,9 @@ double SharedLinks::left_between(int source_node, int target_node, double now_ns
 }
 
 std::vector<SharedLinks::SharedMember> SharedLinks::meetings(int group, double start_ns,
-                                                        int64_t alone_ns,
-                                                        absl::Span<const Member> members,
-                                                        const std::vector<int>& nodes) {
+                                                             int64_t alone_ns,
+                                                             absl::Span<const Member> members,
+                                                             const std::vector<int>& nodes) {
   std::vector<SharedMember> met;
   const LinkSpeeds* const speeds = nodes.empty() ? nullptr : speeds_;
   for (const Member& member : members) {
@@ -241,7 +241,7 @@ void SharedLinks::Other::delay_later_ones() {
 
 // What those demand that are on the links then.
 void SharedLinks::SharedMember::demands_of_others(size_t link, double now_ns, double whole,
-                                             std::vector<double>& demands) const {
+                                                  std::vector<double>& demands) const {
   demands.clear();
   for (const Other& other : others) {
     if (const Use* use = other.on_links(now_ns)) demands.push_back(whole * use->demand[link]);
@@ -312,7 +312,8 @@ double SharedLinks::SharedMember::delay_ns(const Other& other, double from_ns, d
 }
 
 // Goes from one change of the demands to the next.
-double SharedLinks::end_beside(std::vector<SharedMember>& meetings, double start_ns, double alone_ns) {
+double SharedLinks::end_beside(std::vector<SharedMember>& meetings, double start_ns,
+                               double alone_ns) {
   const bool is_alone = meetings.empty() || alone_ns <= 0;
   if (is_alone || start_ns + alone_ns > kLongestNs) return start_ns + alone_ns;
   double now_ns = start_ns;

@@ -149,7 +149,8 @@ class SharedLinks {
                         double end_ns) const;
   Timeline& timeline(int rank, int group);
   std::vector<SharedMember> meetings(int group, double start_ns, int64_t alone_ns,
-                                absl::Span<const Member> members, const std::vector<int>& nodes);
+                                     absl::Span<const Member> members,
+                                     const std::vector<int>& nodes);
   static double end_beside(std::vector<SharedMember>& meetings, double start_ns, double alone_ns);
 
   const Shares bytes_per_ns_;

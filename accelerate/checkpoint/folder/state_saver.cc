@@ -312,7 +312,7 @@ StateSaver::AgreedSave StateSaver::begin(const Request& request) {
     return own;
   });
   AgreedSave begun{.checkpoint = all[0].checkpoint,
-              .id = absl::StrCat(absl::Hex(all[0].id, absl::kZeroPad16))};
+                   .id = absl::StrCat(absl::Hex(all[0].id, absl::kZeroPad16))};
   disks_.clear();
   for (size_t rank = 0; rank < all.size(); ++rank) {
     disks_.push_back(all[rank].disk.value_or(0));
@@ -494,7 +494,8 @@ void StateSaver::save_parts(
   report(*job, begun.checkpoint, state_.runtime().now() - start);
 }
 
-void StateSaver::run_behind(const AgreedSave& begun, std::unique_ptr<SaveJob> job, absl::Time start) {
+void StateSaver::run_behind(const AgreedSave& begun, std::unique_ptr<SaveJob> job,
+                            absl::Time start) {
   Runtime& runtime = state_.runtime();
   auto running = std::make_unique<Running>();
   running->checkpoint = begun.checkpoint;

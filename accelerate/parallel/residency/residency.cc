@@ -337,7 +337,8 @@ void Residency::change_to(ManagedGroup& group) {
 Retention Residency::stay_now(const ManagedGroup& group) {
   const bool has_gradients = has_gradients_ || current_backward() >= 0;
   if (group.retention == Retention::kWhileCurrent) return group.retention;
-  if (group.retention == Retention::kUntilGradient) return has_gradients ? group.retention : Retention::kInTurn;
+  if (group.retention == Retention::kUntilGradient)
+    return has_gradients ? group.retention : Retention::kInTurn;
   if (options_.max_reuse_distance == 0) return Retention::kInTurn;
   const UseTrace* const trace = this->trace();
   const auto between = trace != nullptr ? trace->until_reuse(group.number) : std::nullopt;
@@ -345,8 +346,9 @@ Retention Residency::stay_now(const ManagedGroup& group) {
   int64_t distance = 0, live = group.elements();
   for (const int other : *between) distance += groups_[other]->elements();
   for (const ManagedGroup* other : in_memory_) live += other->elements();
-  return distance <= options_.max_reuse_distance && live <= options_.max_live ? Retention::kUntilGradient
-                                                                              : Retention::kInTurn;
+  return distance <= options_.max_reuse_distance && live <= options_.max_live
+             ? Retention::kUntilGradient
+             : Retention::kInTurn;
 }
 
 void Residency::gather(ManagedGroup& group) {

@@ -87,10 +87,11 @@ class ShardedGradients {
   };
 
   struct Group {
-    size_t begin = 0, end = 0;      // in shards_
-    std::vector<bool> ready;        // whose gradients this backward pass has made
-    std::string purpose;            // of its reductions
-    std::string marks, marks_now;   // presence of gradients by parameter, at the last reduction and now
+    size_t begin = 0, end = 0;  // in shards_
+    std::vector<bool> ready;    // whose gradients this backward pass has made
+    std::string purpose;        // of its reductions
+    std::string marks,
+        marks_now;  // presence of gradients by parameter, at the last reduction and now
     bool gradients_differ = false;  // see ShardingGroup
     bool on_host = false;           // where they go
     bool reduces = true;            // whether backward passes reduce its gradients,

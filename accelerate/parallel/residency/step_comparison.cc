@@ -46,7 +46,8 @@ bool is_reduction_of_group(absl::string_view action) {
 absl::string_view marks_of(absl::string_view action) { return action.substr(action.find(' ') + 1); }
 
 bool has_some(absl::string_view action) {
-  return marks_of(action).find(static_cast<char>(GradientPresence::kHas)) != absl::string_view::npos;
+  return marks_of(action).find(static_cast<char>(GradientPresence::kHas)) !=
+         absl::string_view::npos;
 }
 
 std::vector<std::string> actions_of(const std::string& text) {
@@ -67,7 +68,7 @@ std::string text_of_parameters(const std::string& first, const std::string& last
 }
 
 std::vector<StepComparison::RankReport> StepComparison::exchange(std::string text,
-                                                             bool with_replicas) const {
+                                                                 bool with_replicas) const {
   const Runtime* runtime = Runtime::find_current();
   const int rank = runtime == nullptr ? rank_of(shards_) : runtime->topology().rank;
   std::vector<std::string> all =
@@ -111,7 +112,7 @@ void StepComparison::check_same_marks(const RankReport& first, const RankReport&
     return absl::StrCat("rank ", saying.rank,
                         value == GradientPresence::kHas     ? " has one"
                         : value == GradientPresence::kLacks ? " has none"
-                                                        : " does not train it");
+                                                            : " does not train it");
   };
   TORCH_CHECK(false, "ranks that share parameters differ in the gradient of parameter \"",
               groups_.at(group_of(first.text)).at(at), "\": ", text_of(first, marks[at]), ", and ",

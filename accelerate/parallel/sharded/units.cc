@@ -256,8 +256,7 @@ std::vector<std::string> auto_wrapped_modules(const Module& module, const Plugin
   const Plugin plugin = for_model(given, module);
   const Ignored ignored = ignored_of(module, plugin);
   std::vector<std::string> names;
-  for (Named& each : auto_wrapped(module, plugin, ignored))
-    names.push_back(std::move(each.name));
+  for (Named& each : auto_wrapped(module, plugin, ignored)) names.push_back(std::move(each.name));
   return names;
 }
 
