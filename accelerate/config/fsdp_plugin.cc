@@ -41,7 +41,7 @@ constexpr std::pair<const char*, c10::ScalarType> kPrecisions[] = {
     {"fp32", c10::kFloat},
 };
 constexpr char kPrecisionNames[] = "['fp8', 'fp16', 'bf16', 'fp32']";
-constexpr char kDtypeNames[] = "[torch.bfloat16, torch.float16, torch.bfloat16, torch.float32]";
+constexpr char kMixedDtypes[] = "[torch.bfloat16, torch.float16, torch.bfloat16, torch.float32]";
 
 bool is_precision(c10::ScalarType dtype) {
   return std::ranges::any_of(kPrecisions, [&](const auto& each) { return each.second == dtype; });
@@ -268,7 +268,7 @@ void take_map(Plugin& plugin, const DtypeMap& dtypes) {
   };
   TORCH_CHECK_VALUE(fits, "Invalid mixed precision policy: {",
                     absl::StrJoin(dtypes, ", ", item_text), "}. Must be a `dict` with keys ['",
-                    absl::StrJoin(keys, "', '"), "'].Values must be one of ", kDtypeNames);
+                    absl::StrJoin(keys, "', '"), "'].Values must be one of ", kMixedDtypes);
   for (const auto& [name, dtype] : dtypes) {
     TORCH_CHECK_VALUE(std::ranges::count(keys, name) > 0, "mixed_precision_policy has a key \"",
                       name, "\", which FSDP", plugin.version(), " does not have");
@@ -448,7 +448,7 @@ void FullyShardedDataParallelPlugin::set_mixed_precision(const std::string& mixe
 void FullyShardedDataParallelPlugin::set_mixed_precision(c10::ScalarType dtype,
                                                          bool buffer_autocast, bool override) {
   TORCH_CHECK_VALUE(is_precision(dtype), "Invalid mixed precision: ", text_of(dtype),
-                    ". Must be one of ", kDtypeNames);
+                    ". Must be one of ", kMixedDtypes);
   if (mixed_precision_policy && !override) return;
   const bool keeps_buffers = version() == 1 && buffer_autocast;
   set_policy(*this, dtype, dtype, keeps_buffers ? c10::kFloat : dtype);

@@ -42,7 +42,6 @@ using internal::construction::is_about_meta;
 using internal::construction::is_random;
 using internal::construction::lies_on;
 using internal::construction::PlainOperators;
-using internal::construction::put;
 using internal::construction::Record;
 using internal::construction::RecordPtr;
 using internal::construction::replays;

@@ -449,7 +449,7 @@ TEST(CheckpointOfParts, BoxesThatOverlapOrLeaveAHoleAreNamed) {
                          HasSubstr("no box has [0:8, 3:6]"))));
   EXPECT_THAT(
       errors_with(tp_columns(), tp_rows(),
-                  [](ShardedMetadata& m) { m.tensors.at("up").shards.at(1).offsets = {0, 2}; }),
+                  [](ShardedMetadata& m) { m.tensors.at("up").shards.at(1).box.offsets = {0, 2}; }),
       Each(HasSubstr("the shards of \"up\" overlap: [0:8, 0:3] and [0:8, 2:5]")));
 }
 
