@@ -59,9 +59,7 @@ std::set<std::string> device_names(const File& presets) {
   return names;
 }
 
-bool is_of_a_word(char c) {
-  return is_in_name(c) || c == '_' || std::isupper(static_cast<unsigned char>(c)) != 0;
-}
+bool is_of_a_word(char c) { return is_in_name(c) || c == '_'; }
 
 // Whether the text has the name as a word of its own.
 bool has_name(std::string_view text, std::string_view name) {
@@ -86,7 +84,8 @@ Findings check_simulated_names(const std::vector<File>& files) {
                             file.path.starts_with("accelerate/options/");
     if (is_example || !is_of_the_library(file.path)) continue;
     const Findings more = for_each_line(file, [&](std::string_view line) -> std::string {
-      const std::string_view code = code_of(line);
+      std::string code(code_of(line));
+      std::ranges::transform(code, code.begin(), [](unsigned char c) { return std::tolower(c); });
       for (const std::string& name : names) {
         if (!has_name(code, name)) continue;
         return std::format("the simulator's device \"{}\": ask Runtime::device_has", name);

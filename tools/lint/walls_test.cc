@@ -38,6 +38,7 @@ TEST(Walls, KeepTheSimulatorsDevicesOutOfTheLibrary) {
   EXPECT_THAT(names_found("accelerate/a.h", "const char* kSpec = \"2x4:q7-32\";\n"),
               ElementsAre(HasSubstr("\"q7-32\"")));
   EXPECT_THAT(names_found("accelerate/a.cc", "if (q7) return \"http://x\";\n"), SizeIs(1));
+  EXPECT_THAT(names_found("accelerate/a.cc", "return name == \"Q7\";\n"), SizeIs(1));
 }
 
 TEST(Walls, LeaveOtherNamesAndOtherPlacesAlone) {
