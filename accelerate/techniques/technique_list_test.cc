@@ -70,6 +70,13 @@ TEST(ApplyTechniques, SurroundsSomeTechniquesByOthersWhateverAModelHas) {
            {"tensor_parallel", "dispatch"},
            {"autocast", "context_parallel"},
            {"context_parallel", "dispatch"},
+           {"pipeline", "expert_parallel"},
+           {"expert_parallel", "dispatch"},
+           {"autocast", "ulysses"},
+           {"ulysses", "context_parallel"},
+           {"tensor_parallel", "fp8"},
+           {"pipeline", "layout"},
+           {"dispatch", "compile"},
            {"activation_checkpointing", "dispatch"}}) {
     EXPECT_LT(depth_of(outer), depth_of(inner)) << outer << " around " << inner;
   }
