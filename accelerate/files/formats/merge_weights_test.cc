@@ -136,8 +136,8 @@ TEST_F(MergeWeights, PutsLargeBoxesTogether) {
   metadata_ = {.world_size = 2, .root = "model"};
   metadata_.tensors["x"] = {"U8",
                             {kRows, kWidth},
-                            {{sharded_file_name(0), "x", {0, 0}, {kRows, kLeft}},
-                             {sharded_file_name(1), "x", {0, kLeft}, {kRows, kRight}}}};
+                            {{sharded_file_name(0), "x", {{0, 0}, {kRows, kLeft}}},
+                             {sharded_file_name(1), "x", {{0, kLeft}, {kRows, kRight}}}}};
   write_metadata();
   EXPECT_EQ(merge(), "");
   EXPECT_TRUE(contents("model.safetensors") == "x=" + whole);
