@@ -44,13 +44,6 @@ std::string counted(int count, absl::string_view what) {
 
 constexpr absl::Duration kResolveTimeout = absl::Seconds(4);
 
-// A machine does not lose itself, however long its launcher is suspended.
-constexpr absl::Duration kNever = absl::Hours(24 * 365);
-
-bool is_alone(const AgentOptions& options) {
-  return options.rendezvous == RendezvousKind::kStandalone;
-}
-
 MembershipRules rules_of(const AgentOptions& options, const RendezvousTiming& timing) {
   return {.min_nodes = options.min_nodes,
           .max_nodes = options.max_nodes,
@@ -71,7 +64,7 @@ Handshake handshake_of(const AgentOptions& options) {
           .max_restarts = options.max_restarts,
           .clock = absl::Now(),
           .machine = {.host = supervise::host_name(),
-                      .address = is_alone(options) ? "127.0.0.1" : options.local_addr.value_or(""),
+                      .address = options.local_addr.value_or(""),
                       .processes = options.processes_per_node,
                       .node_rank = options.node_rank}};
 }
@@ -87,11 +80,51 @@ absl::StatusOr<process::ListeningSocket> listen_at(
   return process::listen_everywhere(options.endpoint_port);
 }
 
-// This machine's part in the rendezvous.
+// A run on this machine alone: it asks the rules directly.
+class LocalLink final : public MembershipLink {
+ public:
+  LocalLink(const MembershipRules& rules, const Member& machine)
+      : membership_(rules, Clock::now()) {
+    // Cannot fail: it is the first, and a run on one machine has no ranks of machines.
+    membership_.admit(kMember, machine).IgnoreError();
+  }
+
+  void ready(uint16_t store_port) override {
+    membership_.ready(kMember, store_port);
+    advance();
+  }
+  void failed(const Failure& failure) override {
+    membership_.failed(kMember, failure);
+    advance();
+  }
+  void done() override {
+    membership_.done(kMember);
+    advance();
+  }
+  void leave(const Failure&) override {}
+  bool is_flushed() const override { return true; }
+
+  void add_entries(std::vector<pollfd>&) override {}
+  void react(absl::Span<const pollfd>) override {}
+
+ private:
+  static constexpr Membership::MemberId kMember = 0;
+
+  void advance() {
+    for (auto& [member, order] : membership_.advance(Clock::now())) {
+      orders_.push_back(std::move(order));
+    }
+  }
+
+  Membership membership_;
+};
+
+// This machine's part in the rendezvous: alone, as the host of the membership server, or as a
+// client.
 struct Rendezvous {
-  // Only where the run's endpoint is, as in a run on this machine alone.
+  // Only where the run's endpoint is.
   std::unique_ptr<MembershipServer> server;
-  std::unique_ptr<MembershipClient> link;
+  std::unique_ptr<MembershipLink> link;
   // How long the server waits for the others to receive the end.
   absl::Duration close_timeout = absl::ZeroDuration();
 };
@@ -124,10 +157,11 @@ absl::StatusOr<Rendezvous> host_run(const AgentOptions& options, MembershipClien
 //         `rdzv_conf`.
 absl::StatusOr<Rendezvous> join_rendezvous(const AgentOptions& options) {
   ACCELERATE_ASSIGN_OR_RETURN(RendezvousTiming timing, rendezvous_timing(options.rdzv_conf));
-  if (is_alone(options)) {
-    MembershipClientOptions own;
-    own.timing.read_timeout = own.timing.keep_alive_interval = kNever;
-    return host_run(options, std::move(own), process::ListeningSocket());
+  if (options.rendezvous == RendezvousKind::kStandalone) {
+    const Member machine = {.host = supervise::host_name(),
+                            .address = "127.0.0.1",
+                            .processes = options.processes_per_node};
+    return Rendezvous{.link = std::make_unique<LocalLink>(rules_of(options, timing), machine)};
   }
   ACCELERATE_ASSIGN_OR_RETURN(std::vector<process::SocketAddress> addresses,
                               process::resolve(options.endpoint_host, kResolveTimeout));
@@ -218,7 +252,8 @@ class Agent {
   int finish(const Order& last);
   absl::Status open_store();
   absl::Status open_logs(const Round& round);
-  MembershipClient& link() { return *rendezvous_.link; }
+  bool is_alone() const { return options_.rendezvous == RendezvousKind::kStandalone; }
+  MembershipLink& link() { return *rendezvous_.link; }
   supervise::Console& console() { return supervisor_->console(); }
 
   const AgentOptions& options_;
@@ -266,8 +301,8 @@ absl::StatusOr<Order> Agent::form_round() {
 // Every machine has a socket for the store ready: it may be the one where rank 0 is.
 absl::Status Agent::open_store() {
   absl::StatusOr<process::ListeningSocket> socket =
-      is_alone(options_) ? process::listen_on_loopback(options_.endpoint_port)
-                         : process::listen_everywhere(0);
+      is_alone() ? process::listen_on_loopback(options_.endpoint_port)
+                 : process::listen_everywhere(0);
   if (absl::IsAlreadyExists(socket.status())) {
     console().print(absl::StrCat(socket.status().message(), "; taking a free port instead"));
     socket = process::listen_on_loopback(0);
@@ -305,8 +340,8 @@ absl::Status Agent::start_round(const Round& round) {
                                  counted(round.group_count, "machine")));
   }
   ACCELERATE_RETURN_IF_ERROR(open_logs(round));
-  const bool own_streams = is_alone(options_) && options_.processes_per_node == 1 &&
-                           log_folder_.empty() && options_.local_ranks_filter.empty();
+  const bool own_streams = is_alone() && options_.processes_per_node == 1 && log_folder_.empty() &&
+                           options_.local_ranks_filter.empty();
   const std::vector<supervise::RankStart> ranks =
       plan_round(options_, round, store_.fd.get(), log_folder_);
   absl::Status started = supervisor_->start_ranks(program_, ranks, environment_, own_streams);

@@ -127,13 +127,6 @@ bool MembershipClient::is_flushed() const {
   return state_ == State::kOver || !channel_ || !channel_->is_open();
 }
 
-std::optional<Order> MembershipClient::next_order() {
-  if (orders_.empty()) return std::nullopt;
-  Order order = std::move(orders_.front());
-  orders_.pop_front();
-  return order;
-}
-
 void MembershipClient::add_entries(std::vector<pollfd>& entries) {
   if (channel_ && channel_->is_open()) {
     entries.push_back(channel_->entry());

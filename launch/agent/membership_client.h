@@ -20,6 +20,31 @@
 
 namespace accelerate::launcher::agent {
 
+/// The reports of an agent, and the orders that it gets for them.
+class MembershipLink : public process::EventSource {
+ public:
+  /// No ranks run here, and the next round's store would be served at `store_port`.
+  virtual void ready(uint16_t store_port) = 0;
+  /// A rank failed here.
+  virtual void failed(const Failure& failure) = 0;
+  /// All ranks of the round ended well.
+  virtual void done() = 0;
+  /// This machine leaves; it gets no more orders.
+  virtual void leave(const Failure& failure) = 0;
+  /// Whether all reports have reached the server.
+  virtual bool is_flushed() const = 0;
+
+  std::optional<Order> next_order() {
+    if (orders_.empty()) return std::nullopt;
+    Order order = std::move(orders_.front());
+    orders_.pop_front();
+    return order;
+  }
+
+ protected:
+  std::deque<Order> orders_;
+};
+
 struct MembershipClientOptions {
   std::string endpoint_host;
   uint16_t endpoint_port = 0;
@@ -30,26 +55,18 @@ struct MembershipClientOptions {
   bool waits_for_unreachable = false;
 };
 
-/// The reports of an agent, and the orders that it gets for them.
-class MembershipClient final : public process::EventSource {
+class MembershipClient final : public MembershipLink {
  public:
   /// Connects over the network.
   MembershipClient(MembershipClientOptions options, Handshake handshake);
   /// Has a connection: the hosting agent.
   MembershipClient(MembershipClientOptions options, Handshake handshake, UniqueFd connection);
 
-  /// No ranks run here, and the next round's store would be served at `store_port`.
-  void ready(uint16_t store_port);
-  /// A rank failed here.
-  void failed(const Failure& failure);
-  /// All ranks of the round ended well.
-  void done();
-  /// This machine leaves; it gets no more orders.
-  void leave(const Failure& failure);
-  /// Whether all reports have reached the server.
-  bool is_flushed() const;
-
-  std::optional<Order> next_order();
+  void ready(uint16_t store_port) override;
+  void failed(const Failure& failure) override;
+  void done() override;
+  void leave(const Failure& failure) override;
+  bool is_flushed() const override;
 
   void add_entries(std::vector<pollfd>& entries) override;
   void react(absl::Span<const pollfd> entries) override;
@@ -84,7 +101,6 @@ class MembershipClient final : public process::EventSource {
   std::vector<Message> early_;
   Clock::time_point last_received_;
   Clock::time_point last_alive_;
-  std::deque<Order> orders_;
 };
 
 }  // namespace accelerate::launcher::agent

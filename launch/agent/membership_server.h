@@ -22,7 +22,6 @@ class MembershipServer final : public process::EventSource {
  public:
   /// `own` is the hosting machine's handshake, which the others must match; its clock is read anew
   /// for each comparison. A machine that sends nothing for `liveness_timeout` counts as lost.
-  /// Without an open socket nobody connects over the network.
   MembershipServer(process::ListeningSocket socket, const MembershipRules& rules, Handshake own,
                    absl::Duration liveness_timeout);
 
