@@ -228,6 +228,10 @@ bool internal::VersionedFeatureCheck::operator()(const std::string& min_version,
   return is_feature_available(name, runtime);
 }
 
+bool internal::VersionedFeatureCheck::operator()(Runtime& runtime) const {
+  return is_feature_available(name, runtime);
+}
+
 bool internal::has_gaudi1(const std::string& pci_devices) {
   constexpr char kHabana[] = "0x1da3";
   const auto number = [](const std::filesystem::path& file) {

@@ -31,9 +31,10 @@ struct FeatureCheck {
   const char* name;
   bool operator()(Runtime& runtime = Runtime::current()) const;
 };
-struct VersionedFeatureCheck : FeatureCheck {
-  using FeatureCheck::operator();
-  bool operator()(const std::string& min_version, Runtime& runtime = Runtime::current()) const;
+struct VersionedFeatureCheck {
+  const char* name;
+  bool operator()(const std::string& min_version = "", Runtime& runtime = Runtime::current()) const;
+  bool operator()(Runtime& runtime) const;
 };
 
 // Whether a folder such as /sys/bus/pci/devices lists a first Gaudi.
@@ -150,7 +151,7 @@ inline constexpr internal::FeatureCheck is_aim_available{"aim"};
 inline constexpr internal::FeatureCheck is_amdsmi_available{"amdsmi"};
 inline constexpr internal::FeatureCheck is_bitsandbytes_multi_backend_available{
     "bitsandbytes_multi_backend"};
-inline constexpr internal::VersionedFeatureCheck is_bnb_available{{"bnb"}};
+inline constexpr internal::VersionedFeatureCheck is_bnb_available{"bnb"};
 inline constexpr internal::FeatureCheck is_boto3_available{"boto3"};
 inline constexpr internal::FeatureCheck is_clearml_available{"clearml"};
 inline constexpr internal::FeatureCheck is_comet_ml_available{"comet_ml"};
@@ -164,7 +165,7 @@ inline constexpr internal::FeatureCheck is_matplotlib_available{"matplotlib"};
 inline constexpr internal::FeatureCheck is_megatron_lm_available{"megatron_lm"};
 inline constexpr internal::FeatureCheck is_mlflow_available{"mlflow"};
 inline constexpr internal::FeatureCheck is_msamp_available{"msamp"};
-inline constexpr internal::VersionedFeatureCheck is_numpy_available{{"numpy"}};
+inline constexpr internal::VersionedFeatureCheck is_numpy_available{"numpy"};
 inline constexpr internal::FeatureCheck is_pandas_available{"pandas"};
 inline constexpr internal::FeatureCheck is_peft_available{"peft"};
 inline constexpr internal::FeatureCheck is_pippy_available{"pippy"};
