@@ -264,7 +264,9 @@ def flags_of(text, prefixes):
         section, variables, is_of_field = families.get(match[1], ("", None, ""))
         default = values[2] if match[1] in families else None
         if is_of_field:
-            calls["field_or"], default = default, None
+            if quoted(default) is not None:
+                calls["field_or"] = default
+            default = None
         if "kFlag" in values[:3]:
             default = '"false"'
         variable = calls.get("exchanged_by", calls.get("written_to"))
