@@ -48,7 +48,10 @@ bool is_precision(c10::ScalarType dtype) {
 }
 
 // As Python writes it.
-std::string text_of(c10::ScalarType dtype) { return absl::StrCat("torch.", dtype_name(dtype)); }
+std::string text_of(c10::ScalarType dtype) {
+  if (dtype == c10::ScalarType::Undefined) return "torch.undefined";
+  return absl::StrCat("torch.", dtype_name(dtype));
+}
 const char* text_of(bool value) { return value ? "True" : "False"; }
 
 bool is_number(const std::string& text) {

@@ -1,7 +1,7 @@
 /// The table of the keys of a DeepSpeed configuration, one row each, and of their other names: how
 /// a key's value is read and what the documentation says about it.
 ///
-/// Threads: constants.
+/// Threads: values and constants.
 #pragma once
 
 #include <limits>

@@ -4,7 +4,7 @@
 /// What a recorder does not have, a log made of it has not either: reduce operations, roots, splits
 /// of an all-to-all. Read are dumps of PyTorch 2.6 to 2.15 (versions 2.4 and 2.10 of the format),
 /// with the traps of its hooks: a group that is filed under no name, and completed calls that are
-/// still "scheduled" but retired.
+/// still "scheduled" but retired. Beside it, NCCL's own log.
 ///
 /// Threads: pure functions.
 #pragma once

@@ -128,7 +128,7 @@ std::vector<TrackerClass> filter_trackers(const std::vector<TrackerChoice>& log_
     }
   }
   if (selection.empty()) {
-    filter.services.warn("log_with: all is none here: no tracker that can log is linked");
+    filter.services.warn("log_with: all is none here: no linked tracker can be used");
   }
   return selection;
 }

@@ -226,7 +226,7 @@ struct TrackerFilter {
 /// The requested classes in their order, each once, and the user's own as often as they are given.
 /// "all" stands for every class that can be used here, besides the user's own classes in the list.
 /// A class that cannot be used, or a tracker of //trackers that is not linked, is left out with a
-/// warning to `services.warn`.
+/// warning to `services.warn`; so is "all" where no class is selected.
 /// Errors: std::invalid_argument for an unknown name, and if a tracker needs a logging_dir that is
 ///         not given.
 std::vector<TrackerClass> filter_trackers(const std::vector<TrackerChoice>& log_with,

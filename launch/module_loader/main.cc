@@ -16,11 +16,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -47,35 +50,54 @@ std::string path_of(void* handle, const std::string& otherwise) {
   return map->l_name;
 }
 
-// The functions that a loaded shared object exports, sorted: names as the file has them (C++ ones
-// mangled). For messages only: they come from the table by which the dynamic linker finds them, and
-// are none if that is not GNU's.
-std::vector<std::string> exported_functions(void* handle) {
-  link_map* map = nullptr;
-  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0) return {};
-  const ElfW(Sym)* symbols = nullptr;
-  const char* texts = nullptr;
-  const uint32_t* table = nullptr;
-  for (const ElfW(Dyn)* entry = map->l_ld; entry->d_tag != DT_NULL; ++entry) {
-    const ElfW(Addr) address = entry->d_un.d_ptr;
-    if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(address);
-    if (entry->d_tag == DT_STRTAB) texts = reinterpret_cast<const char*>(address);
-    if (entry->d_tag == DT_GNU_HASH) table = reinterpret_cast<const uint32_t*>(address);
+// The bytes of a file, of which nothing beyond the end is ever read.
+class Bytes {
+ public:
+  explicit Bytes(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    bytes_.assign(std::istreambuf_iterator<char>(file), {});
   }
-  if (symbols == nullptr || texts == nullptr || table == nullptr) return {};
-  // It begins with the numbers of its buckets, of its first symbol and of words before the buckets.
-  const uint32_t* const buckets = table + 4 + table[2] * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
-  const uint32_t* const chains = buckets + table[0];
+
+  template <typename T>
+  bool read(uint64_t offset, T& value) const {
+    if (offset > bytes_.size() || bytes_.size() - offset < sizeof(T)) return false;
+    std::memcpy(&value, bytes_.data() + offset, sizeof(T));
+    return true;
+  }
+
+  std::string text_at(uint64_t offset) const {
+    if (offset >= bytes_.size()) return "";
+    return bytes_.substr(offset, bytes_.find('\0', offset) - offset);
+  }
+
+ private:
+  std::string bytes_;
+};
+
+// The functions that a shared object exports, sorted: names as the file has them (C++ ones
+// mangled), of the machine's own ELF class. For messages only: whatever the file is, what can be
+// read of it is returned.
+std::vector<std::string> exported_functions(const std::string& path) {
+  const Bytes file(path);
+  ElfW(Ehdr) header;
+  if (!file.read(0, header) || std::string_view(reinterpret_cast<char*>(header.e_ident), SELFMAG) !=
+                                   std::string_view(ELFMAG, SELFMAG)) {
+    return {};
+  }
   std::vector<std::string> names;
-  for (const uint32_t* bucket = buckets; bucket != chains; ++bucket) {
-    if (*bucket == 0) continue;
-    uint32_t i = *bucket;
-    do {
-      const unsigned char kind = ELF64_ST_TYPE(symbols[i].st_info);
-      if (kind == STT_FUNC && symbols[i].st_shndx != SHN_UNDEF) {
-        names.emplace_back(texts + symbols[i].st_name);
-      }
-    } while ((chains[i++ - table[1]] & 1) == 0);  // the last of a bucket is odd
+  for (unsigned i = 0; i < header.e_shnum; ++i) {
+    ElfW(Shdr) symbols;
+    ElfW(Shdr) texts;
+    if (!file.read(header.e_shoff + i * sizeof(symbols), symbols)) break;
+    if (symbols.sh_type != SHT_DYNSYM) continue;
+    if (!file.read(header.e_shoff + symbols.sh_link * sizeof(texts), texts)) continue;
+    ElfW(Sym) symbol;
+    for (uint64_t at = 0; at + sizeof(symbol) <= symbols.sh_size; at += sizeof(symbol)) {
+      if (!file.read(symbols.sh_offset + at, symbol)) break;
+      const unsigned char kind = ELF64_ST_TYPE(symbol.st_info);
+      if (kind != STT_FUNC || symbol.st_shndx == SHN_UNDEF) continue;
+      names.push_back(file.text_at(texts.sh_offset + symbol.st_name));
+    }
   }
   std::ranges::sort(names);
   names.erase(std::unique(names.begin(), names.end()), names.end());
@@ -91,9 +113,9 @@ std::string readable_name(const std::string& symbol) {
 }
 
 // Why `symbol` was not found, behind "; ": it is there under its C++ name, or there is one like it.
-std::string missing_symbol(void* handle, const std::string& symbol) {
+std::string missing_symbol(const std::string& path, const std::string& symbol) {
   std::vector<std::string> plain;
-  for (const std::string& name : exported_functions(handle)) {
+  for (const std::string& name : exported_functions(path)) {
     const std::string readable = readable_name(name);
     if (absl::StartsWith(readable, absl::StrCat(symbol, "("))) {
       return absl::StrCat("; it has ", readable, ", a C++ function: declare it extern \"C\"");
@@ -140,7 +162,7 @@ int run_module(int argc, char** argv) {
     const std::string reason = said != nullptr ? said : "it is at address 0";
     const std::string path = path_of(handle, name);
     return fail(kExitNotExecutable, absl::StrCat("no function ", symbol, " in ", path, ": ", reason,
-                                                 missing_symbol(handle, symbol)));
+                                                 missing_symbol(path, symbol)));
   }
   // The function's command line is what follows the symbol, as main would get it.
   const auto function = reinterpret_cast<int (*)(int, char**)>(address);
