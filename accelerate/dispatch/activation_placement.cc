@@ -198,7 +198,9 @@ void ActivationPlacement::place(const OperatorCall& call, const Scan& scan) {
     for_each_tensor(value, [&](const at::Tensor& tensor, int place) {
       if (!is_host_number(tensor) && tensor.device() != target) moves.emplace_back(place, tensor);
     });
-    for (const auto& [place, tensor] : moves) put_tensor(value, place, moved(tensor, target));
+    if (moves.empty()) continue;
+    for (auto& [place, tensor] : moves) tensor = moved(tensor, target);
+    put_tensors(value, moves);
   }
   if (scan.of_model) current_ = target;
 }

@@ -322,7 +322,7 @@ class FileSource final : public ParameterSource {
 
   const std::shared_ptr<std::vector<StoredWeight>> weights;
   const std::vector<OffloadedTensorPlan> tensors;
-  FileSource* next = nullptr;  // the one that was begun after it
+  FileSource* next = nullptr;  // the source that was begun after this one
 
  private:
   // If the device has no room, the values wait where they were read.

@@ -47,20 +47,24 @@ void for_each_tensor(c10::ArrayRef<c10::IValue> values, Visit&& visit) {
   for (const c10::IValue& value : values) for_each_tensor(value, visit);
 }
 
-/// Replaces the tensor in that place, as for_each_tensor numbers them. Lists are shared by values,
-/// so a copy takes the list's place.
-inline void put_tensor(c10::IValue& value, int place, const at::Tensor& tensor) {
+/// Replaces tensors in their places, as for_each_tensor numbers them; at least one. Lists are shared
+/// by values, so a copy takes the list's place.
+inline void put_tensors(c10::IValue& value, c10::ArrayRef<std::pair<int, at::Tensor>> tensors) {
   const auto put_in = [&](auto list) {
-    list.set(place, tensor);
+    for (const auto& [place, tensor] : tensors) list.set(place, tensor);
     value = std::move(list);
   };
-  if (place < 0) {
-    value = tensor;
+  if (tensors.front().first < 0) {
+    value = tensors.front().second;
   } else if (value.isTensorList()) {
     put_in(value.toTensorList().copy());
   } else {
     put_in(value.toOptionalTensorList().copy());
   }
+}
+inline void put_tensor(c10::IValue& value, int place, const at::Tensor& tensor) {
+  const std::pair<int, at::Tensor> one(place, tensor);
+  put_tensors(value, one);
 }
 
 }  // namespace accelerate

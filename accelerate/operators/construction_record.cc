@@ -442,7 +442,8 @@ void replay_construction(const std::vector<at::Tensor>& tensors, std::optional<c
 std::function<void()> end_of_construction(const std::vector<at::Tensor>& tensors) {
   std::vector<RecordPtr> records;
   for (const at::Tensor& tensor : tensors) {
-    const Slot* const slot = deferred_of(tensor) == nullptr ? slot_of(tensor) : nullptr;
+    const DeferredValues* const deferred = deferred_values(tensor);
+    const Slot* const slot = slot_of(deferred != nullptr ? deferred->recorded() : tensor);
     if (slot != nullptr && std::ranges::find(records, slot->record) == records.end()) {
       records.push_back(slot->record);
     }

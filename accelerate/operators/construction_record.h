@@ -82,9 +82,9 @@ std::vector<at::Tensor> recorded_values(const std::vector<at::Tensor>& tensors,
 void replay_construction(const std::vector<at::Tensor>& tensors,
                          std::optional<c10::Device> device = {}, bool is_last = false);
 
-/// For who gives tensors their values piece by piece, of `recorded_values`: what to call when all
-/// have them, so that the generators are left as with `is_last`. \pre Called before the first
-/// piece. Local. Tensors that are not recorded make no difference.
+/// For who gives tensors their values piece by piece: what to call when all have them, so that the
+/// generators are left as with `is_last`. \pre Called before the first piece. Local. Undefined
+/// tensors and those that are not recorded make no difference.
 std::function<void()> end_of_construction(const std::vector<at::Tensor>& tensors);
 
 }  // namespace accelerate

@@ -32,6 +32,8 @@ class DeferredValues {
   virtual std::string description() const = 0;
   /// Where they are, for messages.
   virtual std::string place() const = 0;
+  /// A recorded tensor that they are taken of; undefined: none.
+  virtual at::Tensor recorded() const { return {}; }
 };
 
 /// The tensor, of any device, is without memory from now on, contiguous and on "meta", and its

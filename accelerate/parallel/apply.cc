@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -97,14 +98,17 @@ void for_each_placed(const torch::nn::Module& module, const ModelLayout& layout,
   }
 }
 
-// To tensors of an empty model, those of their construction or of a file: on the device, so that
-// the host never has them; absent: where the construction would have put them.
+// To tensors of an empty model, those of their construction or of a file, of which the host does not
+// have all: on the device; absent: where the construction would have put them.
 void give_values(const torch::nn::Module& module, std::optional<c10::Device> device) {
   std::vector<at::Tensor> waiting = module.parameters();
   for (const at::Tensor& buffer : module.buffers()) waiting.push_back(buffer);
   std::erase_if(waiting,
                 [](const at::Tensor& each) { return !each.defined() || !is_recorded(each); });
-  if (!waiting.empty()) replay_construction(waiting, device, /*is_last=*/true);
+  if (waiting.empty()) return;
+  const std::function<void()> end = end_of_construction(waiting);
+  replay_construction(waiting, device);
+  end();
 }
 
 // Before anything of the model is made; one that was prepared is cut. Sharding, which divides parts

@@ -85,7 +85,8 @@ void apply_techniques(TechniqueList list, ModelState& model, const ModelPlan& pl
 /// that: a technique whose row `moves` the model, which are
 ///   - sharding, because a whole model may not fit the device that is to have a shard of it;
 ///   - dispatch, because what a device map has placed stays there, and only the rest moves;
-/// else all of its tensors move here, before the techniques are made. Local.
+/// else all of its tensors move here, before the techniques are made. The parts of a cut model get
+/// deferred values on that device. Local.
 void move_prepared_model(TechniqueList list, const TechniqueContext& context);
 
 /// Gives a prepared model one more technique, inside of those that the list lets surround it.

@@ -76,8 +76,8 @@ void check_same_model(const ProcessGroupPtr& group, const torch::nn::Module& mod
   }
   const bool none = where == static_cast<int64_t>(first.size());
   TORCH_CHECK_VALUE(false, "ranks have different models. The first difference is ",
-                    none ? kNothing : first[where], " on rank ", ranks[0], " of group \"",
-                    group->getGroupName(), "\", but ", others);
+                    none ? kNothing : first[where], " on rank ", ranks[0], ", but ", others,
+                    " in group \"", group->getGroupName(), "\"");
 }
 
 void replicate(const ProcessGroupPtr& group, const torch::nn::Module& module) {

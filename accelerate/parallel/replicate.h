@@ -8,7 +8,8 @@
 
 namespace accelerate {
 
-/// Compares the ranks' models. Collective: two small operations.
+/// Compares the ranks' models. Collective: two small operations, and
+/// a third where they differ.
 /// Errors: c10::ValueError, on all ranks, if names, order, dtypes, shapes or strides of parameters
 ///         and buffers differ, or which of them are trained. It names the first difference and the
 ///         ranks that have it.

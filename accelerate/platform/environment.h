@@ -39,8 +39,8 @@ inline constexpr char kStoreListenFd[] = "ACCELERATE_STORE_LISTEN_FD";
 /// simulated ones always are.
 inline constexpr char kDebugMode[] = "ACCELERATE_DEBUG_MODE";
 
-/// After how many seconds in an operation one of the real ranks says who holds it up; 0: never.
-/// Default 30.
+/// After how many seconds in an operation one of the real ranks says who holds it up, or
+/// which call differs; 0: never. Default 30.
 inline constexpr char kWatchSeconds[] = "ACCELERATE_WATCH_SECONDS";
 /// The folder in which ranks, real and simulated, write what they did last when the job has failed.
 /// Unset: none, or a simulated run's report has it.

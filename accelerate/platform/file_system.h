@@ -111,8 +111,8 @@ class FileSystem {
   /// Makes the folder's names durable.
   virtual absl::Status sync_directory(const std::string& path) = 0;
 
-  /// A name beside `path` that no other process or rank uses; by default for files in memory.
-  virtual std::string temporary_name(const std::string& path) const { return path + ".partial"; }
+  /// A name beside `path` that no other process or rank uses.
+  virtual std::string temporary_name(const std::string& path) const = 0;
 
   /// How many threads profit from reading or writing at once; 1 where the order of operations is
   /// to be the same in each run.

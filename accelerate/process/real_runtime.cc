@@ -5,8 +5,11 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -83,53 +86,75 @@ c10::intrusive_ptr<c10d::TCPStore> connect(const std::string& addr, c10d::TCPSto
   return c10::make_intrusive<c10d::TCPStore>(addr, options);
 }
 
-// What the process' end by an uncaught error is reported to.
-struct EndReport {
+// The end of the process by an error that nothing caught, and the job that it is reported to.
+struct UncaughtError {
   std::mutex mutex;
-  std::weak_ptr<JobWatch> watch;
+  std::condition_variable changed;
+  std::weak_ptr<JobWatch> watch;  // until a thread reports
   int rank = 0;
+  bool is_reporting = false;
+  bool is_reported = false;
   std::terminate_handler usual = nullptr;  // null: none is installed
 };
 
-EndReport& end_report() {
-  static auto& report = *new EndReport();
-  return report;
+UncaughtError& uncaught_error() {
+  static auto& error = *new UncaughtError();
+  return error;
+}
+
+void report_uncaught(JobWatch& watch, int rank, const std::string& reason) {
+  OperationFailure failure{.reason = reason};
+  if (const std::optional<PendingOperation> pending = watch.log().pending()) {
+    failure.group = pending->group;
+    failure.ranks = pending->ranks;
+  }
+  host::write_console(ConsoleStream::kErr, absl::StrCat("accelerate: rank ", rank, " failed: ",
+                                                        watch.fail(failure), "\n"));
+  watch.stop();  // The rank's dump is written by then.
+  // The others read the report from rank 0's store.
+  if (rank == 0) absl::SleepFor(absl::FromChrono(kFarewell));
 }
 
 // A thread of Gloo's throws where more arrives than this rank waits for, as from a rank that called
 // something else. No code of a program's can catch that, and what waits for the connection cannot
-// be woken, so that the report is printed here.
-void report_end() {
-  EndReport& end = end_report();
-  const std::exception_ptr error = std::current_exception();
-  std::shared_ptr<JobWatch> watch;
-  {
-    const std::lock_guard lock(end.mutex);
-    watch = std::exchange(end.watch, {}).lock();
-  }
-  if (error && watch) {
+// be woken: the thread that threw holds its lock. So a thread of its own reports, which may block.
+void end_uncaught() {
+  constexpr std::chrono::seconds kLongest(15);
+  UncaughtError& end = uncaught_error();
+  std::unique_lock lock(end.mutex);
+  const std::shared_ptr<JobWatch> watch = std::exchange(end.watch, {}).lock();
+  std::string reason;
+  if (const std::exception_ptr error = std::current_exception(); error && watch) {
     const std::string what = exception_text(error);
-    OperationFailure failure{.reason =
-                                 absl::StrCat("rank ", end.rank, ": an error that nothing caught: ",
-                                              what.substr(0, what.find('\n')))};
-    if (const std::optional<PendingOperation> pending = watch->log().pending()) {
-      failure.group = pending->group;
-      failure.ranks = pending->ranks;
+    reason = absl::StrCat("rank ", end.rank, ": an error that nothing caught: ",
+                          what.substr(0, what.find('\n')));
+    try {
+      std::thread([&end, watch, rank = end.rank, reason] {
+        report_uncaught(*watch, rank, reason);
+        const std::lock_guard done(end.mutex);
+        end.is_reported = true;
+        end.changed.notify_all();
+      }).detach();
+      end.is_reporting = true;
+    } catch (const std::system_error&) {
+      // The reason alone is printed.
     }
-    host::write_console(ConsoleStream::kErr, absl::StrCat("accelerate: rank ", end.rank,
-                                                          " failed: ", watch->fail(failure), "\n"));
-    // The others read the report from rank 0's store.
-    if (end.rank == 0) absl::SleepFor(absl::FromChrono(kFarewell));
   }
+  if (end.is_reporting) end.changed.wait_for(lock, kLongest, [&end] { return end.is_reported; });
+  if (!reason.empty() && !end.is_reported) {
+    host::write_console(ConsoleStream::kErr, absl::StrCat("accelerate: ", reason, "\n"));
+  }
+  lock.unlock();
   end.usual();
 }
 
-void report_end_to(const std::shared_ptr<JobWatch>& watch, int rank) {
-  EndReport& end = end_report();
+// Null: to nobody.
+void report_uncaught_to(const std::shared_ptr<JobWatch>& watch, int rank) {
+  UncaughtError& end = uncaught_error();
   const std::lock_guard lock(end.mutex);
   end.watch = watch;
   end.rank = rank;
-  if (end.usual == nullptr) end.usual = std::set_terminate(&report_end);
+  if (end.usual == nullptr) end.usual = std::set_terminate(&end_uncaught);
 }
 
 // The members' line to compare calls: shared memory on one machine. Otherwise connections, which
@@ -227,7 +252,7 @@ std::vector<std::string> RealRuntime::accelerator_families() const {
 
 RealRuntime::~RealRuntime() {
   clear_shared();  // Process groups go before the store they were made with.
-  if (watch_) watch_->stop();
+  stop_watch();
 }
 
 FreeMemory RealRuntime::free_memory() const {
@@ -340,7 +365,7 @@ const std::shared_ptr<JobWatch>& RealRuntime::watch() {
       .patience = watch_patience(environment()),
       .fails_crossed = parse_flag_from_env(env::kDebugMode, /*fallback=*/false, environment()),
       .dump_folder = environment().get_or(env::kDumpDir, "")});
-  report_end_to(watch_, topology().rank);
+  report_uncaught_to(watch_, topology().rank);
   return watch_;
 }
 
@@ -390,10 +415,16 @@ c10::intrusive_ptr<c10d::ProcessGroup> RealRuntime::new_group(const GroupOptions
   return group;
 }
 
+void RealRuntime::stop_watch() {
+  if (!watch_) return;
+  report_uncaught_to(nullptr, topology().rank);
+  watch_->stop();
+}
+
 void RealRuntime::leave() {
   if (watch_) watch_->end(kEndedWell);
   clear_shared();
-  if (watch_) watch_->stop();
+  stop_watch();
   if (!store_ || topology().world_size == 1) return;
   store_->set(left_key(topology().rank), kEndedWell);
   if (topology().rank != 0) return;

@@ -7,7 +7,8 @@
 /// Where there are several ranks, groups are under watch (accelerate/comm/watch/watched_backend.h):
 /// the error of a failed operation names the ranks, and in debug mode (ACCELERATE_DEBUG_MODE)
 /// operations are compared before they run. A helper thread of the rank waits for other ranks'
-/// questions.
+/// questions. A handler of std::terminate reports errors that nothing catches, on any thread, and
+/// then calls the one before.
 #pragma once
 
 #include <chrono>
@@ -28,7 +29,7 @@ namespace accelerate {
 
 class JobWatch;
 
-/// How long an operation of real ranks may last before one of them says who holds it up:
+/// How long an operation of real ranks may last before one of them says why:
 /// ACCELERATE_WATCH_SECONDS; 30 s where unset, a year for 0. Errors: c10::ValueError for a text
 /// that is not a whole number.
 absl::Duration watch_patience(const Environment& environment);
@@ -77,6 +78,7 @@ class RealRuntime final : public Runtime {
  private:
   // Null if the rank is alone.
   const std::shared_ptr<JobWatch>& watch();
+  void stop_watch();
   RealRuntime(Topology topology, Environment environment, c10::Device device, std::string host,
               uint16_t port);
 

@@ -96,13 +96,12 @@ UnevenInputsScope TrainingStep::join_uneven_inputs(const JoinOptions& options, b
     const ModelPlacements& placements = model->placements();
     for (const TensorPlacement& each : placements.layout->placements()) {
       const AxisSet axes = placements.layout->mesh().several(each.cut_axes());
-      TORCH_CHECK_VALUE(axes.empty(), "join_uneven_inputs: parameter \"", each.name,
-                        "\" is cut along ", axes.to_string(), ", and rank ", placements.rank,
+      TORCH_CHECK_VALUE(axes.empty(), "join_uneven_inputs: what ranks train of parameter \"",
+                        each.name, "\" is divided along ", axes.to_string(), ", and rank ",
+                        placements.rank,
                         " has a part of it; such ranks need each other in every pass, so all of "
                         "them need batches");
     }
-    TORCH_CHECK_VALUE(false, "join_uneven_inputs: what rank ", placements.rank,
-                      " trains is in place of parameters, and needs all ranks in every pass");
   }
   if (options.even_batches) {
     override_even_batches(training_.loaders, *options.even_batches, restorer.loaders);

@@ -39,6 +39,7 @@ constexpr int kQuickAttempts = 1'000;
 constexpr MemoryCategory kCategories[] = {
     MemoryCategory::kParameters, MemoryCategory::kGatheredParameters, MemoryCategory::kGradients,
     MemoryCategory::kBuckets, MemoryCategory::kParameters};
+static_assert(std::size(kCategories) == static_cast<size_t>(MemoryKind::kBuffer) + 1);
 
 // Names a device's block.
 void name_block(const at::Tensor& tensor, std::string_view name) {

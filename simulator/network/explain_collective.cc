@@ -141,7 +141,7 @@ absl::StatusOr<CollectiveQuestion> parse_collective(absl::string_view text) {
   const std::optional<CollectiveKind> kind = accelerate::value_of<CollectiveKind>(name);
   if (!kind || kind == CollectiveKind::kBarrier) {
     std::vector<std::string> names = accelerate::texts<CollectiveKind>();
-    names.pop_back();  // a barrier has no bytes
+    std::erase(names, accelerate::to_string(CollectiveKind::kBarrier));  // which has no bytes
     return error(text, absl::StrCat("a collective (", suggestion(name, names), "), as in \"",
                                     kExample, "\""));
   }

@@ -299,8 +299,9 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
     HeldUp held_up{.behind = ranks_behind(group, histories, options_.rank),
                    .differs = differing_calls(group, histories),
                    .crossed = crossed_groups(histories)};
-    // Those that made another call ask for that.
-    if (!held_up.differs.empty() && !is_first_for(held_up.differs)) held_up.differs.clear();
+    // Members that made another call ask, too; the call has one number.
+    const std::string call = held_up.differs.substr(0, held_up.differs.find(": "));
+    if (!call.empty() && !is_first_for(call)) held_up.differs.clear();
     return held_up;
   }
 

@@ -146,7 +146,8 @@ std::string lines_of(const std::vector<View>& views) {
 }
 
 // The first call that members made differently, among those that are still remembered.
-std::string first_difference(const OperationFailure& failure, const std::vector<View>& views) {
+std::string first_difference(const OperationFailure& failure, const std::vector<View>& views,
+                             bool only_open = false) {
   std::map<uint64_t, std::vector<std::pair<int, const OperationRecord*>>> by_sequence;
   for (const View& view : views) {
     if (view.history == nullptr) continue;
@@ -159,6 +160,10 @@ std::string first_difference(const OperationFailure& failure, const std::vector<
     }
   }
   for (const auto& [sequence, records] : by_sequence) {
+    const auto has_ended = [](const auto& record) {
+      return record.second->state == OperationState::kDone;
+    };
+    if (only_open && std::ranges::all_of(records, has_ended)) continue;
     std::vector<std::pair<int, CollectiveFingerprint>> calls;
     for (const auto& [rank, record] : records) calls.emplace_back(rank, record->fingerprint);
     std::string difference = describe_mismatch(failure.group, calls);
@@ -329,7 +334,8 @@ std::string ranks_behind(const OperationFailure& failure,
 
 std::string differing_calls(const OperationFailure& failure,
                             const std::vector<OperationHistory>& histories) {
-  return in_one_line(first_difference(failure, views_of(failure, histories)));
+  return in_one_line(
+      first_difference(failure, views_of(failure, histories), /*only_open=*/true));
 }
 
 std::string crossed_groups(const std::vector<OperationHistory>& histories) {

@@ -157,9 +157,9 @@ std::string group_lines(const OperationFailure& failure,
 std::string ranks_behind(const OperationFailure& failure,
                          const std::vector<OperationHistory>& histories, int asking);
 
-/// The first call of the group that its members made differently: "collective mismatch in call #5
-/// of group "world": operation all_reduce against barrier; rank 0: ...; rank 1: ...". Empty if the
-/// calls in these histories are the same.
+/// The first call of the group that its members made differently, and that has not ended on all of
+/// them: "collective mismatch in call #5 of group "world": operation all_reduce against barrier;
+/// rank 0: ...; rank 1: ...". Empty if these histories have none.
 std::string differing_calls(const OperationFailure& failure,
                             const std::vector<OperationHistory>& histories);
 

@@ -57,15 +57,15 @@ int64_t first_end(const Box& box) {
 
 // Two that overlap; absent: none do. Goes along dim 0 and compares each box with those that reach
 // into it.
-std::optional<std::pair<Box, Box>> find_overlap(std::vector<Box> boxes) {
-  std::ranges::sort(boxes, {}, first_offset);
+std::optional<std::pair<Box, Box>> find_overlap(std::vector<const Box*> boxes) {
+  std::ranges::sort(boxes, {}, [](const Box* box) { return first_offset(*box); });
   std::vector<const Box*> open;
-  for (const Box& box : boxes) {
-    std::erase_if(open, [&](const Box* other) { return first_end(*other) <= first_offset(box); });
+  for (const Box* box : boxes) {
+    std::erase_if(open, [&](const Box* other) { return first_end(*other) <= first_offset(*box); });
     const auto other =
-        std::ranges::find_if(open, [&](const Box* each) { return overlap(*each, box); });
-    if (other != open.end()) return std::pair(**other, box);
-    open.push_back(&box);
+        std::ranges::find_if(open, [&](const Box* each) { return overlap(*each, *box); });
+    if (other != open.end()) return std::pair(**other, *box);
+    open.push_back(box);
   }
   return std::nullopt;
 }
@@ -177,13 +177,13 @@ absl::Status check_tensor(const std::string& name, const ShardedTensor& tensor,
     }
     return *bytes == 0 || !writers.empty() ? absl::OkStatus() : wrong(name, "have no writers");
   }
-  std::vector<Box> boxes;
+  std::vector<const Box*> boxes;
   int64_t covered = 0;
   for (const TensorShard& shard : tensor.shards) {
     ACCELERATE_RETURN_IF_ERROR(check_box(name, tensor, shard));
     const int64_t box_bytes = *volume_of(shard.box.lengths, item_bytes);
     if (box_bytes == 0) continue;
-    boxes.push_back(shard.box);
+    boxes.push_back(&shard.box);
     // Boxes with more bytes than the tensor have some of them twice.
     if (box_bytes > *bytes - covered) break;
     covered += box_bytes;
@@ -198,7 +198,9 @@ absl::Status check_tensor(const std::string& name, const ShardedTensor& tensor,
   // A damaged file must not cost more than a whole file.
   constexpr size_t kMostSearched = 1000;
   if (boxes.size() > kMostSearched) return wrong(name, missing);
-  const std::optional<Box> hole = find_hole(whole_box(tensor.shape), boxes);
+  std::vector<Box> searched;
+  for (const Box* box : boxes) searched.push_back(*box);
+  const std::optional<Box> hole = find_hole(whole_box(tensor.shape), searched);
   return wrong(name, absl::StrCat(missing, ", and no box has ", box_text(hole.value_or(Box()))));
 }
 

@@ -219,7 +219,8 @@ void append(std::string& bytes, uint64_t value, int size) {
 
 int64_t token_size(TokenDtype dtype) {
   constexpr int64_t kByNumber[] = {0, 1, 1, 2, 4, 8, 8, 4, 2};
-  return kByNumber[static_cast<size_t>(dtype)];
+  const auto number = static_cast<size_t>(dtype);
+  return number < std::size(kByNumber) ? kByNumber[number] : 0;
 }
 
 TokenDtype token_dtype_for(int64_t vocabulary_size) {

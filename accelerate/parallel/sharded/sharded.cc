@@ -242,9 +242,8 @@ GatheredParameters::~GatheredParameters() noexcept(false) {
 
 namespace {
 
-bool values_come_from_rank_0(const FullyShardedDataParallelPlugin* plugin,
-                             const ProcessGroupPtr& all) {
-  return plugin != nullptr && all != nullptr && all->getRank() != 0 &&
+bool values_are_sent(const FullyShardedDataParallelPlugin* plugin, const ProcessGroupPtr& all) {
+  return plugin != nullptr && all != nullptr &&
          (plugin->cpu_ram_efficient_loading.value_or(false) ||
           plugin->sync_module_states.value_or(false));
 }
@@ -271,7 +270,8 @@ class InitialValues {
       : module_(std::move(module)),
         init_(plugin != nullptr ? plugin->param_init_fn : nullptr),
         all_(all),
-        from_rank_0_(values_come_from_rank_0(plugin, all)),
+        are_sent_(values_are_sent(plugin, all)),
+        from_rank_0_(are_sent_ && all->getRank() != 0),
         device_(device) {
     for (const auto& part : module_->modules()) {
       for (const at::Tensor& tensor : own_tensors(*part)) {
@@ -354,10 +354,13 @@ class InitialValues {
     }
   }
 
-  // What to call when all tensors have their values; before they have any.
+  // What to call when all tensors have their values; before they have any. Where rank 0 sends them
+  // the ranks' generators stay as they are, and so alike.
   std::function<void()> end() const {
-    if (from_rank_0_) return [] {};
-    return end_of_construction(module_->parameters());
+    if (are_sent_ || deferred_ == DeferredReads::kFromRank0) return [] {};
+    std::vector<at::Tensor> tensors = module_->parameters();
+    for (const at::Tensor& buffer : module_->buffers()) tensors.push_back(buffer);
+    return end_of_construction(tensors);
   }
 
   // The same for all buffers, and for those that were recorded their values. Collective where some
@@ -407,7 +410,7 @@ class InitialValues {
   const std::shared_ptr<torch::nn::Module> module_;
   const std::function<void(torch::nn::Module&)> init_;  // may be null
   const ProcessGroupPtr all_;
-  const bool from_rank_0_;
+  const bool are_sent_, from_rank_0_;
   const c10::Device device_;
   DeferredReads deferred_ = DeferredReads::kNone;
   std::unordered_map<const c10::TensorImpl*, torch::nn::Module*> owners_;

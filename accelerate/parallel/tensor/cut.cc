@@ -50,7 +50,8 @@ class PartOfValues final : public DeferredValues {
   void read(int64_t first, const at::Tensor& into) override {
     const at::NoGradGuard no_grad;
     DeferredValues* const stored = deferred_values(whole_);
-    if (stored != nullptr) return read_stored(*stored, first, into);
+    if (stored != nullptr && into.is_cpu()) return read_stored(*stored, first, into);
+    if (stored != nullptr) return read_in_pieces(*stored, first, into);
     const at::Tensor whole = recorded_values({whole_}).front();
     const at::Tensor part = cut_part(whole, placement_, mesh_, rank_);
     into.copy_(part.flatten().narrow(0, first, into.numel()));
@@ -62,12 +63,29 @@ class PartOfValues final : public DeferredValues {
     const DeferredValues* const stored = deferred_values(whole_);
     return text + (stored != nullptr ? stored->description() : "a construction");
   }
+  at::Tensor recorded() const override {
+    const DeferredValues* const stored = deferred_values(whole_);
+    return stored != nullptr ? stored->recorded() : whole_;
+  }
   std::string place() const override {
     const DeferredValues* const stored = deferred_values(whole_);
     return stored != nullptr ? stored->place() : "its construction";
   }
 
  private:
+  // A device gets one copy for many runs.
+  void read_in_pieces(DeferredValues& stored, int64_t first, const at::Tensor& into) const {
+    constexpr int64_t kElements = 1 << 20;
+    const at::Tensor host =
+        at::empty({std::min(kElements, into.numel())}, into.options().device(at::kCPU));
+    for (int64_t done = 0; done < into.numel(); done += kElements) {
+      const int64_t count = std::min(kElements, into.numel() - done);
+      const at::Tensor piece = host.narrow(0, 0, count);
+      read_stored(stored, first + done, piece);
+      into.narrow(0, done, count).copy_(piece);
+    }
+  }
+
   // Runs of elements that follow each other in the file and in the part.
   void read_stored(DeferredValues& stored, int64_t first, const at::Tensor& into) const {
     const int64_t end = first + into.numel();
