@@ -43,6 +43,7 @@ class OverlayFiles final : public FileSystem {
   absl::Status exchange(const std::string& first, const std::string& second) override;
   absl::Status remove(const std::string& path) override;
   absl::Status sync_directory(const std::string& path) override;
+  std::string temporary_name(const std::string& path) const override { return path + ".partial"; }
 
  private:
   class Contents;
