@@ -20,8 +20,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/enum_text.h"
-#include "accelerate/config/zero_config.h"
-#include "accelerate/config/zero_keys.h"
+#include "accelerate/config/zero_key.h"
+#include "accelerate/config/zero_settings.h"
 #include "accelerate/values/fields.h"
 
 namespace accelerate::internal::zero {

@@ -1,58 +1,16 @@
-/// The table of the keys of a DeepSpeed configuration, one row each, and of their other names: how
-/// a key's value is read and what the documentation says about it.
+/// The table of the keys of a DeepSpeed configuration, one row each, and of their other names.
 ///
-/// Threads: values and constants.
+/// Threads: constants.
 #pragma once
 
-#include <limits>
-#include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "absl/types/span.h"
-#include "accelerate/base/enum_text.h"
-#include "accelerate/config/zero_config.h"
+#include "accelerate/config/zero_key.h"
 
-namespace accelerate {
-
-/// What becomes of a key.
-enum class DeepSpeedKeyState {
-  kHonoured,
-  kWithoutEffect,  ///< accepted; training is the same
-  kRefused,        ///< an error, unless its value turns it off
-};
-ACCELERATE_ENUM_TEXTS(DeepSpeedKeyState, "DeepSpeedKeyState", "honoured", "without effect",
-                      "refused")
-
-struct DeepSpeedKeyInfo {
-  /// Dotted.
-  std::string key;
-  /// "boolean", "whole number", "number", "text", "list", "object", or the texts that it may be.
-  std::string type;
-  /// Empty: none.
-  std::string default_value;
-  DeepSpeedKeyState state = DeepSpeedKeyState::kHonoured;
-  /// What it does, or why it does nothing or is refused.
-  std::string what;
-};
-
-namespace internal {
-
-struct ZeroKey {
-  DeepSpeedKeyInfo info;
-  /// Takes the value of an honoured key; returns what it should have been, empty if it fits.
-  std::string (*take)(ZeroConfig& zero, const nlohmann::ordered_json& value) = nullptr;
-  /// Whether the value of a refused key asks for nothing.
-  bool (*is_off)(const nlohmann::ordered_json& value) = nullptr;
-  /// Whether the field of an honoured key has its default, or that of a block that is missing.
-  bool (*is_default)(ZeroConfig& zero) = nullptr;
-  /// The range of a number.
-  double least = std::numeric_limits<double>::lowest();
-  double most = std::numeric_limits<double>::max();
-  /// A parameter of an optimizer or schedule: the types that have it.
-  std::vector<std::string> types = {};
-};
+namespace accelerate::internal {
 
 /// Another name of a key, or of a block.
 struct ZeroName {
@@ -68,5 +26,4 @@ absl::Span<const ZeroName> zero_names();
 /// Sorted as the documentation is.
 const std::vector<ZeroKey>& zero_keys();
 
-}  // namespace internal
-}  // namespace accelerate
+}  // namespace accelerate::internal
