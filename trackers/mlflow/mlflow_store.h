@@ -23,7 +23,7 @@
 #include "accelerate/platform/file_system.h"
 #include "accelerate/tracking/tracker.h"
 #include "trackers/common/http_client.h"
-#include "trackers/mlflow/mlflow_tracker.h"
+#include "trackers/mlflow/mlflow_client.h"
 
 namespace accelerate::trackers {
 
