@@ -47,8 +47,8 @@ void for_each_tensor(c10::ArrayRef<c10::IValue> values, Visit&& visit) {
   for (const c10::IValue& value : values) for_each_tensor(value, visit);
 }
 
-/// Replaces tensors in their places, as for_each_tensor numbers them; at least one. Lists are shared
-/// by values, so a copy takes the list's place.
+/// Replaces tensors in their places, as for_each_tensor numbers them; at least one. Lists are
+/// shared by values, so a copy takes the list's place.
 inline void put_tensors(c10::IValue& value, c10::ArrayRef<std::pair<int, at::Tensor>> tensors) {
   const auto put_in = [&](auto list) {
     for (const auto& [place, tensor] : tensors) list.set(place, tensor);

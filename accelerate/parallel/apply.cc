@@ -98,8 +98,8 @@ void for_each_placed(const torch::nn::Module& module, const ModelLayout& layout,
   }
 }
 
-// To tensors of an empty model, those of their construction or of a file, of which the host does not
-// have all: on the device; absent: where the construction would have put them.
+// To tensors of an empty model, those of their construction or of a file, of which the host does
+// not have all: on the device; absent: where the construction would have put them.
 void give_values(const torch::nn::Module& module, std::optional<c10::Device> device) {
   std::vector<at::Tensor> waiting = module.parameters();
   for (const at::Tensor& buffer : module.buffers()) waiting.push_back(buffer);

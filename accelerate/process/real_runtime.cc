@@ -108,8 +108,8 @@ void report_uncaught(JobWatch& watch, int rank, const std::string& reason) {
     failure.group = pending->group;
     failure.ranks = pending->ranks;
   }
-  host::write_console(ConsoleStream::kErr, absl::StrCat("accelerate: rank ", rank, " failed: ",
-                                                        watch.fail(failure), "\n"));
+  host::write_console(ConsoleStream::kErr, absl::StrCat("accelerate: rank ", rank,
+                                                        " failed: ", watch.fail(failure), "\n"));
   watch.stop();  // The rank's dump is written by then.
   // The others read the report from rank 0's store.
   if (rank == 0) absl::SleepFor(absl::FromChrono(kFarewell));
@@ -126,8 +126,8 @@ void end_uncaught() {
   std::string reason;
   if (const std::exception_ptr error = std::current_exception(); error && watch) {
     const std::string what = exception_text(error);
-    reason = absl::StrCat("rank ", end.rank, ": an error that nothing caught: ",
-                          what.substr(0, what.find('\n')));
+    reason = absl::StrCat("rank ", end.rank,
+                          ": an error that nothing caught: ", what.substr(0, what.find('\n')));
     try {
       std::thread([&end, watch, rank = end.rank, reason] {
         report_uncaught(*watch, rank, reason);

@@ -82,8 +82,7 @@ TEST_F(RegistryTest, AllLeavesOutWhatNeedsAFolder) {
 TEST_F(RegistryTest, AllOfNoneIsAWarning) {
   const TrackerRegistry none;
   EXPECT_THAT(filter_trackers({"all"}, none, {.services = services_}), IsEmpty());
-  EXPECT_THAT(warnings_,
-              ElementsAre("log_with: all is none here: no linked tracker can be used"));
+  EXPECT_THAT(warnings_, ElementsAre("log_with: all is none here: no linked tracker can be used"));
   warnings_.clear();
   EXPECT_EQ(filter_trackers({"all", named("own")}, none, {.services = services_}).size(), 1);
   EXPECT_THAT(warnings_, IsEmpty());

@@ -654,8 +654,9 @@ TEST(ShardedModel, RefusesWhatNeedsWholeParameters) {
     Mlp net;
     auto model = accelerator.prepare(net);
     EXPECT_TRUE(is_absent(net->head->weight));
-    EXPECT_THAT(error_of([&] { const auto scope = accelerator.join_uneven_inputs(model); }),
-                AllOf(HasSubstr("is divided along dp_shard, and rank "), HasSubstr("need each other")));
+    EXPECT_THAT(
+        error_of([&] { const auto scope = accelerator.join_uneven_inputs(model); }),
+        AllOf(HasSubstr("is divided along dp_shard, and rank "), HasSubstr("need each other")));
     EXPECT_THAT(error_of([&] { LocalSGD(accelerator, model, 2); }), HasSubstr("LocalSGD: "));
     EXPECT_THAT(error_of([&] { accelerator.prepare(optim::Lamb(net->parameters())); }),
                 HasSubstr("\"body.0.weight\" is sharded over ranks, but LBFGS, LAMB and LOMO"));

@@ -7,8 +7,8 @@
 /// throws that report.
 ///
 /// A rank whose operation does not end for a while asks the others for their logs in the same way,
-/// and one rank of the job says who holds the operation up, or which call differs. Nothing fails by that, but what debug
-/// mode refuses (Options::fails_crossed).
+/// and one rank of the job says who holds the operation up, or which call differs. Nothing fails by
+/// that, but what debug mode refuses (Options::fails_crossed).
 ///
 /// A store that does not answer, because rank 0 is frozen or gone, blocks only the helper threads:
 /// no call here takes longer than a few times the grace.

@@ -334,8 +334,7 @@ std::string ranks_behind(const OperationFailure& failure,
 
 std::string differing_calls(const OperationFailure& failure,
                             const std::vector<OperationHistory>& histories) {
-  return in_one_line(
-      first_difference(failure, views_of(failure, histories), /*only_open=*/true));
+  return in_one_line(first_difference(failure, views_of(failure, histories), /*only_open=*/true));
 }
 
 std::string crossed_groups(const std::vector<OperationHistory>& histories) {
