@@ -496,10 +496,17 @@ def main():
     variable = re.fullmatch(r"([A-Z_0-9]+)=(.*)", flags.plant)
     checkouts = [Checkout(flags.before), Checkout(flags.after, [variable.groups()] if variable else [])]
     programs = sorted({program for run in runs for program in run.programs})
-    absent = {program: checkout for checkout in checkouts for program in programs if not checkout.has(program)}
-    for program, checkout in absent.items():
-        print(f"{program}: left out: {checkout.path} does not have it")
+    absent = {}
+    for program in programs:
+        lacking = [checkout for checkout in checkouts if not checkout.has(program)]
+        if len(lacking) == len(checkouts):
+            fail(f"neither checkout has {program}")
+        for checkout in lacking:
+            absent[program] = checkout
+            print(f"{program}: left out: {checkout.path} does not have it")
     runs = [run for run in runs if not absent.keys() & run.programs]
+    if not runs:
+        fail("there is no run whose programs both checkouts have")
     for checkout in checkouts:
         if not flags.no_build:
             checkout.build()

@@ -122,6 +122,23 @@ TEST(InitialValues, AreThoseOfOneProcess) {
   }
 }
 
+// Rank 0 draws what the others do not.
+TEST(InitialValues, LeaveGeneratorsAlikeWhereRankZeroSendsThem) {
+  for (const bool syncs : {false, true}) {
+    Cluster cluster("1x2:h100");
+    cluster.run_on_every_rank([&](Rank& rank) {
+      FullyShardedDataParallelPlugin plugin;
+      (syncs ? plugin.sync_module_states : plugin.cpu_ram_efficient_loading) = true;
+      if (!syncs) plugin.fsdp_version = 2;
+      Accelerator accelerator({.fsdp_plugin = plugin});
+      auto model = accelerator.prepare(built_empty());
+      rank.report("generator", at::detail::getDefaultCPUGenerator().get_state());
+    });
+    const std::vector<Tensor> states = cluster.reports("generator");
+    EXPECT_TRUE(torch::equal(states[0], states[1])) << syncs;
+  }
+}
+
 // Where shapes alone are computed a rank may have a gibibyte on the host, and parts are more here.
 TEST(InitialValues, AreMadeOnTheDeviceAlone) {
   simulator::ClusterOptions options;
