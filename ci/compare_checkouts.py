@@ -121,7 +121,8 @@ OTHER_RUNS = [
     ("checkpoints/full", SIMULATED + " --use_fsdp --fsdp_version 2 --fsdp_state_dict_type FULL_STATE_DICT",
      RESUMED, SAVED),
     ("checkpoints/program", SIMULATED, "programs/checkpointing --data ../examples/digits/digits.safetensors"
-     " --checkpointing_steps 3 --max_steps 5", ["out/checkpoints/*/manifest.json"]),
+     " --checkpointing_steps 3 --max_steps 5 && programs/checkpointing --data ../examples/digits/digits.safetensors",
+     ["out/checkpoints/*/manifest.json"]),
     ("checkpoints/zero1", WAYS["zero1"], RESUMED, SAVED),
     ("checkpoints/zero2", WAYS["zero2"], RESUMED, SAVED),
     ("checkpoints/zero3", WAYS["zero3"], RESUMED, SAVED),
