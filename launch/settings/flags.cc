@@ -101,8 +101,7 @@ constexpr const char* kPrintAll[] = {"--print_config", "--print_config_all"};
 
 absl::StatusOr<Group> group_of(absl::string_view name) {
   if (const auto group = value_of<Group>({name.data(), name.size()})) return *group;
-  const auto& texts = EnumTable<Group>::kTexts;
-  const std::vector<std::string> names(std::begin(texts), std::end(texts));
+  const std::vector<std::string> names = texts<Group>();
   return invalid(kHelp, "=", name, ": expected all, ", absl::StrJoin(names, ", "),
                  did_you_mean(name, names));
 }

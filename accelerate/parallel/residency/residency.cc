@@ -252,7 +252,7 @@ class Residency::ManagedGroup final : public StorageOwner {
 };
 
 void ParameterSource::store() {
-  TORCH_INTERNAL_ASSERT(false, "a dispatched model has no scope that writes back");
+  TORCH_INTERNAL_ASSERT(false, "the source of a group in a scope that writes back takes no values");
 }
 
 std::vector<at::Tensor> ParameterSource::kept_values() {
@@ -337,8 +337,9 @@ void Residency::change_to(ManagedGroup& group) {
 Retention Residency::stay_now(const ManagedGroup& group) {
   const bool has_gradients = has_gradients_ || current_backward() >= 0;
   if (group.retention == Retention::kWhileCurrent) return group.retention;
-  if (group.retention == Retention::kUntilGradient)
+  if (group.retention == Retention::kUntilGradient) {
     return has_gradients ? group.retention : Retention::kInTurn;
+  }
   if (options_.max_reuse_distance == 0) return Retention::kInTurn;
   const UseTrace* const trace = this->trace();
   const auto between = trace != nullptr ? trace->until_reuse(group.number) : std::nullopt;
